@@ -24,20 +24,20 @@ Curves = dict[str, dict[str, list[float]]]
 
 def measure() -> Curves:
     """Measures, prints and returns the curves: name -> `x` and one list per figure."""
-    return {"catalogue": by_catalogue(), "length": by_length(), "users": by_users()}
+    return {"catalogue": measure_by_catalogue(), "length": measure_by_length(), "users": measure_by_users()}
 
 
-def by_catalogue() -> dict[str, list[float]]:
+def measure_by_catalogue() -> dict[str, list[float]]:
     """Measures the time and peak memory of a training step of 256 samples, by number of items."""
     return _measure_steps("catalogue", CATALOGUES, [(8_000, items, 50) for items in CATALOGUES])
 
 
-def by_length() -> dict[str, list[float]]:
+def measure_by_length() -> dict[str, list[float]]:
     """Measures the same by length of histories, without padding."""
     return _measure_steps("length", LENGTHS, [(2_000, 5_000, length) for length in LENGTHS])
 
 
-def by_users() -> dict[str, list[float]]:
+def measure_by_users() -> dict[str, list[float]]:
     """Measures the seconds to prepare examples and to draw candidates, by number of users."""
     seconds: dict[str, list[float]] = {"preparation seconds": [], "candidates seconds": []}
     masking = MaskingSettings(mask_proportion=0.6, max_predictions=30, window_step=0.1, mask_copies=1)

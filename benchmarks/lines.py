@@ -66,15 +66,15 @@ class Row:
         return None if self.theirs is None else self.ours / self.theirs
 
 
-def on_each_shape(measure: Callable[..., Iterable[Row]]) -> Callable[[], Iterator[Row]]:
+def measure_each_shape(measure: Callable[..., Iterable[Row]]) -> Callable[[], Iterator[Row]]:
     """Returns a function that yields the rows of `measure` for each shape by its name."""
     return lambda: (row for name in shapes.SHAPES for row in measure(name))
 
 
-@on_each_shape
+@measure_each_shape
 def preparing(name: str) -> Iterator[Row]:
     """Writing masked TFRecords in one process, examples per second."""
-    shape, sequences = shapes.of(name)
+    shape, sequences = shapes.load_shape(name)
     training = LeaveOneOut(sequences).training(with_validation=True)
     users = np.random.default_rng(1).permutation(training.num_users)[:SAMPLE_USERS]
     counts = {}
@@ -94,10 +94,10 @@ def preparing(name: str) -> Iterator[Row]:
     yield Row(f"preparation, {name}", "examples/s", rates["ours"], rates["theirs"])
 
 
-@on_each_shape
+@measure_each_shape
 def reading(name: str, batches: int = 200) -> Iterator[Row]:
     """Reading batches of prepared records, examples per second."""
-    shape, sequences = shapes.of(name)
+    shape, sequences = shapes.load_shape(name)
     training = LeaveOneOut(sequences).training(with_validation=True)
     slots = shape.masking.max_predictions
     with tempfile.TemporaryDirectory() as folder:
@@ -119,10 +119,10 @@ def _exhaust(dataset: tf.data.Dataset) -> None:
         pass
 
 
-@on_each_shape
+@measure_each_shape
 def training(name: str, rounds: int = 5) -> Iterator[Row]:
     """One training step, samples per second, with peak memory and the share of the machine's matrix rate."""
-    shape, sequences = shapes.of(name)
+    shape, sequences = shapes.load_shape(name)
     batch, tokens, masked = make_batch(shape, sequences)
     ours, theirs = (step_of(shape, sequences.num_items, kind) for kind in ("ours", "theirs"))
     narrow = step_of(shape, sequences.num_items, "bfloat16")
@@ -144,10 +144,10 @@ def training(name: str, rounds: int = 5) -> Iterator[Row]:
     yield Row(f"training step in bfloat16, {name}", "samples/s", samples["bfloat16"], samples["theirs"])
 
 
-@on_each_shape
+@measure_each_shape
 def training_as_in_the_paper(name: str, rounds: int = 3) -> Iterator[Row]:
     """One training step at the paper's width, samples per second, with the share of the machine's matrix rate."""
-    shape, sequences = shapes.of(name)
+    shape, sequences = shapes.load_shape(name)
     batch, tokens, masked = make_batch(shape, sequences, PAPERS_BATCH_SIZE)
     step = step_of(shape, sequences.num_items, "ours", PAPERS_WIDTH)
     (timing,) = measuring.alternate({"ours": partial(make_steps, step, repeat(batch), 1)}, rounds).values()
@@ -171,10 +171,10 @@ def make_batch(shape: shapes.Shape, sequences: Sequences, batch_size: int = BATC
     window, last_only = Numbering(shape.masking, len(windows), 0).locate_windows(rows_drawn)
     rows = windows.rows(window, shape.max_length), windows.lengths[window], windows.users[window]
     masked = mask_rows(*rows, last_only, shape.masking, sequences.num_items, [3])
-    return as_batch(masked), int(masked.lengths.sum()), int(masked.num_masked.sum())
+    return to_batch(masked), int(masked.lengths.sum()), int(masked.num_masked.sum())
 
 
-def as_batch(masked: Any) -> Batch:
+def to_batch(masked: Any) -> Batch:
     """Returns masked rows (`mask_rows`) as a training batch."""
     columns = ("users", "lengths", "items", "mask_positions", "mask_targets")
     return {name: tf.constant(getattr(masked, name).astype(np.int32)) for name in columns}
@@ -200,7 +200,7 @@ def _step_of_model(model: Recommender, signature: steps.Signature | None = None)
 
 def one_step(name: str, kind: str) -> None:
     """Takes two steps, to measure the peak memory of a step."""
-    shape, sequences = shapes.of(name)
+    shape, sequences = shapes.load_shape(name)
     batch, _, _ = make_batch(shape, sequences)
     step = step_of(shape, sequences.num_items, kind)
     for _ in range(2):
@@ -224,10 +224,10 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 """Line -> model and settings."""
 
 
-@on_each_shape
+@measure_each_shape
 def other_models(name: str) -> Iterator[Row]:
     """Training steps of other models that read histories, and making their examples, samples per second."""
-    shape, sequences = shapes.of(name)
+    shape, sequences = shapes.load_shape(name)
     training = LeaveOneOut(sequences).training(True)
     calls = {}
     for line, (model_name, settings) in OTHERS.items():
@@ -242,10 +242,10 @@ def other_models(name: str) -> Iterator[Row]:
         yield Row(f"training step, {line}, {name}", "samples/s", OUR_STEPS * BATCH_SIZE / timing.median)
 
 
-@on_each_shape
+@measure_each_shape
 def evaluating(name: str) -> Iterator[Row]:
     """Ranking every user's target, users per second."""
-    shape, sequences = shapes.of(name)
+    shape, sequences = shapes.load_shape(name)
     split = LeaveOneOut(sequences)
     model = BERT4Rec(sequences.num_items, max_length=shape.max_length, hidden_dim=WIDTH)
     drawn = candidates.draw_popular(sequences, split.users, 100, 0)
@@ -289,10 +289,10 @@ def _rank_among_many(many: shapes.Shape, num_users: int) -> tuple[float, float]:
     return timing.median, 2 * len(users) * many.items * WIDTH / timing.median / measuring.matrix_rate()
 
 
-@on_each_shape
+@measure_each_shape
 def drawing(name: str) -> Iterator[Row]:
     """Drawing 100 popular negatives for every user, users per second."""
-    _, sequences = shapes.of(name)
+    _, sequences = shapes.load_shape(name)
     users = LeaveOneOut(sequences).users
     few = np.random.default_rng(1).permutation(users)[:SAMPLE_USERS]
     timings = measuring.alternate(

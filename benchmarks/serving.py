@@ -44,13 +44,13 @@ def measure() -> list[dict[str, float]]:
     """Measures, prints and returns the figures of each catalogue."""
     rows = []
     for number in CATALOGUES:
-        figures = {"items": number, **of_catalogue(number)}
+        figures = {"items": number, **measure_catalogue(number)}
         print("\n".join(f"{name:<40}{value:>14,.5g}" for name, value in figures.items()), end="\n\n", flush=True)
         rows.append(figures)
     return rows
 
 
-def of_catalogue(number: int) -> dict[str, float]:
+def measure_catalogue(number: int) -> dict[str, float]:
     model = BERT4Rec(number, max_length=LENGTH, hidden_dim=WIDTH, initializer_stddev=0.1)
     vocabulary = Vocabulary(np.array([f"item{n}" for n in range(number)], object), np.arange(number, 0, -1))
     histories = make_histories(number, 200)
@@ -62,20 +62,20 @@ def of_catalogue(number: int) -> dict[str, float]:
         served.warm_up()
         figures = {"load seconds": time.perf_counter() - begin}
         figures["load seconds, search"] = measuring.once(lambda: Catalogue(served.items, {}))
-        figures |= in_process(served, Plain(model, vocabulary), histories)
+        figures |= measure_in_process(served, Plain(model, vocabulary), histories)
         expected = [ask(served, [one])["scores"][0] for one in histories]
         with server(folder, max_batch_size=BATCH_SIZE) as (address, seconds):
             figures["seconds from command to listening"] = seconds
             for name, clients in (("over HTTP", 1), ("saturated", CLIENTS)):
                 answered = asyncio.run(load(address, histories, expected, clients, REQUESTS[name]))
-                figures |= named("over HTTP, one client" if clients == 1 else name, answered)
+                figures |= prefix_names("over HTTP, one client" if clients == 1 else name, answered)
         with server(folder, max_batch_size=8, max_queue=SMALL_QUEUE) as (address, _):
             answered = asyncio.run(load(address, histories, expected, CLIENTS, REQUESTS["saturated"]))
-            figures |= named("small queue", answered)
+            figures |= prefix_names("small queue", answered)
     return figures
 
 
-def named(what: str, figures: dict[str, float]) -> dict[str, float]:
+def prefix_names(what: str, figures: dict[str, float]) -> dict[str, float]:
     return {f"{what}, {name}": value for name, value in figures.items()}
 
 
@@ -107,7 +107,7 @@ class Plain:
         return [self._names[row] for row in best], scores[best]
 
 
-def in_process(served: LoadedModel, plain: Plain, histories: Sequence[History]) -> dict[str, float]:
+def measure_in_process(served: LoadedModel, plain: Plain, histories: Sequence[History]) -> dict[str, float]:
     """Returns the latency for one user, ours and the plain code's in turns, and our users per second in batches."""
     ours, theirs = itertools.cycle(histories), itertools.cycle(histories)
     calls = {"ours": lambda: ask(served, [next(ours)]), "plain": lambda: plain.recommend(next(theirs))}
@@ -115,8 +115,8 @@ def in_process(served: LoadedModel, plain: Plain, histories: Sequence[History]) 
     batch = list(itertools.islice(itertools.cycle(histories), BATCH_SIZE))
     timings = measuring.alternate({"batch": lambda: ask(served, batch)}, rounds=9)
     return {
-        **named("in process", percentiles(alone["ours"].wall)),
-        **named("plain", percentiles(alone["plain"].wall)),
+        **prefix_names("in process", percentiles(alone["ours"].wall)),
+        **prefix_names("plain", percentiles(alone["plain"].wall)),
         f"users/s in batches of {BATCH_SIZE}": BATCH_SIZE / timings["batch"].median,
         "plain, users/s": 1 / float(np.mean(alone["plain"].wall)),
     }

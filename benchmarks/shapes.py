@@ -59,7 +59,7 @@ def generate(users: int, items: int, shortest: int, mean: float, seed: int = 0) 
     )
 
 
-def of(name: str) -> tuple[Shape, Sequences]:
+def load_shape(name: str) -> tuple[Shape, Sequences]:
     """Returns the shape `name`, and generated data of that shape."""
     shape = SHAPES[name]
     return shape, generate(shape.users, shape.items, shape.shortest, shape.mean)

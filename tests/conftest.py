@@ -81,6 +81,15 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(scope="module")
+def quick():
+    """Makes every training of a test file small and quick (`support.trainings.small_and_quick`)."""
+    from support.trainings import small_and_quick  # imports TensorFlow, which most files do without
+
+    with small_and_quick():
+        yield
+
+
 @pytest.fixture
 def attack(request):
     """Random trials (`support.attacks`), told of in the summary."""

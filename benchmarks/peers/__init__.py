@@ -103,7 +103,7 @@ def measure(interpreters: Mapping[str, str | None]) -> Iterator[lines.Row]:
 
 
 def _rows(shape_name: str, task: Path, interpreters: Mapping[str, str | None]) -> Iterator[lines.Row]:
-    shape, sequences = shapes.of(shape_name)
+    shape, sequences = shapes.load_shape(shape_name)
     histories = draw_histories(shape, LeaveOneOut(sequences))
     write_task(task, shape, sequences.num_items, histories)
     peers = []
@@ -158,11 +158,11 @@ def write_task(path: Path, shape: shapes.Shape, num_items: int, histories: np.nd
 
 def _our_steps(shape: shapes.Shape, num_items: int, histories: np.ndarray) -> Any:
     step = lines.step_of(shape, num_items, "ours")
-    batches = cycle(_masked(shape, num_items, rows) for rows in np.split(histories, BATCHES))
+    batches = cycle(_make_masked_batch(shape, num_items, rows) for rows in np.split(histories, BATCHES))
     return lambda times: lines.make_steps(step, batches, times)
 
 
-def _masked(shape: shapes.Shape, num_items: int, histories: np.ndarray) -> Batch:
+def _make_masked_batch(shape: shapes.Shape, num_items: int, histories: np.ndarray) -> Batch:
     number, lengths = len(histories), np.count_nonzero(histories, axis=1)
     last_only = np.zeros(number, bool)
-    return lines.as_batch(mask_rows(histories, lengths, np.arange(number), last_only, shape.masking, num_items, [3]))
+    return lines.to_batch(mask_rows(histories, lengths, np.arange(number), last_only, shape.masking, num_items, [3]))

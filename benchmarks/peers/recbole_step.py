@@ -20,7 +20,7 @@ class Sizes:
 
 
 def main() -> None:
-    settings, batches = turns.given()
+    settings, batches = turns.read_input()
     length, masked = settings["max_length"], settings["mask_proportion"]
     options = {
         "n_layers": settings["num_layers"],

@@ -18,7 +18,7 @@ def catalogue(num_items: int, max_length: int) -> Dataset:
 
 
 def main() -> None:
-    settings, batches = turns.given()
+    settings, batches = turns.read_input()
     model = BERT4RecModel(
         n_blocks=settings["num_layers"],
         n_heads=settings["num_heads"],

@@ -27,7 +27,7 @@ def matrix_rate() -> float:
     return 2 * SIZE**3 / min(seconds)
 
 
-def given() -> tuple[dict[str, Any], list[list[list[int]]]]:
+def read_input() -> tuple[dict[str, Any], list[list[list[int]]]]:
     """Returns the settings and the batches of histories, from the task file in the first argument."""
     content = np.load(Path(sys.argv[1]))
     settings = json.loads(str(content["settings"]))

@@ -99,13 +99,13 @@ def compute_cold_metrics(ranks: np.ndarray, counts: np.ndarray) -> dict[str, Any
     """
     parts = {COLD: ranks[counts < COLD_BELOW], "others": ranks[counts >= COLD_BELOW]}
 
-    def of(part: np.ndarray) -> dict[str, float | None]:
+    def summarize(part: np.ndarray) -> dict[str, float | None]:
         if not len(part):
             return dict.fromkeys(("hr@10", "ndcg@10", "median_rank"))
         means = {name: float(compute_per_user(name, part).mean()) for name in ("hr@10", "ndcg@10")}
         return {**means, "median_rank": float(np.median(part)) + 1}
 
-    return {name: {"targets": len(part), **of(part)} for name, part in parts.items()}
+    return {name: {"targets": len(part), **summarize(part)} for name, part in parts.items()}
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,12 @@ from support.mistakes import AGAIN, EVALUATE, OF_FILES, OF_FLAGS, OF_FOLDERS, fl
 from support.shards import records_of, values
 from support.trainings import small_and_quick
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 MISTAKES = [*OF_FLAGS, *OF_FILES, *OF_FOLDERS, *OF_RUNS]
 
 FEW = ["100 1", "200 1", "200 2", "300 5", "300 6"]
 """A user with one action, and two with two."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-    with small_and_quick():
-        yield
 
 
 @pytest.fixture(scope="session")

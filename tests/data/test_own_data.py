@@ -15,6 +15,8 @@ import bert4rec_tf as b4r
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import npz
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 ROWS = [
     (f"user {user}", f"item {1 + (7 * user + 3 * place) % 30}", 1_000 - place)
     for user in range(1, 41)
@@ -24,12 +26,6 @@ PREFIXES = TINY.replace("--window_step=0.5 ", "")
 """Own short histories become prefixes, and no windows slide."""
 
 OWN = f"--interactions=ratings.csv --min_user_actions=2 {PREFIXES}"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-    with small_and_quick():
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.ranking_oracle import make_sequences
-from support.trainings import small_and_quick
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.foundation import npz
@@ -16,14 +15,10 @@ from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 TINY = {"steps": 12, "evaluate_every": 4, "warmup_steps": 2, "batch_size": 8}
 SEQUENCES = make_sequences([[(7 * user + 3 * place) % 30 + 1 for place in range(5)] for user in range(40)], 30)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-    with small_and_quick():
-        yield
 
 
 def opened(folder, model="bpr_mf", watch=None, **settings):

@@ -13,7 +13,6 @@ from support.features import both
 from support.http_server import Server
 from support.models import SEQUENCES
 from support.profiles import slow_but
-from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config import presets
@@ -30,6 +29,8 @@ from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.training import trainer
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 SMALL = {
     "hidden_dim": 8,
@@ -50,12 +51,6 @@ HISTORIES = [list(dict.fromkeys(walk.tolist())) for walk in WALKS]
 ROWS = [(user, f"i{item}", place) for user, history in enumerate(HISTORIES) for place, item in enumerate(history)]
 FRAME = pd.DataFrame(ROWS, columns=["user_id", "item_id", "time"])
 NUM_ITEMS = FRAME["item_id"].nunique()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-    with small_and_quick():
-        yield
 
 
 @pytest.fixture(scope="module")

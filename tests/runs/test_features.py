@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from support import commands
 from support.features import add_vectors, made
-from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
@@ -19,6 +18,8 @@ from bert4rec_tf.runs import driver, phases
 from bert4rec_tf.runs.transfer import StartWeights, load_start_weights
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.client import SavedRecommender
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 ACTIONS = [(f"u{user}", f"i{(3 * user + 2 * place) % 40}", place) for user in range(50) for place in range(6)]
 FRAME = pd.DataFrame(ACTIONS, columns=["user_id", "item_id", "time"])
@@ -34,12 +35,6 @@ FLAGS = (
     "--data_dir=data",
     *(f"--{name}={value}" for name, value in SHORT.items()),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-    with small_and_quick():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -13,24 +13,19 @@ from hypothesis import strategies as st
 from support.forks import call_in_fork
 from support.paths import ROOT
 from support.ranking_oracle import make_sequences, plain_metrics
-from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.data.sequences import join_sequences
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.runs.fitted import _drop_overlaps
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 ROWS = [(user, f"i{(3 * user + 2 * place) % 40}", place) for user in range(60) for place in range(8)]
 FRAME = pd.DataFrame(ROWS, columns=["user_id", "movieId", "timestamp"])
 LATER = pd.DataFrame([(user, f"i{(3 * user + 16) % 40}", 9) for user in range(60)], columns=FRAME.columns)
 COUNTING = {"model": "item_transitions", "silent": True}
 SMALL = {"model": "bpr_mf", "steps": 12, "evaluate_every": 6, "batch_size": 16, "silent": True}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-    with small_and_quick():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.foundation import plots
 from bert4rec_tf.runs.id_texts import check_types, load_titles
 from bert4rec_tf.serving.client import SavedRecommender
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 ROWS = [(user, (3 * user + 2 * place) % 40, place) for user in range(60) for place in range(8)]
 FRAME = pd.DataFrame(ROWS, columns=["client", "Artikel-Nr", "when"]).astype({"Artikel-Nr": np.uint32})
@@ -48,12 +49,6 @@ class Interchange:
 @pytest.fixture(autouse=True)
 def own_data_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("BERT4REC_DATA", str(tmp_path))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-    with small_and_quick():
-        yield
 
 
 @pytest.fixture(scope="module")

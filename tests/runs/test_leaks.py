@@ -26,7 +26,6 @@ import pytest
 from support import whole_runs
 from support.features import both
 from support.ranking_oracle import make_sequences, plain_lists, plain_metrics
-from support.trainings import small_and_quick
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import OWN, TimeSplit
@@ -54,11 +53,7 @@ from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import trainer
 
-
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-    with small_and_quick():
-        yield
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 # The data. Items 1 to COMMON are what users share; each user has two further items, which nobody else meets.

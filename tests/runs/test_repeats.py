@@ -10,7 +10,6 @@ from support.exports import VOCABULARY
 from support.http_server import Server
 from support.profiles import slow_but
 from support.ranking_oracle import make_sequences, plain_metrics
-from support.trainings import small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.commands import recommend
@@ -27,13 +26,9 @@ from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 NUM_USERS, NUM_ITEMS = 40, 30
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-    with small_and_quick():
-        yield
 
 
 def histories(num_repeating):

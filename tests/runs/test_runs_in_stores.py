@@ -3,7 +3,7 @@
 import pytest
 from support import whole_runs
 from support.ranking_oracle import make_sequences
-from support.trainings import Killed, kill_at, small_and_quick
+from support.trainings import Killed, kill_at
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.foundation.errors import UserError
@@ -12,16 +12,12 @@ from bert4rec_tf.runs import driver, exporting
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 SEQUENCES = make_sequences([[(7 * user + 3 * place) % 30 + 1 for place in range(5)] for user in range(40)], 30)
 SETTINGS = {"protocol": "select", "steps": 6, "evaluate_every": 3, "warmup_steps": 1, "batch_size": 8}
 RUN = presets.make_run("synthetic", "bpr_mf", **SETTINGS)
 PLACES = {"workdir": "memory://bucket/runs/one", "prepared_dir": "memory://bucket/prepared"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-    with small_and_quick():
-        yield
 
 
 def go(**places):

@@ -64,16 +64,16 @@ first learn for hundreds of steps which items are neighbours, and only then whic
 COUNTING = ("pop", "item_transitions")
 
 
-def _at_most(steps: int, evaluate_every: int) -> dict[str, Any]:
+def _select_within(steps: int, evaluate_every: int) -> dict[str, Any]:
     """Returns the settings of a training that selects its number of steps."""
     return {"steps": steps, "evaluate_every": evaluate_every, "patience": 5}
 
 
-def _fixed(steps: int) -> dict[str, Any]:
+def _train_for(steps: int) -> dict[str, Any]:
     return {"protocol": "fixed", "steps": steps}
 
 
-AT_MOST_40_000 = _at_most(40_000, 1_000)
+AT_MOST_40_000 = _select_within(40_000, 1_000)
 
 
 def _bert4rec(dataset: str, **settings: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _entry(
     return Preset("fast", dataset, model, expect, takes, settings, search or {})
 
 
-def _measured(dataset: str, model: str, ndcg: str, takes: str, *settings: Mapping[str, Any]) -> Preset:
+def _make_measured(dataset: str, model: str, ndcg: str, takes: str, *settings: Mapping[str, Any]) -> Preset:
     """Returns a measured preset. `settings`: nothing, the settings beside OPTIMIZERS, or these and `Preset.search`."""
     return _entry(dataset, model, f"NDCG@10 {ndcg} on the test item (measured).", takes, *settings)
 
@@ -118,7 +118,7 @@ def _synthetic(dataset: str, of_caser: str, of_bert4rec: str) -> Iterator[Preset
     Only the last item and the user's community decide the next item. With three targets, Caser would have to rank the
     items after the next one high too.
     """
-    for entry in _others(dataset, _at_most(1_500, 300), caser={"num_targets": 1}):
+    for entry in _others(dataset, _select_within(1_500, 300), caser={"num_targets": 1}):
         is_caser = entry.model == "caser"
         yield replace(entry, expect=of_caser, takes="A minute on two cores.") if is_caser else entry
     yield _entry(dataset, "bert4rec", of_bert4rec, "A minute on two cores.", BERT4REC_SYNTHETIC)
@@ -131,15 +131,15 @@ ENTRIES = [
         "At least 80 % of the generator's own NDCG@10.",
     ),
     *_synthetic("synthetic-orderless", NO_ORDER, NO_ORDER),
-    _measured("beauty", "pop", ".030", "1 minute (measured)."),
-    _measured("beauty", "item_transitions", ".171", f"2 minutes {BESIDE}"),
-    _measured("beauty", "bpr_mf", ".137", f"9 minutes {BESIDE}", _fixed(40_000), AT_MOST_40_000),
-    _measured("beauty", "ncf", ".103", f"17 minutes {BESIDE}", {"l2": 1e-3, **_at_most(40_000, 2_000)}),
-    _measured("beauty", "fpmc", ".165", f"37 minutes {ONE_THREAD}", AT_MOST_40_000),
-    _measured("beauty", "gru4rec", ".161", f"76 minutes {ONE_THREAD}", _fixed(29_000), AT_MOST_40_000),
-    _measured("beauty", "gru4rec_plus", ".194", f"19 minutes {ONE_THREAD}", _at_most(16_000, 1_000)),
-    _measured("beauty", "caser", ".132", f"45 minutes {BESIDE}", _fixed(39_000), AT_MOST_40_000),
-    _measured("beauty", "sasrec", ".176", f"38 minutes {BESIDE}", _fixed(38_000), AT_MOST_40_000),
+    _make_measured("beauty", "pop", ".030", "1 minute (measured)."),
+    _make_measured("beauty", "item_transitions", ".171", f"2 minutes {BESIDE}"),
+    _make_measured("beauty", "bpr_mf", ".137", f"9 minutes {BESIDE}", _train_for(40_000), AT_MOST_40_000),
+    _make_measured("beauty", "ncf", ".103", f"17 minutes {BESIDE}", {"l2": 1e-3, **_select_within(40_000, 2_000)}),
+    _make_measured("beauty", "fpmc", ".165", f"37 minutes {ONE_THREAD}", AT_MOST_40_000),
+    _make_measured("beauty", "gru4rec", ".161", f"76 minutes {ONE_THREAD}", _train_for(29_000), AT_MOST_40_000),
+    _make_measured("beauty", "gru4rec_plus", ".194", f"19 minutes {ONE_THREAD}", _select_within(16_000, 1_000)),
+    _make_measured("beauty", "caser", ".132", f"45 minutes {BESIDE}", _train_for(39_000), AT_MOST_40_000),
+    _make_measured("beauty", "sasrec", ".176", f"38 minutes {BESIDE}", _train_for(38_000), AT_MOST_40_000),
     _entry(
         "beauty",
         "bert4rec",
@@ -150,29 +150,33 @@ ENTRIES = [
     *_others("steam", AT_MOST_40_000),
     _entry("steam", "bert4rec", NOT_MEASURED, f"About 4 hours {ESTIMATED}", _bert4rec("steam", steps=60_000)),
     # ML-1m has 47 batches of 128 histories, so 40,000 of them would be 850 epochs.
-    _measured("ml-1m", "pop", ".064", "15 seconds (measured)."),
-    _measured("ml-1m", "item_transitions", ".439", f"4 minutes {BESIDE}"),
-    _measured(
+    _make_measured("ml-1m", "pop", ".064", "15 seconds (measured)."),
+    _make_measured("ml-1m", "item_transitions", ".439", f"4 minutes {BESIDE}"),
+    _make_measured(
         "ml-1m",
         "bpr_mf",
         ".263",
         f"2 minutes {ONE_THREAD}",
-        {"negatives": "popular", "batch_size": 1_024, "learning_rate": 2e-3, "l2": 3e-3, **_fixed(18_000)},
+        {"negatives": "popular", "batch_size": 1_024, "learning_rate": 2e-3, "l2": 3e-3, **_train_for(18_000)},
         AT_MOST_40_000,
     ),
-    _measured("ml-1m", "ncf", ".178", f"3 minutes {ONE_THREAD}", _fixed(40_000), AT_MOST_40_000),
-    _measured("ml-1m", "fpmc", ".353", f"16 minutes {ONE_THREAD}", _at_most(80_000, 2_000)),
-    _measured("ml-1m", "gru4rec", ".432", f"229 minutes {BESIDE}", {"max_length": 200, **_at_most(6_000, 250)}),
-    _measured("ml-1m", "gru4rec_plus", ".478", f"92 minutes {BESIDE}", {"max_length": 200, **_at_most(2_000, 100)}),
-    _measured("ml-1m", "caser", ".407", f"29 minutes {BESIDE}", AT_MOST_40_000),
-    _measured(
+    _make_measured("ml-1m", "ncf", ".178", f"3 minutes {ONE_THREAD}", _train_for(40_000), AT_MOST_40_000),
+    _make_measured("ml-1m", "fpmc", ".353", f"16 minutes {ONE_THREAD}", _select_within(80_000, 2_000)),
+    _make_measured(
+        "ml-1m", "gru4rec", ".432", f"229 minutes {BESIDE}", {"max_length": 200, **_select_within(6_000, 250)}
+    ),
+    _make_measured(
+        "ml-1m", "gru4rec_plus", ".478", f"92 minutes {BESIDE}", {"max_length": 200, **_select_within(2_000, 100)}
+    ),
+    _make_measured("ml-1m", "caser", ".407", f"29 minutes {BESIDE}", AT_MOST_40_000),
+    _make_measured(
         "ml-1m",
         "sasrec",
         ".445",
         f"219 minutes {BESIDE}",
-        {"max_length": 200, "dropout": 0.2, **_at_most(12_000, 500)},
+        {"max_length": 200, "dropout": 0.2, **_select_within(12_000, 500)},
     ),
-    _measured(
+    _make_measured(
         "ml-1m",
         "bert4rec",
         ".482",
@@ -189,7 +193,7 @@ ENTRIES = [
     _entry("ml-20m", "bert4rec", NOT_MEASURED, f"About 8 hours {ESTIMATED}", _bert4rec("ml-20m", steps=80_000)),
     *_others(
         OWN,
-        _at_most(10_000, 500),
+        _select_within(10_000, 500),
         NOT_MEASURED,
         "One pass over the data.",
         "At most 10,000 steps, then a second training for the selected number of steps.",

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 from support import whole_runs as runs
 from support.shards import DYNAMIC, MAX_LENGTH, SEQUENCES, STATIC, contents
-from support.trainings import experiment, small_and_quick, whole_run
+from support.trainings import experiment, whole_run
 
 from bert4rec_tf.data.examples.preparation import prepare_shards
 from bert4rec_tf.data.examples.tfrecords import MANIFEST
@@ -73,12 +73,6 @@ def test_a_shard_with_more_or_fewer_examples_is_never_read_as_if_it_was_whole(tm
     damage(shards.folder / shards.names[1])
     with pytest.raises(tf.errors.OpError, match="expected to contain 1 element"):
         list(shards.read(16, 1).take(2 * shards.num_examples // 16))
-
-
-@pytest.fixture(scope="module")
-def quick():
-    with small_and_quick():
-        yield
 
 
 @pytest.fixture(scope="module")
