@@ -7,6 +7,7 @@ import numpy as np
 
 from bert4rec_tf.config.popularity_option import CHOOSE, CORRECTION
 from bert4rec_tf.config.run_record import SELECT
+from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.evaluation import popularity_penalty
 from bert4rec_tf.evaluation.baselines import measure_baselines
 from bert4rec_tf.evaluation.metrics import (
@@ -24,7 +25,7 @@ from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.runs.environment import describe_environment
-from bert4rec_tf.runs.phases import find_measured_phase, list_phases, load_trained, select_training_data
+from bert4rec_tf.runs.phases import find_measured_phase, list_phases, select_training_data
 from bert4rec_tf.training import trainer
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
     ranked = popularity_penalty.make_ranker(model).rank_and_list(
         task, None if experiment.silent else "measuring on test"
     )
-    correction = _measure_corrected(experiment, model, task, alpha)
+    selected = _load_selected(experiment, model)
+    correction = _measure_corrected(experiment, model, selected, training, task, alpha)
     repeats = {**experiment.repeats, "test": float(task.is_repeat.mean())}
     arrays = {f"{protocol}_candidates": number for protocol, number in ranked.num_candidates.items()}
     if repeats["test"]:
@@ -75,7 +77,7 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
         **baselines,
         "transitions": workdir.read_transitions(),
         "beyond_counting": _compare_with_counting(ranked.ranks[FULL], counted_ranks[FULL]),
-        **_measure_validation(experiment, model),
+        **_measure_validation(experiment, selected),
         **_read_training_results(experiment),
     }
     if experiment.sequences.features:
@@ -93,33 +95,49 @@ def _compare_with_counting(ranks: np.ndarray, counted_ranks: np.ndarray) -> dict
     return asdict(compute_difference(compute_per_user(NDCG, counted_ranks), compute_per_user(NDCG, ranks)))
 
 
+def _load_selected(experiment: "Experiment", measured: Recommender) -> Recommender | None:
+    """Returns the model of `select`; None without `select`. `measured`: the model of the measured training."""
+    if SELECT not in list_phases(experiment.run):
+        return None
+    return measured if find_measured_phase(experiment.run) == SELECT else experiment.load_trained_model(SELECT)
+
+
 def _measure_corrected(
-    experiment: "Experiment", model: Recommender, task: RankingTask, alpha: float | str
+    experiment: "Experiment",
+    model: Recommender,
+    selected: Recommender | None,
+    training: Sequences,
+    task: RankingTask,
+    alpha: float | str,
 ) -> dict[str, Any]:
-    """Returns the corrected ranking's entry of `metrics.json`; empty for an alpha of 0."""
+    """Returns the corrected ranking's entry of `metrics.json`; empty for an alpha of 0.
+
+    `selected`: from `_load_selected`. `training`: what `model` was trained on.
+    """
     if not alpha:
         return {}
-    entry: dict[str, Any] = _choose_correction(experiment, model) if alpha == CHOOSE else {"alpha": alpha}
-    training = select_training_data(experiment.split, find_measured_phase(experiment.run))
+    entry: dict[str, Any] = {"alpha": alpha}
+    if alpha == CHOOSE:
+        entry = _choose_correction(experiment, model, selected)
     ranker = popularity_penalty.make_ranker(
         model, (popularity_penalty.compute_log_counts(training.count_items()[1:]), entry["alpha"])
     )
     return {CORRECTION: {**entry, "test": ranker.rank_and_list(task).compute_metrics()}}
 
 
-def _choose_correction(experiment: "Experiment", model: Recommender) -> dict[str, Any]:
+def _choose_correction(experiment: "Experiment", model: Recommender, selected: Recommender | None) -> dict[str, Any]:
     """Returns the alpha that is best on the validation items, and NDCG@10 for each alpha.
 
     The model is that of `select`. Without `select` it is the final model, which was trained on these items; then
     `trained_on_validation` is True.
     """
-    counts_only, has_select = model.examples is None, list_phases(experiment.run)[0] == SELECT
-    if counts_only or has_select:
+    counts_only = model.examples is None
+    is_trained_on = selected is None and not counts_only
+    if selected is not None:
+        model = selected
+    elif counts_only:
         model = experiment.new_model()
         model.adapt(experiment.split.training(with_validation=False), experiment.transitions)
-        if has_select:
-            trainer.load_weights(model, experiment.workdir.phase_folder(SELECT))
-    is_trained_on = not (counts_only or has_select)
     counts = popularity_penalty.compute_log_counts(
         experiment.split.training(with_validation=is_trained_on).count_items()[1:]
     )
@@ -142,17 +160,9 @@ def _read_training_results(experiment: "Experiment") -> dict[str, Any]:
     return content
 
 
-def _measure_validation(experiment: "Experiment", measured: Recommender) -> dict[str, Any]:
-    """Returns the metrics of `select`'s model on the validation items, by every protocol; empty without `select`.
-
-    `measured`: the model that is measured on the test items.
-    """
-    run, sequences = experiment.run, experiment.sequences
-    if SELECT not in list_phases(run):
+def _measure_validation(experiment: "Experiment", selected: Recommender | None) -> dict[str, Any]:
+    """Returns the metrics of `select`'s model on the validation items, by every protocol; empty without `select`."""
+    if selected is None:
         return {}
-    model = measured
-    if find_measured_phase(run) != SELECT:
-        model = load_trained(run, sequences.num_items, sequences.num_users, experiment.workdir, SELECT)
-    return {
-        "validation": popularity_penalty.make_ranker(model).measure(experiment.make_task("validation", all_items=True))
-    }
+    ranker = popularity_penalty.make_ranker(selected)
+    return {"validation": ranker.measure(experiment.make_task("validation", all_items=True))}

@@ -193,10 +193,10 @@ class Experiment:
                 f"to rewrite them ({error.message})"
             ) from error
 
-    def load_trained_model(self) -> Recommender:
-        """Returns the model to measure (`find_measured_phase`). Raises UserError if its training has not finished."""
+    def load_trained_model(self, phase: str | None = None) -> Recommender:
+        """Returns the model of a training, by default the one to measure. Raises UserError if it has not finished."""
         sizes = self.sequences.num_items, self.sequences.num_users
-        return load_trained(self.run, *sizes, self.workdir, find_measured_phase(self.run))
+        return load_trained(self.run, *sizes, self.workdir, phase or find_measured_phase(self.run))
 
     def evaluate(self, model: Recommender, popularity_correction: float | str = 0.0) -> dict[str, Any]:
         """Evaluates a model on the test items. Writes the ranks and `metrics.json`, and returns the latter.
