@@ -5,6 +5,8 @@ The names below are what a notebook needs. They are imported when first used, so
 
 import importlib
 
+from bert4rec_tf.foundation import registration
+
 __version__ = "0.2.0"
 
 _PUBLIC = {
@@ -27,18 +29,21 @@ _PUBLIC = {
     "open_experiment": "bert4rec_tf.runs.driver",
     "with_features": "bert4rec_tf.data.reading.feature_files",
 }
+_MODULES = ("datasets", "layers", "losses", "metrics")
 
-__all__ = sorted(_PUBLIC)
+__all__ = sorted([*_PUBLIC, *_MODULES])
+registration.register_when_imported()
 
 
 def __getattr__(name: str):
-    if name not in _PUBLIC:
+    if name not in __all__:
         raise AttributeError(f"module 'bert4rec_tf' has no attribute {name!r}")
-    module = _PUBLIC[name]
-    if module.split(".")[1] in ("models", "runs"):
+    module = _PUBLIC.get(name, f"bert4rec_tf.{name}")
+    if module.split(".")[1] in ("models", "runs", *_MODULES):
         importlib.import_module("bert4rec_tf.foundation.startup").import_tensorflow()
-    return getattr(importlib.import_module(module), name)
+    imported = importlib.import_module(module)
+    return imported if name in _MODULES else getattr(imported, name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted([*globals(), *__all__])

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -101,14 +101,22 @@ class Features:
             digest.update(b"\0" + self.vectors.astype("<f4").tobytes())
         return digest.hexdigest()
 
-    def to_dict(self) -> dict[str, list]:
-        """Returns the fields in JSON's types, `vectors` only if there are any."""
-        columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: column.tolist() for name, column in columns.items() if column is not None}
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of rows, and v and e: all that decides the shapes of a model's weights."""
+        return {"rows": len(self.ids), "values": self.num_values, "vectors": len(self.names) - self.num_values}
+
+    @classmethod
+    def from_sizes(cls, sizes: Mapping[str, int]) -> "Features":
+        """Returns features of which only the `sizes` are right: no row has any."""
+        rows, values, width = (sizes[name] for name in ("rows", "values", "vectors"))
+        vectors = np.zeros((rows, width), np.float32) if width else None
+        splits, ids = np.zeros(rows + 1, np.int64), np.full(rows, "", object)
+        return cls(ids, splits, np.zeros(0, np.int32), np.full(values + width, "", object), vectors)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Features":
-        """Makes features from what `to_dict` returned. Raises ValueError if a field is missing or does not fit."""
+        """Makes features from their fields, by name. Raises ValueError if a field is missing or does not fit."""
         dtypes = {"ids": object, "splits": np.int64, "values": np.int32, "names": object}
         if missing_fields := dtypes.keys() - content.keys():
             raise ValueError(f"{min(missing_fields)} is missing")

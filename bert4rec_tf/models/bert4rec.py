@@ -126,7 +126,7 @@ class BERT4Rec(FeatureRecommender):
         )
 
     def embed(
-        self, items: Tensor, training: bool = False, users: Tensor | None = None, table: Tensor | None = None
+        self, items: Tensor, training: bool | None = None, users: Tensor | None = None, table: Tensor | None = None
     ) -> Tensor:
         """Returns h^0, [b, n, d]: the item, user, token type and position vectors, with layer norm and dropout."""
         hidden = tf.gather(self.item_table() if table is None else table, items)
@@ -144,15 +144,16 @@ class BERT4Rec(FeatureRecommender):
     def encode(
         self,
         items: Tensor,
-        training: bool = False,
+        training: bool | None = None,
         return_attention: bool = False,
         users: Tensor | None = None,
         table: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """Runs the Transformer over rows of items. With `training`, dropout acts.
+        """Runs the Transformer over rows of items.
 
         Args:
             items: int32 [b, n], n <= N; 0 is padding, n + 1 the mask token.
+            training: whether dropout acts; None for what Keras says of the call of the model, if it is called.
             users: int32 [b], if the model reads users; None for unknown users.
             table: `item_table()`, if already computed.
 
@@ -163,11 +164,13 @@ class BERT4Rec(FeatureRecommender):
         hidden = self.embed(items, training, users, table)
         attention = []
         for block in self.blocks:
-            hidden, probabilities = block(hidden, padding_mask=padding_mask, training=training)
+            hidden, probabilities = block(
+                hidden, padding_mask=padding_mask, training=training, return_attention_scores=True
+            )
             attention.append(probabilities)
         return (hidden, attention) if return_attention else hidden
 
-    def training_loss(self, batch: Batch) -> Tensor:
+    def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
         """Returns the Cloze loss: equation 8, averaged over the batch's masked positions as in the original.
 
         Only the real masked positions reach the output layer.
@@ -177,7 +180,7 @@ class BERT4Rec(FeatureRecommender):
                 target 0; `users [b]` if the model reads users; `draw [b, 2]` for a loss over a SAMPLE.
         """
         table = self.training_table()
-        columns = [self._encode_masked(group, table) for group in group_by_length(batch, LENGTH_GROUPS)]
+        columns = [self._encode_masked(group, table, training) for group in group_by_length(batch, LENGTH_GROUPS)]
         masked, targets = (tf.concat(parts, axis=0) for parts in zip(*columns))
         weights = tf.ones_like(targets, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
         bias = self.head.bias.value
@@ -185,9 +188,9 @@ class BERT4Rec(FeatureRecommender):
             bias = bias + self.make_unseen_penalty(self.num_rows)
         return self.apply_loss_to_states(self.head.transform(masked), table, bias, targets, weights, batch.get("draw"))
 
-    def _encode_masked(self, batch: Batch, table: Tensor) -> tuple[Tensor, Tensor]:
+    def _encode_masked(self, batch: Batch, table: Tensor, training: bool) -> tuple[Tensor, Tensor]:
         """Returns the hidden states [m, d] at a batch's masked positions (`training_loss`), and their targets [m]."""
-        hidden = self.encode(batch["items"], training=True, users=batch.get("users"), table=table)
+        hidden = self.encode(batch["items"], training=training, users=batch.get("users"), table=table)
         slots = tf.where(batch["mask_targets"] > 0)
         positions = tf.cast(tf.gather_nd(batch["mask_positions"], slots), tf.int64)
         masked = tf.gather_nd(hidden, tf.stack([slots[:, 0], positions], axis=1))

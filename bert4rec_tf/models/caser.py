@@ -49,12 +49,12 @@ class Caser(Recommender):
         names = {"context": "markov_order", "num_targets": "num_targets", "num_negatives": "train_negatives"}
         return {option: getattr(self.settings, name) for option, name in names.items()}
 
-    def training_loss(self, batch: Batch) -> Tensor:
+    def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
         """Returns binary cross-entropy (equation 12), the mean over targets plus the mean over negatives, and l2.
 
         `batch`: `users [b]`, `items [b, L]`, `lengths [b]`, `targets [b, T]` and `negatives [b, c]`.
         """
-        state = self._compute_state(batch, training=True)
+        state = self._compute_state(batch, training)
         total = self.settings.l2 * tf.add_n([tf.nn.l2_loss(weights) for weights in self.trainable_variables])
         for items, sign in ((batch["targets"], -1.0), (batch["negatives"], 1.0)):
             weights = tf.cast(items > 0, state.dtype)
@@ -68,7 +68,7 @@ class Caser(Recommender):
     def score_products(self) -> tuple[Tensor, Tensor | None]:
         return self.output_rows, self.bias
 
-    def _compute_state(self, batch: Batch, training: bool = False) -> Tensor:
+    def _compute_state(self, batch: Batch, training: bool | None = None) -> Tensor:
         """Returns [b, 2 d]: the network's output for the last L items, then the user's embedding."""
         users = tf.convert_to_tensor(batch["users"])
         # TensorFlow cannot convolve a batch without rows, so an empty batch gets one.

@@ -2,7 +2,7 @@
 of a user's feature values to every position. A content vector of an item or user is projected and added too."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -12,6 +12,7 @@ from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAM
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
 from bert4rec_tf.models.item_transitions import count_evidence
@@ -80,12 +81,38 @@ class FeatureRecommender(Recommender):
             self.add_table(name, rows[name], width, initializer, row_kind=name) if name in rows else None
             for name, initializer in zip((ITEM_FEATURES, USER_FEATURES), initializers, strict=True)
         )
+        self._make_content_vectors()
+
+    def _make_content_vectors(self) -> None:
         # As tensors, they are no part of a graph, which may not be larger than 2 GB.
         self._content_vectors = {
             name: tf.constant(vectors)
             for name, features in self.features.items()
             if (vectors := features.compute_unit_vectors()) is not None
         }
+
+    def load_assets(self, folder: str) -> None:
+        super().load_assets(folder)
+        self._make_content_vectors()
+
+    def quantize(self, mode: Any = None, config: Any = None, **options: Any) -> None:
+        """Quantizes the dense layers, to serve. The tables, norms and positions stay as they are."""
+        options = {"filters": lambda layer: isinstance(layer, keras.layers.Dense), **options, "type_check": False}
+        keras.Model.quantize(self, mode, config=config, **options)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns `Recommender.get_config`, and the `quantization` of the dense layers, if any."""
+        modes = {layer.quantization_mode for layer in self._flatten_layers() if isinstance(layer, keras.layers.Dense)}
+        mode = next(iter(modes - {None}), None)
+        return {**super().get_config(), **({"quantization": mode} if mode else {})}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "FeatureRecommender":
+        mode = config.pop("quantization", None)
+        model = cls(**config)
+        if mode:
+            model.quantize(mode)
+        return model
 
     def add_users(self, vectors: Tensor) -> None:
         """Makes `own_users` of `vectors`, float [m, d]. The model then needs users, but no features of them."""
@@ -213,6 +240,8 @@ class FeatureRecommender(Recommender):
 
     def _make_feature_rows(self, kind: str, before: int = 0, after: int = 0) -> tf.Tensor:
         """Returns S F + V P of the items or users, float [before + rows + after, d]. The rows added are 0."""
+        if self._lacks_features:
+            raise UserError("`features` are not part of the configuration; load the model's Keras file, which has them")
         table = self.item_feature_vectors if kind == ITEM_FEATURES else self.user_feature_vectors
         means = average_features(table, self.features[kind], before, after)
         if kind not in self._content_vectors:

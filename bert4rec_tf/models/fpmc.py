@@ -31,7 +31,7 @@ class Fpmc(Recommender):
     def example_options(self) -> dict[str, int | bool]:
         return {"context": 1, "num_negatives": 1, "popular": self.settings.negatives == "popular"}
 
-    def training_loss(self, batch: Batch) -> Tensor:
+    def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
         """Returns the mean of S-BPR, l2 included. `batch`: `users [b]`; `items`, `targets` and `negatives` [b, 1]."""
         pair = tf.concat([batch["targets"], batch["negatives"]], axis=1)
         scores = self.score(batch, pair)

@@ -69,29 +69,32 @@ class GRU4Rec(Recommender):
         names = {"max_length": "max_length", "num_shared": "extra_negatives", "alpha": "alpha"}
         return {option: getattr(self.settings, name) for option, name in names.items()} | {"whole": True}
 
-    def states(self, items: Tensor, training: bool = False) -> Tensor:
-        """Returns the state after each item of `items [b, n]`, right-padded: [b, n, d]."""
+    def states(self, items: Tensor, training: bool | None = None) -> Tensor:
+        """Returns the state after each item of `items [b, n]`, right-padded: [b, n, d].
+
+        `training`: whether dropout acts; None for what Keras says of the call of the model.
+        """
         return self.output_dropout(self._run_gru(items, None, training), training=training)
 
-    def _run_gru(self, items: Tensor, state: Tensor | None, training: bool) -> Tensor:
+    def _run_gru(self, items: Tensor, state: Tensor | None, training: bool | None) -> Tensor:
         """Returns the GRU's outputs [b, n, d] for `items [b, n]`, starting from `state [b, d]` (None: zeros)."""
         hidden = self.input_dropout(tf.gather(self.items, items), training=training)
         if items.shape[1] == 0:  # Outside a graph, Keras' loop wants a step.
             return hidden
         return self.gru(hidden, initial_state=state)
 
-    def training_loss(self, batch: Batch) -> Tensor:
+    def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
         """Returns the mean loss over all steps. `batch`: `items` and `targets` [b, n], and `shared [b, s]` if the
         settings have extra negatives."""
         rows = tf.shape(batch["items"])[0]
-        parts = [self._collect_targets(states, targets, rows) for states, targets in self._run_spans(batch)]
+        parts = [self._collect_targets(states, targets, rows) for states, targets in self._run_spans(batch, training)]
         columns = [tf.concat(pieces, axis=0) for pieces in zip(*parts)]
         shared = tf.reshape(batch["shared"], [-1]) if self.settings.extra_negatives else tf.zeros([0], tf.int32)
         of_all = (tf.gather(self.output_rows, shared), tf.gather(self.bias, shared))
         total = self._sum_losses(columns, of_all)
         return tf.math.divide_no_nan(total, self.loss_weight(batch))
 
-    def _run_spans(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+    def _run_spans(self, batch: Batch, training: bool) -> Iterator[tuple[Tensor, Tensor]]:
         """Cuts the steps into a few spans. Yields the states [b, n, d] and targets [b, n] of the rows that reach each.
 
         Most histories are far shorter than the longest, so this saves work on padding.
@@ -107,8 +110,8 @@ class GRU4Rec(Recommender):
             end_row = tf.cast(share * tf.cast(rows, tf.float32), tf.int32)
             end = tf.maximum(begin, tf.reduce_max(tf.concat([lengths[begin_row:end_row], [1]], axis=0)))
             # One slice per axis: TensorFlow then knows the same about the rows of items and state.
-            states = self._run_gru(items[begin_row:][:, begin:end], state, training=True)
-            yield self.output_dropout(states, training=True), targets[begin_row:][:, begin:end]
+            states = self._run_gru(items[begin_row:][:, begin:end], state, training)
+            yield self.output_dropout(states, training=training), targets[begin_row:][:, begin:end]
             state = tf.concat([state[:, None], states], axis=1)[end_row - begin_row :, -1]
             begin_row, begin = end_row, end
 

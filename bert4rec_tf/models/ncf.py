@@ -40,7 +40,7 @@ class Ncf(Recommender):
     def example_options(self) -> dict[str, int]:
         return {"context": 0, "num_negatives": self.settings.train_negatives}
 
-    def training_loss(self, batch: Batch) -> Tensor:
+    def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
         """Returns the mean of equation 7, and l2. `batch`: `users [b]`, `targets [b, 1]` and `negatives [b, c]`."""
         items = tf.concat([batch["targets"], batch["negatives"]], axis=1)
         scores = self.score(batch, items)

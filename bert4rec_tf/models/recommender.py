@@ -15,8 +15,9 @@ from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
+from bert4rec_tf.models.keras_model import KerasModel
 from bert4rec_tf.nn import losses
-from bert4rec_tf.nn.layers import check_size
+from bert4rec_tf.nn.layers import TiedTable, check_size
 
 ITEMS, USERS = "items", "users"
 FROM_FIRST, FROM_LAST = "positions from the first", "positions from the last"
@@ -31,7 +32,7 @@ LARGE = 1 << 24
 """A table of at least this many numbers is initialised in a graph."""
 
 
-class Recommender(keras.Model):
+class Recommender(KerasModel):
     """What training, evaluation and export need from a model.
 
     A model defines `settings_type`, `examples`, `make_variables`, `training_loss`, `user_vectors`, and `score_products`
@@ -43,7 +44,7 @@ class Recommender(keras.Model):
             `SASRec(1000, hidden_dim=64)`.
         num_users: m, if the model `needs_users`.
         features: kind -> `Features` (ITEM_FEATURES, USER_FEATURES), with rows in the order of the items or users; or
-            what `Features.to_dict` returned. The model ignores those that its settings do not use.
+            what `Features.sizes` returned, until `load_assets`. The model ignores those that its settings do not use.
         **options: fields of the settings, and Keras' `name`, `dtype` and `trainable`.
 
     Raises:
@@ -94,11 +95,13 @@ class Recommender(keras.Model):
             )
         self.num_users = None if num_users is None else check_size("num_users", num_users)
         all_features = {
-            name: one if isinstance(one, Features) else Features.from_dict(one)
+            name: one if isinstance(one, Features) else Features.from_sizes(one)
             for name, one in (features or {}).items()
         }
+        self._lacks_features = any(not isinstance(one, Features) for one in (features or {}).values())
         self.features = select_features(self.settings, all_features, self.num_items, self.num_users)
         self._row_kinds: dict[str, str | None] = {}
+        self._tables: dict[str, TiedTable] = {}
         self.make_variables()
         self.built = True
 
@@ -108,8 +111,11 @@ class Recommender(keras.Model):
     def build(self, input_shape: Shape | None = None) -> None:
         """Does nothing: `make_variables` has made the variables."""
 
-    def training_loss(self, batch: Batch) -> Tensor:
-        """Returns the loss of a training batch, float32 []. What the batch holds depends on `examples`."""
+    def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
+        """Returns the loss of a training batch, float32 []. What the batch holds depends on `examples`.
+
+        `training`: whether dropout acts.
+        """
         raise TypeError(f"{type(self).__name__} is not trained by steps")
 
     @property
@@ -185,10 +191,6 @@ class Recommender(keras.Model):
     def initialise(self, sequences: Sequences) -> None:
         """Sets initial weights from the training sequences, before the first step. By default, sets none."""
 
-    def call(self, batch: Batch) -> Tensor:
-        """Scores all items, as `score` does."""
-        return self.score(batch)
-
     def add_table(
         self, name: str, rows: int, width: int, initializer: float | str | keras.Initializer, row_kind: str | None
     ) -> keras.Variable:
@@ -204,8 +206,10 @@ class Recommender(keras.Model):
             initializer = tf_function(
                 initializer
             )  # which scales in place; else each operation has its own copy of the table
-        table = self.add_weight(name=name, shape=(rows, width), initializer=initializer, autocast=False)
-        return self.mark_rows(table, row_kind)
+        table = TiedTable(rows, width, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name)
+        table.build()
+        self._tables[name] = table
+        return self.mark_rows(table.embeddings, row_kind)
 
     def add_bias(self, name: str, rows: int) -> keras.Variable:
         """Makes the biases of items, float [rows], which are 0 at first."""
@@ -225,10 +229,10 @@ class Recommender(keras.Model):
         return self._row_kinds.get(variable.path)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments in JSON's types, each setting by its name."""
+        """Returns the constructor's arguments in JSON's types, each setting by its name; of features, the sizes."""
         users: dict[str, Any] = {} if self.num_users is None else {"num_users": self.num_users}
         if self.features:
-            users["features"] = {name: features.to_dict() for name, features in self.features.items()}
+            users["features"] = {name: features.sizes for name, features in self.features.items()}
         return {**super().get_config(), "num_items": self.num_items, **users, **dataclasses.asdict(self.settings)}
 
 

@@ -7,11 +7,10 @@ import keras
 import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import PER_TARGET, SAMPLE, SASRecSettings
-from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.foundation.types import Batch, Shape, Tensor
 from bert4rec_tf.models.feature_recommender import NEVER, FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_LAST, drop_padding, group_by_length, last_items_in_order
 from bert4rec_tf.nn import kernels
-from bert4rec_tf.nn.configured import Configured
 from bert4rec_tf.nn.dropout import dropout_layer
 
 EPSILON = 1e-8
@@ -56,11 +55,12 @@ class SASRec(FeatureRecommender):
         return {"max_length": self.settings.max_length, "num_negatives": negatives}
 
     def states(
-        self, items: Tensor, training: bool = False, users: Tensor | None = None, table: Tensor | None = None
+        self, items: Tensor, training: bool | None = None, users: Tensor | None = None, table: Tensor | None = None
     ) -> Tensor:
         """Returns the states [b, n, d] of `items [b, n]`, right-padded. The last item always has the last position.
 
-        `users`: int32 [b], if the model reads users; None for unknown users. `table`: `item_table()`, if computed.
+        `training`: whether dropout acts; None for what Keras says of the call of the model. `users`: int32 [b], if the
+        model reads users; None for unknown users. `table`: `item_table()`, if computed.
         """
         real = items > 0
         lengths = tf.math.count_nonzero(real, axis=1, keepdims=True, dtype=tf.int32)
@@ -75,7 +75,7 @@ class SASRec(FeatureRecommender):
             hidden = tf.cast(block(hidden, training=training), shown.dtype) * shown
         return tf.cast(self.norm(hidden), self.variable_dtype)
 
-    def training_loss(self, batch: Batch) -> Tensor:
+    def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
         """Returns the mean loss over all positions (equation 6, or a softmax).
 
         Args:
@@ -85,20 +85,20 @@ class SASRec(FeatureRecommender):
         table, weight = self.training_table(), self.loss_weight(batch)
         groups = group_by_length(batch, LENGTH_GROUPS)
         if self.loss_entry.negatives == PER_TARGET:
-            return tf.add_n([self._compute_loss_of_pairs(group, table) for group in groups]) / weight
-        columns = [drop_padding(group["targets"], self._training_states(group, table)) for group in groups]
+            return tf.add_n([self._compute_loss_of_pairs(group, table, training) for group in groups]) / weight
+        columns = [drop_padding(group["targets"], self._batch_states(group, table, training)) for group in groups]
         targets, states = (tf.concat(parts, axis=0) for parts in zip(*columns))
         weights = tf.ones_like(targets, states.dtype) / weight
         is_sampled = self.loss_entry.negatives == SAMPLE  # such a loss never reads the row of padding
         bias = None if is_sampled and not len(self._unseen) else self._make_hiding_bias()
         return self.apply_loss_to_states(states, table, bias, targets, weights, batch.get("draw"))
 
-    def _training_states(self, batch: Batch, table: Tensor) -> Tensor:
-        return self.states(batch["items"], True, batch.get("users"), table)
+    def _batch_states(self, batch: Batch, table: Tensor, training: bool) -> Tensor:
+        return self.states(batch["items"], training, batch.get("users"), table)
 
-    def _compute_loss_of_pairs(self, batch: Batch, table: Tensor) -> Tensor:
+    def _compute_loss_of_pairs(self, batch: Batch, table: Tensor, training: bool) -> Tensor:
         """Returns the sum of the loss over all positions, []."""
-        states = self._training_states(batch, table)
+        states = self._batch_states(batch, table, training)
         weights = tf.cast(batch["targets"] > 0, states.dtype)
         positives = tf.einsum("bnd,bnd->bn", states, tf.gather(table, batch["targets"]))
         negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(table, batch["negatives"]))
@@ -124,7 +124,7 @@ class SASRec(FeatureRecommender):
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class CausalBlock(Configured):
+class CausalBlock(keras.layers.Layer):
     """One block: q = LN(x); y = q + Attention(q, x, x); z = LN(y); z + W2 relu(W1 z). Each step sees only the past.
 
     The inputs are [b, n, d], with zeros as padding on the right. Dropout acts in training, on the attention
@@ -142,8 +142,9 @@ class CausalBlock(Configured):
             keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.dtype_policy, name=f"{name}_norm")
             for name in ("query", "network")
         )
+        self.supports_masking = True
 
-    def build(self, input_shape: tuple) -> None:
+    def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
         if width % self.num_heads:
             raise ValueError(f"`num_heads` must divide `hidden_dim`, {width}. Received: num_heads={self.num_heads}")
@@ -169,3 +170,9 @@ class CausalBlock(Configured):
         scale = 1.0 if keep_mask is None else self.attention_dropout.scale
         query = query / math.sqrt(query.shape[-1] // self.num_heads)
         return kernels.attend(query, key, value, self.num_heads, future, keep_mask, scale)[0]
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "num_heads": self.num_heads, "dropout": self.dropout}

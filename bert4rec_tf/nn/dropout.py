@@ -6,7 +6,6 @@ import keras
 import tensorflow as tf
 
 from bert4rec_tf.foundation.types import Shape, Tensor
-from bert4rec_tf.nn.configured import Configured
 
 BLOCK = 256
 """A value is dropped if its random byte is below a threshold. A single threshold would round the rate to 1 / 256. So in
@@ -18,7 +17,7 @@ MOST_LEVELS = 255 * BLOCK
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class Dropout(Configured):
+class Dropout(keras.layers.Layer):
     """Drops a fraction of the inputs in training, and scales up the rest.
 
     Args:
@@ -33,9 +32,7 @@ class Dropout(Configured):
         self.supports_masking = True
         if rate > 0:
             self.seed_generator = keras.random.SeedGenerator(seed)
-
-    def build(self, input_shape: Shape) -> None:
-        self.built = True
+        self.built = True  # it has no weights
 
     def draw_keep_mask(self, shape: Tensor, training: bool | None = None) -> Tensor | None:
         """Returns 1 where an input is kept and 0 where it is dropped; None if nothing is dropped."""
@@ -51,6 +48,12 @@ class Dropout(Configured):
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         keep_mask = self.draw_keep_mask(tf.shape(inputs), training)
         return inputs if keep_mask is None else inputs * (keep_mask * self.scale)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
 
 def dropout_layer(name: str, rate: float, dtype: keras.DTypePolicy) -> Dropout:

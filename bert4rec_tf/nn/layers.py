@@ -4,7 +4,9 @@ Letters in the shapes below: batch b, length n, width d, heads h, table rows v. 
 
 - `initializer_stddev`: standard deviation of the truncated normal initial weights
 - `dropout`: a rate in [0, 1); it acts in calls with `training=True`
-- `padding_mask`: [b, n], True for real items; None if there is no padding
+- `padding_mask`: [b, n], True for real items; None for the mask that Keras carries with the inputs, or no padding
+
+Every layer passes the mask of its inputs on. Its constructor's arguments are attributes of the same names.
 
 A constructor raises ValueError for a rate outside [0, 1) or a size below 1. Every layer passes its dtype policy on to
 its sublayers. Under mixed precision the matrix products and GELU run in the narrower type; softmax, dropout, residual
@@ -19,7 +21,6 @@ from keras import ops
 
 from bert4rec_tf.foundation.types import Shape, Tensor
 from bert4rec_tf.nn import kernels
-from bert4rec_tf.nn.configured import Configured
 from bert4rec_tf.nn.dropout import check_rate, dropout_layer
 
 LAYER_NORM_EPSILON = 1e-12
@@ -56,6 +57,11 @@ def dense_layer(name: str, units: int, stddev: float, dtype: keras.DTypePolicy) 
     return Dense(units, kernel_initializer=truncated_normal(stddev), dtype=dtype, name=name)
 
 
+def choose_mask(inputs: Tensor, padding_mask: Tensor | None) -> Tensor | None:
+    """Returns the mask that was given; else the one that Keras has put on the inputs (`mask_zero=True`), or None."""
+    return getattr(inputs, "_keras_mask", None) if padding_mask is None else padding_mask
+
+
 def check_size(name: str, size: int, least: int = 1) -> int:
     """Returns the size. Raises ValueError if it is below `least`."""
     if size < least:
@@ -63,8 +69,29 @@ def check_size(name: str, size: int, least: int = 1) -> int:
     return int(size)
 
 
+class TiedTable(keras.layers.ReversibleEmbedding):
+    """A table of a model [rows, width], which gives it a row of `summary`.
+
+    The model tracks the variable too, as a weight of its own, and saves it.
+    """
+
+    def build(self, input_shape: Shape | None = None) -> None:
+        self._embeddings = self.add_weight(
+            name=self.name,
+            shape=(self.input_dim, self.output_dim),
+            initializer=self.embeddings_initializer,
+            autocast=False,
+        )
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves nothing: the model does."""
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads nothing: the model does."""
+
+
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class PositionEmbedding(Configured):
+class PositionEmbedding(keras.layers.Layer):
     """Adds a learnable vector per position, h_i = v_i + p_i (section 3.4), to `inputs [b, n, d]`.
 
     `max_length` is N, the number of positions. A call raises ValueError if n is known and above N.
@@ -89,16 +116,23 @@ class PositionEmbedding(Configured):
             raise ValueError(f"`inputs` must have at most {self.max_length} positions. Received: {inputs.shape}")
         return inputs + self.embeddings[: ops.shape(inputs)[1]]
 
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"max_length": self.max_length, "initializer_stddev": self.initializer_stddev}
+        return {**super().get_config(), **own}
+
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class MultiHeadAttention(Configured):
+class MultiHeadAttention(keras.layers.Layer):
     """Multi-head self-attention in both directions (equations 1 and 2).
 
     Queries, keys, values and the output each have a dense layer with a bias. Scores are divided by sqrt(d / h), and
     -10000 is added to the scores of padded keys. Dropout is applied to the probabilities.
 
-    `inputs [b, n, d]` give the outputs [b, n, d] and the probabilities before dropout [b, h, n, n] (query, key).
-    `num_heads` is h; building raises ValueError if it does not divide d.
+    `inputs [b, n, d]` give the outputs [b, n, d]; with `return_attention_scores` also the probabilities before dropout,
+    [b, h, n, n] (query, key), without a gradient. `num_heads` is h; building raises ValueError if it does not divide d.
     """
 
     def __init__(self, num_heads: int, dropout: float = 0.0, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
@@ -107,6 +141,7 @@ class MultiHeadAttention(Configured):
         self.dropout = check_rate("dropout", dropout)
         self.initializer_stddev = initializer_stddev
         self.dropout_layer = dropout_layer("dropout", dropout, self.dtype_policy)
+        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
@@ -120,11 +155,15 @@ class MultiHeadAttention(Configured):
         )
         for dense in (self.query, self.key, self.value, self.output_dense):
             dense.build(input_shape)
-        self.dropout_layer.build((input_shape[0], self.num_heads, input_shape[1], input_shape[1]))
 
     def call(
-        self, inputs: Tensor, padding_mask: Tensor | None = None, training: bool | None = None
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        padding_mask = choose_mask(inputs, padding_mask)
         batch, length = ops.shape(inputs)[:2]
         query, key, value = (dense(inputs) for dense in (self.query, self.key, self.value))
         scale = 1.0 / math.sqrt(query.shape[-1] // self.num_heads)
@@ -134,14 +173,35 @@ class MultiHeadAttention(Configured):
         keep_mask = self.dropout_layer.draw_keep_mask((batch, self.num_heads, length, length), training)
         factor = 1.0 if keep_mask is None else self.dropout_layer.scale
         mixed, probabilities = kernels.attend(query * scale, key, value, self.num_heads, penalty, keep_mask, factor)
-        return self.output_dense(mixed), probabilities
+        outputs = self.output_dense(mixed)
+        return (outputs, probabilities) if return_attention_scores else outputs
 
-    def compute_output_shape(self, input_shape: Shape) -> tuple[Shape, Shape]:
-        return input_shape, (input_shape[0], self.num_heads, input_shape[1], input_shape[1])
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def compute_output_spec(
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Any:
+        outputs = keras.KerasTensor(inputs.shape, self.compute_dtype)
+        batch, length = inputs.shape[:2]
+        scores = keras.KerasTensor((batch, self.num_heads, length, length), self.variable_dtype)
+        return (outputs, scores) if return_attention_scores else outputs
+
+    def get_config(self) -> dict[str, Any]:
+        own = {
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "initializer_stddev": self.initializer_stddev,
+        }
+        return {**super().get_config(), **own}
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class FeedForward(Configured):
+class FeedForward(keras.layers.Layer):
     """The position-wise feed-forward network, GELU(x W1 + b1) W2 + b2 (equation 3), of `inputs [..., d]`.
 
     `intermediate_dim` is the inner width, 4 d in the paper.
@@ -151,6 +211,7 @@ class FeedForward(Configured):
         super().__init__(**kwargs)
         self.intermediate_dim = check_size("intermediate_dim", intermediate_dim)
         self.initializer_stddev = initializer_stddev
+        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         self.inner = dense_layer("inner", self.intermediate_dim, self.initializer_stddev, self.dtype_policy)
@@ -161,9 +222,16 @@ class FeedForward(Configured):
     def call(self, inputs: Tensor) -> Tensor:
         return self.outer(kernels.gelu(self.inner(inputs)))
 
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"intermediate_dim": self.intermediate_dim, "initializer_stddev": self.initializer_stddev}
+        return {**super().get_config(), **own}
+
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class Residual(Configured):
+class Residual(keras.layers.Layer):
     """The residual connection around a sublayer: LN(x + Dropout(sublayer(x))) (section 3.3).
 
     It takes the sublayer's `inputs` and `outputs`, both [..., d]. Without `use_layer_norm` it gives
@@ -179,9 +247,9 @@ class Residual(Configured):
         self.use_residual = use_residual
         self.dropout_layer = dropout_layer("dropout", dropout, self.dtype_policy)
         self.norm = layer_norm("norm", self.dtype_policy) if use_layer_norm else None
+        self.supports_masking = True
 
     def build(self, inputs_shape: Shape, outputs_shape: Shape | None = None) -> None:
-        self.dropout_layer.build(inputs_shape)
         if self.norm is not None:
             self.norm.build(inputs_shape)
 
@@ -191,12 +259,24 @@ class Residual(Configured):
             result = ops.cast(inputs, result.dtype) + result
         return ops.cast(result, self.compute_dtype) if self.norm is None else self.norm(result)
 
+    def compute_output_shape(self, inputs_shape: Shape, outputs_shape: Shape | None = None) -> Shape:
+        return inputs_shape
+
+    def get_config(self) -> dict[str, Any]:
+        own = {
+            "dropout": self.dropout,
+            "use_layer_norm": self.use_layer_norm,
+            "use_residual": self.use_residual,
+        }
+        return {**super().get_config(), **own}
+
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class TransformerBlock(Configured):
+class TransformerBlock(keras.layers.Layer):
     """One Transformer layer: attention and a feed-forward network, each followed by `Residual` (equations 4 to 6).
 
-    `inputs [b, n, d]` give the new hidden states [b, n, d] and the attention probabilities [b, h, n, n].
+    `inputs [b, n, d]` give the new hidden states [b, n, d]; with `return_attention_scores` also the attention
+    probabilities [b, h, n, n].
 
     Args:
         num_heads: h.
@@ -231,6 +311,7 @@ class TransformerBlock(Configured):
         if use_feed_forward:
             self.feed_forward = FeedForward(intermediate_dim, initializer_stddev, dtype=policy, name="feed_forward")
             self.feed_forward_residual = Residual(*switches, dtype=policy, name="feed_forward_residual")
+        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         self.attention.build(input_shape)
@@ -240,41 +321,73 @@ class TransformerBlock(Configured):
             self.feed_forward_residual.build(input_shape)
 
     def call(
-        self, inputs: Tensor, padding_mask: Tensor | None = None, training: bool | None = None
-    ) -> tuple[Tensor, Tensor]:
-        attended, probabilities = self.attention(inputs, padding_mask=padding_mask, training=training)
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        attended, probabilities = self.attention(
+            inputs, choose_mask(inputs, padding_mask), training=training, return_attention_scores=True
+        )
         hidden = self.attention_residual(inputs, attended, training=training)
         if self.use_feed_forward:
             hidden = self.feed_forward_residual(hidden, self.feed_forward(hidden), training=training)
-        return hidden, probabilities
+        return (hidden, probabilities) if return_attention_scores else hidden
 
     compute_output_shape = MultiHeadAttention.compute_output_shape
+    compute_output_spec = MultiHeadAttention.compute_output_spec
+
+    def get_config(self) -> dict[str, Any]:
+        own = {
+            "num_heads": self.num_heads,
+            "intermediate_dim": self.intermediate_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "use_feed_forward": self.use_feed_forward,
+            "use_layer_norm": self.use_layer_norm,
+            "use_residual": self.use_residual,
+            "initializer_stddev": self.initializer_stddev,
+        }
+        return {**super().get_config(), **own}
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class MaskedItemHead(Configured):
+class MaskedItemHead(keras.layers.Layer):
     """The output layer: GELU(h W + b), layer norm, then the item table and a bias per row (equation 7).
 
-    The layer norm is in the original program; equation 7 has none. The table is that of the inputs (tied weights), so a
-    call takes it too: `hidden [..., d]`, the states at masked positions, and `table [v, d]` give logits [..., v].
+    The layer norm is in the original program; equation 7 has none. `hidden [..., d]`, the states at masked positions,
+    give logits [..., v].
 
-    `num_rows` is v.
+    Args:
+        num_rows: v.
+        embedding: the layer of the inputs whose table the outputs share (tied weights), such as
+            `keras.layers.Embedding`. Without it, every call takes a `table [v, d]`.
     """
 
     def __init__(
-        self, num_rows: int, use_layer_norm: bool = True, initializer_stddev: float = 0.02, **kwargs: Any
+        self,
+        num_rows: int,
+        use_layer_norm: bool = True,
+        initializer_stddev: float = 0.02,
+        embedding: keras.layers.Embedding | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.num_rows = check_size("num_rows", num_rows)
         self.use_layer_norm = use_layer_norm
         self.initializer_stddev = initializer_stddev
+        self.embedding = embedding
         self.norm = layer_norm("norm", self.dtype_policy) if use_layer_norm else None
+        self.supports_masking = True
 
     def build(self, hidden_shape: Shape, table_shape: Shape | None = None) -> None:
         self.dense = dense_layer("dense", hidden_shape[-1], self.initializer_stddev, self.dtype_policy)
         self.dense.build(hidden_shape)
         if self.norm is not None:
             self.norm.build(hidden_shape)
+        if self.embedding is not None and not self.embedding.built:
+            self.embedding.build()
         self.bias = self.add_weight(name="bias", shape=(self.num_rows,), initializer="zeros", autocast=False)
 
     def transform(self, hidden: Tensor) -> Tensor:
@@ -282,9 +395,29 @@ class MaskedItemHead(Configured):
         transformed = kernels.gelu(self.dense(hidden))
         return transformed if self.norm is None else self.norm(transformed)
 
-    def call(self, hidden: Tensor, table: Tensor) -> Tensor:
-        logits = ops.matmul(self.transform(hidden), ops.transpose(table))
-        return ops.cast(logits, self.variable_dtype) + self.bias
+    def call(self, hidden: Tensor, table: Tensor | None = None) -> Tensor:
+        if table is None:
+            if self.embedding is None:
+                raise ValueError("`table` must be given to a head without an `embedding`. Received: table=None")
+            table = self.embedding.embeddings
+        transformed, table = (ops.cast(part, self.variable_dtype) for part in (self.transform(hidden), table))
+        return ops.matmul(transformed, ops.transpose(table)) + self.bias
 
     def compute_output_shape(self, hidden_shape: Shape, table_shape: Shape | None = None) -> Shape:
         return (*hidden_shape[:-1], self.num_rows)
+
+    def compute_output_spec(self, hidden: Tensor, table: Tensor | None = None) -> keras.KerasTensor:
+        return keras.KerasTensor((*hidden.shape[:-1], self.num_rows), self.variable_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        own = {
+            "num_rows": self.num_rows,
+            "use_layer_norm": self.use_layer_norm,
+            "initializer_stddev": self.initializer_stddev,
+            "embedding": keras.saving.serialize_keras_object(self.embedding),
+        }
+        return {**super().get_config(), **own}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "MaskedItemHead":
+        return cls(**{**config, "embedding": keras.saving.deserialize_keras_object(config["embedding"])})

@@ -11,10 +11,11 @@ import keras
 import tensorflow as tf
 from keras.optimizers import Optimizer
 
-from bert4rec_tf.config.run_record import ROWWISE, TrainingSettings
+from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.models.keras_model import sum_repeated_rows
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender
 from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, RowwiseAdagrad, WarmUpLinearDecay
 from bert4rec_tf.training import workers
@@ -123,7 +124,7 @@ def _make_single_step(
     @tf_function(input_signature=signature and [signature])
     def step(batch: Batch) -> dict[str, Tensor]:
         rate = tf.convert_to_tensor(optimizer.learning_rate)
-        loss, gradients = _compute_gradients(model, optimizer, batch)
+        loss, gradients = model.compute_gradients(batch, getattr(optimizer, "tables", ()))
         gradients, norm = clip_gradients(gradients, settings.clip_norm)
         _apply_gradients(optimizer, gradients, model.trainable_variables)
         return {"loss": loss, "gradient_norm": norm, "learning_rate": rate}
@@ -169,7 +170,7 @@ def _make_replicated_step(
     # for two devices, and two workers would not give the bits of two devices.
     @tf_function
     def compute_part(part: Batch, share: Tensor) -> tuple[Tensor, list[Tensor]]:
-        return _compute_gradients(model, optimizer, part, share)
+        return model.compute_gradients(part, getattr(optimizer, "tables", ()), share)
 
     def replica(batch: Batch, stopping: Tensor) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
         context = tf.distribute.get_replica_context()
@@ -200,36 +201,6 @@ def _make_replicated_step(
         return {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "stopping": stopping}
 
     return step
-
-
-def _compute_gradients(
-    model: Recommender, optimizer: Optimizer, batch: Batch, share: Tensor | float = 1.0
-) -> tuple[Tensor, list[Tensor]]:
-    """Returns `share` x the loss, and its gradients, slices for tables that change by rows and else dense."""
-    with tf.GradientTape() as tape:
-        loss = share * model.training_loss(batch)
-    gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-    tables = getattr(optimizer, "tables", ())
-    for index, (variable, gradient) in enumerate(zip(model.trainable_variables, gradients, strict=True)):
-        if variable.path not in tables:
-            gradients[index] = tf.convert_to_tensor(gradient)
-        elif isinstance(gradient, tf.IndexedSlices):
-            gradients[index] = sum_repeated_rows(gradient)
-        else:
-            raise UserError(
-                f"`optimizer` must be adam or adagrad where a step reads a whole table, here {variable.name}; a loss "
-                f"that samples the items reads few rows. Received: optimizer={ROWWISE}"
-            )
-    return loss, gradients
-
-
-def sum_repeated_rows(gradient: Tensor) -> Tensor:
-    """Returns the gradient, with each row once if it is `tf.IndexedSlices`: repeated rows are summed."""
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    rows, places = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
-    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def _scale(gradient: Tensor, scale: Tensor) -> Tensor:

@@ -4,21 +4,19 @@ import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import LOSSES, SAMPLE
 from bert4rec_tf.config.run_record import Run
+from bert4rec_tf.config.setting_fields import Settings
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.dynamic_masks import mask_dynamically
-from bert4rec_tf.data.examples.in_memory import Examples
+from bert4rec_tf.data.examples.in_memory import DRAWS_SEED_OFFSET, Examples
 from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.foundation.graphs import no_autograph
 from bert4rec_tf.foundation.types import Batch
-
-DRAWS_SEED_OFFSET = 1 << 34
-"""Added to the run's seed, which is below 2^32, so that masks and negatives have different seeds."""
 
 
 def from_examples(examples: Examples, run: Run, start_step: int) -> tf.data.Dataset:
     """Returns batches of examples made in memory."""
     batches = in_memory.make_dataset(examples, run.training.batch_size, run.seed, start_step)
-    return add_draws(batches, run.seed, start_step) if _samples_items(run) else batches
+    return add_draws(batches, run.seed, start_step) if samples_items(run.architecture) else batches
 
 
 def from_shards(shards: Shards, run: Run, num_items: int, start_step: int) -> tf.data.Dataset:
@@ -27,7 +25,7 @@ def from_shards(shards: Shards, run: Run, num_items: int, start_step: int) -> tf
     if run.masking.masking == "dynamic":
         batches = mask_dynamically(batches, run.masking, num_items, run.seed, start_step)
     batches = batches.map(no_autograph(_make_batch))
-    return (add_draws(batches, run.seed, start_step) if _samples_items(run) else batches).prefetch(8)
+    return (add_draws(batches, run.seed, start_step) if samples_items(run.architecture) else batches).prefetch(8)
 
 
 def _make_batch(columns: dict[str, tf.Tensor]) -> Batch:
@@ -36,9 +34,9 @@ def _make_batch(columns: dict[str, tf.Tensor]) -> Batch:
     return {"users": columns["user"], "lengths": lengths, **rest}
 
 
-def _samples_items(run: Run) -> bool:
-    """Returns whether the loss compares the targets with a sample of the items."""
-    loss = LOSSES.get(getattr(run.architecture, "loss", ""))
+def samples_items(settings: Settings) -> bool:
+    """Returns whether the loss of a model with these settings compares the targets with a sample of the items."""
+    loss = LOSSES.get(getattr(settings, "loss", ""))
     return loss is not None and loss.negatives == SAMPLE
 
 

@@ -69,6 +69,13 @@ def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Wi
     return Windows(sequences.items, sequences.splits[users][owner] + offsets, lengths, users[owner])
 
 
+def cut_last_windows(sequences: Sequences, max_length: int, settings: MaskingSettings) -> Windows:
+    """Returns the last N items of every history of two items or more. The settings do not matter."""
+    users = np.flatnonzero(sequences.lengths >= 2)
+    lengths = np.minimum(sequences.lengths[users], max_length)
+    return Windows(sequences.items, sequences.splits[users + 1] - lengths, lengths, users)
+
+
 def cut_prefixes(sequences: Sequences, max_length: int) -> Windows:
     """Cuts every history after each of its items but the first, and keeps the last N items of each part.
 
@@ -110,7 +117,7 @@ def mask_rows(
     last_only: np.ndarray,
     settings: MaskingSettings,
     num_items: int,
-    seed: list[int],
+    seed: list[int] | np.random.Generator,
 ) -> ClozeExamples:
     """Returns the windows, masked.
 
@@ -120,7 +127,7 @@ def mask_rows(
         last_only: bool [rows], whether only the last item is masked.
         settings: how many positions are masked and what replaces their items.
         num_items: n; the mask token is n + 1.
-        seed: decides the masks of these rows.
+        seed: decides the masks of these rows; or a generator, which draws them.
     """
     rng, max_length = np.random.default_rng(seed), items.shape[1]
     num_masked = np.where(last_only, 1, count_predictions(lengths, settings))

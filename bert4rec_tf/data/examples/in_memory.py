@@ -1,16 +1,24 @@
-"""Training examples made in memory, batch by batch, for all models but BERT4Rec.
+"""Training examples made in memory, batch by batch: for all models but BERT4Rec, and for Keras' loop also for it.
 
 A batch depends only on the seed and the step, so training can resume at any step.
 """
 
 import abc
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
+from bert4rec_tf.config.run_record import MaskingSettings
+from bert4rec_tf.data.examples.cloze import Numbering, cut_last_windows, cut_windows_and_prefixes, mask_rows
 from bert4rec_tf.data.sequences import PAD, Sequences, number_within_groups, pad_rows
+from bert4rec_tf.foundation.errors import UserError
+
+DRAWS_SEED_OFFSET = 1 << 34
+"""Added to the run's seed, which is below 2^32, so that masks and negatives have different seeds."""
 
 ROUNDS = 20
 """Rounds of rejection sampling, after which negatives are drawn from a list of the user's unseen items."""
@@ -200,12 +208,75 @@ class NextItemExamples(Examples):
         return batch
 
 
+class MaskedExamples(Examples):
+    """Examples of the Cloze task, masked anew in every epoch, in the way of `dynamic_masks`.
+
+    Args:
+        sequences: the histories; those with one item are skipped.
+        max_length: N.
+        masking: how windows are cut and masked.
+        last_only: take the last N items of each history, and mask only the last of them.
+    """
+
+    def __init__(
+        self, sequences: Sequences, max_length: int, masking: MaskingSettings, last_only: bool = False
+    ) -> None:
+        self.num_items, self.max_length, self.last_only = sequences.num_items, max_length, last_only
+        self.masking = replace(masking, masking="dynamic")
+        cut = cut_last_windows if last_only else cut_windows_and_prefixes
+        self.windows = cut(sequences, max_length, self.masking)
+        self.numbering = Numbering(self.masking, self.windows.num_whole, self.windows.num_prefixes)
+        self.num_examples = self.numbering.num_examples
+
+    def batch(self, examples: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Returns `users [b]`, `lengths [b]`, `items [b, N]`, `mask_positions [b, P]` and `mask_targets [b, P]`."""
+        windows, last_only = self.numbering.locate_windows(examples)
+        if not self.windows.num_prefixes:
+            last_only = self.last_only | (rng.random(len(windows)) < 1 / (self.masking.mask_copies + 1))
+        items, lengths = self.windows.rows(windows, self.max_length), self.windows.lengths[windows]
+        users = self.windows.users[windows]
+        masked = mask_rows(items, lengths, users, last_only, self.masking, self.num_items, rng)
+        columns = ("users", "lengths", "items", "mask_positions", "mask_targets")
+        return {name: getattr(masked, name).astype(np.int32) for name in columns}
+
+
 KINDS: dict[str | None, Callable[..., Examples]] = {"contexts": ContextTargetExamples, "shifted": NextItemExamples}
 """Value of `Recommender.examples` -> its class. Others are "masked", prepared on disk, and None, for no training."""
 
 
 def make_dataset(examples: Examples, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
     """Returns the batches of `examples.batches` as a dataset that prefetches during each training step."""
+    return _make_dataset(examples, batch_size, lambda: examples.batches(batch_size, seed, start_step))
+
+
+def make_epochs(examples: Examples, batch_size: int, seed: int, with_draws: bool = False) -> tf.data.Dataset:
+    """Returns a dataset of which each pass has the batches of one epoch, and goes on where the pass before ended.
+
+    `with_draws` adds the column of `batches.add_draws`. Raises UserError if there is no example.
+    """
+    if not examples.num_examples:
+        raise UserError("No user has two items, so there is nothing to train on")
+    steps = -(-examples.num_examples // batch_size)
+    epochs = itertools.count()
+
+    def read_epoch() -> Iterator[dict[str, np.ndarray]]:
+        first = next(epochs) * steps
+        for step, batch in zip(range(first, first + steps), examples.batches(batch_size, seed, first)):
+            draw = {"draw": np.tile([[seed + DRAWS_SEED_OFFSET, step]], (batch_size, 1))} if with_draws else {}
+            yield {**batch, **draw}
+
+    draw = {"draw": tf.TensorSpec([batch_size, 2], tf.int64)} if with_draws else {}
+    batches = _make_dataset(examples, batch_size, read_epoch, draw)
+    return batches.apply(tf.data.experimental.assert_cardinality(steps))
+
+
+def _make_dataset(
+    examples: Examples,
+    batch_size: int,
+    generate: Callable[[], Iterable[dict[str, np.ndarray]]],
+    more: dict[str, tf.TensorSpec] | None = None,
+) -> tf.data.Dataset:
+    """Returns what `generate` yields as a dataset. `more`: the columns beside those of the examples."""
 
     def spec(name: str, column: np.ndarray) -> tf.TensorSpec:
         shape = [batch_size, *column.shape[1:]]
@@ -214,7 +285,5 @@ def make_dataset(examples: Examples, batch_size: int, seed: int, start_step: int
         return tf.TensorSpec(shape, column.dtype)
 
     first = examples.batch(np.zeros(1, np.int64), np.random.default_rng(0))
-    return tf.data.Dataset.from_generator(
-        lambda: examples.batches(batch_size, seed, start_step),
-        output_signature={name: spec(name, column) for name, column in first.items()},
-    ).prefetch(4)
+    signature = {name: spec(name, column) for name, column in first.items()}
+    return tf.data.Dataset.from_generator(generate, output_signature={**signature, **(more or {})}).prefetch(4)

@@ -1,0 +1,74 @@
+"""Lets Keras load files with classes of this package before any module that defines them is imported."""
+
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+PACKAGE = "bert4rec_tf"
+CLASSES = {
+    "models": (
+        *("BERT4Rec", "BprMf", "Caser", "CausalBlock", "Fpmc", "GRU4Rec", "GRU4RecPlus", "ItemTransitions", "Ncf"),
+        *("Pop", "SASRec", "TransitionEvidence"),
+    ),
+    "layers": (
+        *("Dense", "Dropout", "FeedForward", "MaskedItemHead", "MultiHeadAttention", "PositionEmbedding", "Residual"),
+        "TransformerBlock",
+    ),
+    "metrics": ("HitRate", "MRR", "NDCG"),
+    "nn.optimizers": ("Adagrad", "BertAdam", "RowwiseAdagrad", "WarmUpLinearDecay"),
+}
+"""Module -> the classes that Keras knows once it is imported."""
+
+
+class StandIn:
+    """Keras finds it under a class's name, and imports the module of the class when it makes an instance."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def from_config(self, config: dict[str, Any]) -> Any:
+        importlib.import_module(f"{PACKAGE}.{self.module}")  # which registers the class itself
+        return sys.modules["keras"].saving.get_registered_object(f"{PACKAGE}>{self.name}").from_config(config)
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Registers the stand-ins as soon as somebody imports Keras."""
+
+    is_searching = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != "keras" or self.is_searching:
+            return None
+        self.is_searching = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.is_searching = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_register(module: ModuleType) -> None:
+                execute(module)
+                register(module)
+
+            spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
+        return spec
+
+
+def register(keras: ModuleType) -> None:
+    """Registers a stand-in for each class that is not registered itself."""
+    for module, names in CLASSES.items():
+        for name in names:
+            keras.saving.get_custom_objects().setdefault(f"{PACKAGE}>{name}", StandIn(module, name))
+
+
+def register_when_imported() -> None:
+    """Registers the stand-ins, now or when Keras is imported; importing Keras takes seconds."""
+    if "keras" in sys.modules:
+        register(sys.modules["keras"])
+    else:
+        sys.meta_path.insert(0, Finder())
