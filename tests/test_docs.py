@@ -226,6 +226,13 @@ def test_the_example_of_python_runs(capsys):
     assert re.search(r"^0 +1 +i25 ", capsys.readouterr().out, re.MULTILINE)  # what follows i9, i11, ... i23
 
 
+def test_the_example_of_keras_runs(folder):
+    (code,) = python_blocks(TEXTS[ROOT / "docs" / "keras.md"])
+    names: dict = {}
+    exec(code.replace("model.fit(\n", "model.fit(verbose=0,\n"), names)
+    assert names["scores"].shape == (2, names["sequences"].num_items) and Path("model.keras").exists()
+
+
 STEPS = "steps=600, warmup_steps=300, evaluate_every=200"
 
 

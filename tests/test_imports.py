@@ -1,6 +1,8 @@
 """The package's folders import one another in one direction (docs/architecture.md)."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,7 +59,19 @@ def test_a_folder_imports_only_those_below_it(path):
 
 def test_every_folder_has_its_row():
     assert set(MAY_IMPORT) == {room(path) for path in IN_ROOMS}
-    assert {path.name for path in FILES if path.parent == PACKAGE} == {"__init__.py", "run.py"}
+    public = {f"{name}.py" for name in bert4rec_tf._MODULES}
+    assert {path.name for path in FILES if path.parent == PACKAGE} == {"__init__.py", "run.py", *public}
+
+
+def test_no_module_imports_the_public_names_for_keras():
+    for path in FILES:
+        assert not {name[0] for name in of_package(path)} & set(bert4rec_tf._MODULES), path
+
+
+def test_importing_the_package_imports_neither_tensorflow_nor_keras():
+    code = "import sys, bert4rec_tf; print(sorted({'keras', 'numpy', 'tensorflow'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_the_folders_of_data_import_one_another_in_one_direction():

@@ -126,7 +126,7 @@ class BERT4Rec(FeatureRecommender):
         )
 
     def embed(
-        self, items: Tensor, training: bool | None = None, users: Tensor | None = None, table: Tensor | None = None
+        self, items: Tensor, training: bool = False, users: Tensor | None = None, table: Tensor | None = None
     ) -> Tensor:
         """Returns h^0, [b, n, d]: the item, user, token type and position vectors, with layer norm and dropout."""
         hidden = tf.gather(self.item_table() if table is None else table, items)
@@ -144,16 +144,15 @@ class BERT4Rec(FeatureRecommender):
     def encode(
         self,
         items: Tensor,
-        training: bool | None = None,
+        training: bool = False,
         return_attention: bool = False,
         users: Tensor | None = None,
         table: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """Runs the Transformer over rows of items.
+        """Runs the Transformer over rows of items. With `training`, dropout acts.
 
         Args:
             items: int32 [b, n], n <= N; 0 is padding, n + 1 the mask token.
-            training: whether dropout acts; None for what Keras says of the call of the model, if it is called.
             users: int32 [b], if the model reads users; None for unknown users.
             table: `item_table()`, if already computed.
 
@@ -209,10 +208,10 @@ class BERT4Rec(FeatureRecommender):
         history = tf.pad(history, [[0, 0], [0, 1]])
         return tf.where(tf.range(tf.shape(history)[1])[None, :] == lengths[:, None], self.mask_token, history), lengths
 
-    def network_vectors(self, batch: Batch) -> Tensor:
+    def network_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns float32 [b, d]: the transformed hidden state of the mask token after each history."""
         items, position = self.append_mask(batch)
-        hidden = self.encode(items, users=batch.get("users"))
+        hidden = self.encode(items, training, users=batch.get("users"))
         state = self.head.transform(tf.gather(hidden, position, batch_dims=1))
         return tf.cast(state, self.variable_dtype)
 

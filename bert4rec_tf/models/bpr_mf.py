@@ -39,7 +39,7 @@ class BprMf(Recommender):
         norms = tf.reduce_sum(tf.square(used), axis=[1, 2]) + tf.reduce_sum(tf.square(biases), axis=1)
         return tf.reduce_mean(loss + self.settings.l2 * norms)
 
-    def user_vectors(self, batch: Batch) -> Tensor:
+    def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         return tf.gather(self.users, batch["users"])
 
     def score_products(self) -> tuple[Tensor, Tensor | None]:

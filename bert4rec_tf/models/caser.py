@@ -62,13 +62,13 @@ class Caser(Recommender):
             total += tf.math.divide_no_nan(tf.reduce_sum(weights * terms), tf.reduce_sum(weights))
         return total
 
-    def user_vectors(self, batch: Batch) -> Tensor:
-        return self._compute_state(batch)
+    def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
+        return self._compute_state(batch, training)
 
     def score_products(self) -> tuple[Tensor, Tensor | None]:
         return self.output_rows, self.bias
 
-    def _compute_state(self, batch: Batch, training: bool | None = None) -> Tensor:
+    def _compute_state(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns [b, 2 d]: the network's output for the last L items, then the user's embedding."""
         users = tf.convert_to_tensor(batch["users"])
         # TensorFlow cannot convolve a batch without rows, so an empty batch gets one.

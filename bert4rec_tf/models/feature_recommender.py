@@ -46,7 +46,7 @@ def average_features(vectors: Tensor, features: Features, before: int = 0, after
 class FeatureRecommender(Recommender):
     """A model that can read features of items and users, and evidence (`AttentionSettings`).
 
-    A model defines `network_vectors(batch)` and `network_products()`, which return what `user_vectors` and
+    A model defines `network_vectors(batch, training)` and `network_products()`, which return what `user_vectors` and
     `score_products` would return without evidence.
 
     Attributes:
@@ -163,9 +163,9 @@ class FeatureRecommender(Recommender):
                 self.item_feature_vectors.assign(np.concatenate([others, projection]))
             self.own_items.assign(rows)
 
-    def user_vectors(self, batch: Batch) -> Tensor:
+    def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns float32 [b, d] of the network; with evidence [b, d + 2 w], what the evidence needs after that."""
-        vectors = self.network_vectors(batch)
+        vectors = self.network_vectors(batch, training)
         if self.evidence is None:
             return vectors
         return tf.concat([vectors, self.evidence.encode(*last_items_in_order(batch, self.max_history))], axis=1)

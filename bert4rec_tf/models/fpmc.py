@@ -40,7 +40,7 @@ class Fpmc(Recommender):
         norms = tf.reduce_sum(tf.square(tf.concat(used, axis=1)), axis=[1, 2])
         return tf.reduce_mean(losses.bpr(scores[:, 0], scores[:, 1:]) + self.settings.l2 * norms)
 
-    def user_vectors(self, batch: Batch) -> Tensor:
+    def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns [U_u ; L_last], [b, 2 d]."""
         return tf.concat(self._look_up_context(batch), axis=1)
 

@@ -69,14 +69,11 @@ class GRU4Rec(Recommender):
         names = {"max_length": "max_length", "num_shared": "extra_negatives", "alpha": "alpha"}
         return {option: getattr(self.settings, name) for option, name in names.items()} | {"whole": True}
 
-    def states(self, items: Tensor, training: bool | None = None) -> Tensor:
-        """Returns the state after each item of `items [b, n]`, right-padded: [b, n, d].
-
-        `training`: whether dropout acts; None for what Keras says of the call of the model.
-        """
+    def states(self, items: Tensor, training: bool = False) -> Tensor:
+        """Returns the state after each item of `items [b, n]`, right-padded: [b, n, d]."""
         return self.output_dropout(self._run_gru(items, None, training), training=training)
 
-    def _run_gru(self, items: Tensor, state: Tensor | None, training: bool | None) -> Tensor:
+    def _run_gru(self, items: Tensor, state: Tensor | None, training: bool) -> Tensor:
         """Returns the GRU's outputs [b, n, d] for `items [b, n]`, starting from `state [b, d]` (None: zeros)."""
         hidden = self.input_dropout(tf.gather(self.items, items), training=training)
         if items.shape[1] == 0:  # Outside a graph, Keras' loop wants a step.
@@ -159,9 +156,9 @@ class GRU4Rec(Recommender):
     def loss_weight(self, batch: Batch) -> Tensor:
         return tf.reduce_sum(tf.cast(batch["targets"] > 0, tf.float32))
 
-    def user_vectors(self, batch: Batch) -> Tensor:
+    def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)
-        states = self.states(items)
+        states = self.states(items, training)
         after_last = tf.gather(states, tf.maximum(lengths - 1, 0), batch_dims=1)
         return tf.where(lengths[:, None] > 0, after_last, tf.zeros_like(after_last))
 

@@ -41,7 +41,7 @@ class ItemTransitions(Recommender):
         count_evidence(self.evidence, sequences, settings)
         self.evidence.mix.assign([1.0, settings.popularity_weight])
 
-    def user_vectors(self, batch: Batch) -> Tensor:
+    def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns `TransitionEvidence.encode` of the last `max_history` items."""
         return self.evidence.encode(*last_items_in_order(batch, self.max_history))
 

@@ -35,7 +35,8 @@ class KerasModel(keras.Model):
         if "lengths" not in batch:
             columns = tf.range(1, tf.shape(batch["items"])[1] + 1)
             batch["lengths"] = tf.reduce_max(tf.pad(tf.where(batch["items"] > 0, columns, 0), [[0, 0], [0, 1]]), axis=1)
-        return self.user_vectors(batch) if return_vectors else self.score(batch)
+        vectors = self.user_vectors(batch, bool(training))
+        return vectors if return_vectors else self.score_vectors(vectors)
 
     def compute_gradients(
         self, batch: Batch, tables: Collection[str] = (), share: Tensor | float = 1.0

@@ -53,7 +53,7 @@ class Ncf(Recommender):
             loss + self.settings.l2 * sum(tf.reduce_sum(tf.square(part), axis=[1, 2]) for part in rows)
         )
 
-    def user_vectors(self, batch: Batch) -> Tensor:
+    def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns [p_u ; W_u p'_u], where W_u is the user's half of the tower's first kernel."""
         of_user, _ = tf.split(self.tower[0].kernel, 2)
         gmf_user = tf.gather(self.gmf_users, batch["users"])

@@ -28,7 +28,7 @@ class Pop(Recommender):
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
         self.counts.assign(sequences.count_items().astype(np.float32))
 
-    def user_vectors(self, batch: Batch) -> Tensor:
+    def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns ones, [b, 1]: every user is the same."""
         return ops.ones((ops.shape(batch["items"])[0], 1))
 

@@ -147,8 +147,11 @@ class Recommender(KerasModel):
         """
         return self.score_vectors(self.user_vectors(batch), candidates)
 
-    def user_vectors(self, batch: Batch) -> Tensor:
-        """Returns float32 [b, d]: all that scoring needs to know of a user and history. `batch`: as for `score`."""
+    def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
+        """Returns float32 [b, d]: all that scoring needs to know of a user and history. `batch`: as for `score`.
+
+        With `training`, dropout acts.
+        """
         raise TypeError(f"{type(self).__name__} must define `user_vectors`")
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:

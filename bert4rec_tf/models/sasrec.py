@@ -55,12 +55,11 @@ class SASRec(FeatureRecommender):
         return {"max_length": self.settings.max_length, "num_negatives": negatives}
 
     def states(
-        self, items: Tensor, training: bool | None = None, users: Tensor | None = None, table: Tensor | None = None
+        self, items: Tensor, training: bool = False, users: Tensor | None = None, table: Tensor | None = None
     ) -> Tensor:
         """Returns the states [b, n, d] of `items [b, n]`, right-padded. The last item always has the last position.
 
-        `training`: whether dropout acts; None for what Keras says of the call of the model. `users`: int32 [b], if the
-        model reads users; None for unknown users. `table`: `item_table()`, if computed.
+        `users`: int32 [b], if the model reads users; None for unknown users. `table`: `item_table()`, if computed.
         """
         real = items > 0
         lengths = tf.math.count_nonzero(real, axis=1, keepdims=True, dtype=tf.int32)
@@ -114,9 +113,9 @@ class SASRec(FeatureRecommender):
         no_item = tf.one_hot(0, self.num_items + 1, on_value=NEVER, off_value=0.0)
         return no_item + self.make_unseen_penalty(self.num_items + 1) if len(self._unseen) else no_item
 
-    def network_vectors(self, batch: Batch) -> Tensor:
+    def network_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)
-        states = self.states(items, users=batch.get("users"))
+        states = self.states(items, training, batch.get("users"))
         return tf.gather(states, tf.maximum(lengths - 1, 0), batch_dims=1)
 
     def network_products(self) -> tuple[Tensor, Tensor | None]:

@@ -50,7 +50,7 @@ def test_outputs_of_every_layer(model, batch, golden):
     padding_mask = batch["items"] != 0
     hidden = embedded
     for number, block in enumerate(model.blocks):
-        hidden, probabilities = block(hidden, padding_mask=padding_mask)
+        hidden, probabilities = block(hidden, padding_mask=padding_mask, return_attention_scores=True)
         np.testing.assert_allclose(probabilities, golden[f"outputs/attention_probs_{number}"], atol=2e-5)
         np.testing.assert_allclose(hidden, golden[f"outputs/layer_{number}"], atol=2e-5)
     encoded, attention = model.encode(batch["items"], return_attention=True)

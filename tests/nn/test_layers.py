@@ -51,10 +51,10 @@ def test_attention_is_equations_1_and_2(num_heads):
     layer = layers.MultiHeadAttention(num_heads, initializer_stddev=0.5)
     inputs = RNG.normal(size=(3, 5, 8)).astype(np.float32)
     padding_mask = np.arange(5) < np.array([[5], [3], [1]])
-    outputs, probabilities = layer(inputs, padding_mask=padding_mask)
+    outputs, probabilities = layer(inputs, padding_mask=padding_mask, return_attention_scores=True)
     for dense in (layer.query, layer.key, layer.value, layer.output_dense):
         dense.bias.assign(RNG.normal(size=8))
-    outputs, probabilities = layer(inputs, padding_mask=padding_mask)
+    outputs, probabilities = layer(inputs, padding_mask=padding_mask, return_attention_scores=True)
     expected, expected_probabilities = attention_oracle(layer, inputs, padding_mask)
     np.testing.assert_allclose(probabilities, expected_probabilities, atol=1e-5)
     np.testing.assert_allclose(outputs, expected, atol=1e-4)
@@ -62,7 +62,7 @@ def test_attention_is_equations_1_and_2(num_heads):
 
 def test_a_row_of_padding_only_gives_numbers():
     layer = layers.MultiHeadAttention(1)
-    outputs, _ = layer(np.ones((1, 3, 4), np.float32), padding_mask=np.zeros((1, 3), bool))
+    outputs = layer(np.ones((1, 3, 4), np.float32), padding_mask=np.zeros((1, 3), bool))
     assert np.isfinite(np.asarray(outputs)).all()
 
 
@@ -86,8 +86,8 @@ def test_residual_and_its_switches(use_layer_norm, use_residual):
 def test_block_is_equations_5_and_6():
     block = layers.TransformerBlock(2, 16, initializer_stddev=0.3)
     inputs = RNG.normal(size=(2, 5, 8)).astype(np.float32)
-    hidden, _ = block(inputs)
-    attended = norm(inputs + np.asarray(block.attention(inputs)[0]))
+    hidden = block(inputs)
+    attended = norm(inputs + np.asarray(block.attention(inputs)))
     expected = norm(attended + np.asarray(block.feed_forward(attended)))
     np.testing.assert_allclose(hidden, expected, atol=1e-5)
 
@@ -141,7 +141,8 @@ def test_layers_survive_their_configuration(layer):
 def test_attention_probabilities_sum_to_1_in_bfloat16_too():
     layer = layers.MultiHeadAttention(2, initializer_stddev=0.5, dtype="mixed_bfloat16")
     mask = np.arange(50) < np.array([[50], [7], [1]])
-    outputs, probabilities = layer(RNG.normal(size=(3, 50, 8)).astype(np.float32), padding_mask=mask)
+    inputs = RNG.normal(size=(3, 50, 8)).astype(np.float32)
+    outputs, probabilities = layer(inputs, padding_mask=mask, return_attention_scores=True)
     assert outputs.dtype == tf.bfloat16 and probabilities.dtype == tf.float32
     np.testing.assert_allclose(np.asarray(probabilities).sum(-1), 1, rtol=1e-6)
     assert not np.asarray(probabilities)[~np.broadcast_to(mask[:, None, None, :], probabilities.shape)].any()
@@ -170,9 +171,9 @@ def test_dropout_acts_on_the_attention_probabilities():
     layer.value.kernel.assign(np.zeros((8, 8)))
     layer.value.bias.assign(np.ones(8))
     layer.output_dense.kernel.assign(np.eye(8))
-    quiet, _ = layer(inputs, training=False)
+    quiet = layer(inputs, training=False)
     np.testing.assert_allclose(quiet, 1, atol=1e-5)
-    noisy, probabilities = layer(inputs, training=True)
+    noisy, probabilities = layer(inputs, training=True, return_attention_scores=True)
     np.testing.assert_allclose(np.asarray(probabilities).sum(-1), 1, atol=1e-5)
     kept = np.asarray(noisy)[..., 0]
     assert kept.std() > 0.05

@@ -7,8 +7,9 @@ import tensorflow as tf
 
 from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.models.bert4rec import BERT4Rec
+from bert4rec_tf.models.keras_model import sum_repeated_rows
 from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, RowwiseAdagrad, WarmUpLinearDecay
-from bert4rec_tf.training.steps import clip_gradients, make_optimizer, sum_repeated_rows
+from bert4rec_tf.training.steps import clip_gradients, make_optimizer
 
 # Schedule
 

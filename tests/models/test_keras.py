@@ -1,0 +1,239 @@
+"""What users of Keras do with a model: each works as they know it, or is refused in one line."""
+
+import contextlib
+import io
+import subprocess
+import sys
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.models import FEATURES, HISTORIES, NUM_ITEMS, SEQUENCES, TRAINED, batches, make, tensors
+from support.paths import ROOT
+from support.profiles import slow_but
+
+import bert4rec_tf as b4r
+from bert4rec_tf.config.run_record import TrainingSettings
+from bert4rec_tf.foundation import registration
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.training.steps import make_optimizer, make_step
+
+SETTINGS = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02, clip_norm=0.0)
+COUNTING = ("pop", "item_transitions")
+QUICK = slow_but(["bert4rec"], TRAINED)
+
+
+def as_dataset(*elements):
+    return tf.data.Dataset.from_tensors(elements if len(elements) > 1 else elements[0])
+
+
+def fit(model, *, verbose=0, **options):
+    """Fits one batch without compiling first, which takes most of the time of a test."""
+    model.compile(make_optimizer(SETTINGS), run_eagerly=True)
+    return model.fit(as_dataset(next(batches(model, 12))), verbose=verbose, **options)
+
+
+# The table of what a user does
+
+
+@pytest.mark.parametrize("name", slow_but(["bert4rec", "caser"], ["bert4rec", "sasrec", "gru4rec", "caser"]))
+def test_training_switches_dropout_on(name):
+    model = make(name, dropout=0.5)
+    quiet = model(HISTORIES)
+    np.testing.assert_array_equal(model(HISTORIES, training=False), quiet)
+    np.testing.assert_array_equal(model.score(HISTORIES), quiet)
+    assert not np.array_equal(model(HISTORIES, training=True), quiet)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_fit_of_one_batch_is_one_step_of_our_own_loop_to_the_bit(name):
+    ours, theirs = make(name), make(name)
+    batch, optimizer = next(batches(ours, 16)), make_optimizer(SETTINGS)
+    optimizer.build(ours.trainable_variables)
+    expected = make_step(ours, optimizer, SETTINGS)(tensors(batch))
+    theirs.compile(make_optimizer(SETTINGS))
+    history = theirs.fit(as_dataset(batch), verbose=0).history
+    assert history["loss"] == [float(expected["loss"])]
+    for one, other in zip(ours.variables, theirs.variables, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy(), one.path)
+
+
+def test_a_loss_for_keras_is_refused_for_a_model_has_its_own():
+    model = make("bert4rec")
+    with pytest.raises(UserError, match="`loss` must be left out: BERT4Rec has its own, `training_loss`"):
+        model.compile("adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.compile("adam", run_eagerly=True)
+    with pytest.raises(UserError, match=r"`fit` must get batches of `bert4rec_tf.datasets` alone\. Received: targets"):
+        model.fit(as_dataset(next(batches(model, 4)), np.ones(4, np.int32)), verbose=0)
+
+
+LOAD = """
+import sys
+{imports}
+assert {light} == ("keras" not in sys.modules)
+import keras
+model = keras.saving.load_model(sys.argv[1])
+assert type(model).__name__ == "BERT4Rec" and model.optimizer.iterations == 1
+model.predict(__import__("numpy").ones((2, 3), "int32"), verbose=0).tofile(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("imports", ["import bert4rec_tf", "import keras; import bert4rec_tf"])
+def test_a_fresh_process_loads_a_keras_file_after_importing_the_package(tmp_path, imports):
+    model = make("bert4rec")
+    fit(model)
+    model.save(tmp_path / "model.keras")
+    code = LOAD.format(imports=imports, light="keras" not in imports)
+    words = [sys.executable, "-c", code, str(tmp_path / "model.keras"), str(tmp_path / "scores")]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    scores = np.fromfile(tmp_path / "scores", np.float32).reshape(2, NUM_ITEMS)
+    np.testing.assert_allclose(scores, model(np.ones((2, 3), np.int32)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", slow_but(["bert4rec", "bpr_mf"], TRAINED))
+def test_an_export_serves_what_the_model_predicts(tmp_path, name):
+    model = make(name)
+    model.export(tmp_path / "export", verbose=False)
+    served = tf.saved_model.load(tmp_path / "export")
+    inputs = {column: HISTORIES[column] for column in ("items", "users")} if model.needs_users else HISTORIES["items"]
+    np.testing.assert_allclose(served.serve(inputs), model.score(HISTORIES), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bert4rec", "pop"])
+def test_items_alone_are_enough(name):
+    model, expected = make(name), make(name).score(HISTORIES)
+    np.testing.assert_array_equal(model(HISTORIES["items"]), expected)
+    np.testing.assert_array_equal(model({"items": HISTORIES["items"].astype(np.int64)}), expected)
+    np.testing.assert_array_equal(model(HISTORIES["items"], return_vectors=True), model.user_vectors(HISTORIES))
+
+
+def test_a_model_that_needs_users_says_so():
+    model = make("bpr_mf")
+    with pytest.raises(UserError, match=r'BprMf needs {"items": \.\.\., "users": \.\.\.}\. Received: no users'):
+        model(HISTORIES["items"])
+    without_lengths = {column: HISTORIES[column] for column in ("items", "users")}
+    np.testing.assert_array_equal(model(without_lengths), model.score(HISTORIES))
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_summary_has_a_row_for_each_table(name):
+    model = make(name)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        model.summary()
+    tables = [weight for weight in model.weights if model.row_kind(weight) and len(weight.shape) == 2]
+    for table in tables:
+        assert table.name[:20] in printed.getvalue() or table.name == "embeddings"
+    assert f"Total params: {model.count_params():,}" in printed.getvalue()
+
+
+@pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
+def test_int8_stays_close_and_is_kept(tmp_path, name):
+    model = make(name)
+    expected = np.asarray(model.score(HISTORIES))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.quantize("int8")
+    kernels = [layer._kernel.dtype for layer in model._flatten_layers() if isinstance(layer, keras.layers.Dense)]
+    assert kernels and set(kernels) == {"int8"}
+    scores = np.asarray(model.score(HISTORIES))
+    assert not np.array_equal(scores, expected) and np.corrcoef(scores.ravel(), expected.ravel())[0, 1] > 0.98
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras").score(HISTORIES), scores)
+
+
+def test_a_model_that_cannot_be_quantized_says_so():
+    with pytest.raises(UserError, match=r"`quantize` works for BERT4Rec and SASRec\. Received: a model Ncf"):
+        make("ncf").quantize("int8")
+
+
+def test_lora_trains_two_small_matrices_of_a_dense_layer_alone():
+    model = make("bert4rec")
+    expected = model.score(HISTORIES)
+    for variable in model.trainable_variables:
+        variable.trainable = False
+    model.blocks[0].attention.value.enable_lora(2)
+    np.testing.assert_array_equal(model.score(HISTORIES), expected)
+    assert [variable.shape for variable in model.trainable_variables] == [(16, 2), (2, 16)]
+    fit(model)
+    assert not np.array_equal(model.score(HISTORIES), expected)
+
+
+def test_a_configuration_has_sizes_and_a_keras_file_the_features(tmp_path):
+    model = make("bert4rec", use_item_features="add", use_user_features=True)
+    config = model.get_config()
+    assert config["features"] == {name: one.sizes for name, one in FEATURES.items()}
+    assert len(str(config)) < 2_000
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
+    assert {name: one.fingerprint for name, one in again.features.items()} == {
+        name: one.fingerprint for name, one in model.features.items()
+    }
+    with pytest.raises(UserError, match="`features` are not part of the configuration; load the model's Keras file"):
+        type(model).from_config(config).score(HISTORIES)
+
+
+# What belongs to it
+
+
+def test_the_stand_ins_are_all_classes_that_keras_knows():
+    for module in registration.CLASSES:
+        __import__(f"bert4rec_tf.{module}")
+    known = {key for key in keras.saving.get_custom_objects() if key.startswith("bert4rec_tf>")}
+    listed = {f"bert4rec_tf>{name}" for names in registration.CLASSES.values() for name in names}
+    assert known == listed
+    assert not [key for key in known if isinstance(keras.saving.get_registered_object(key), registration.StandIn)]
+
+
+def test_callbacks_and_next_items_work_in_fit(tmp_path):
+    model = make("bert4rec")
+    model.compile("adam", metrics=[b4r.metrics.NDCG(10), b4r.metrics.HitRate(10)], run_eagerly=True)
+    training = b4r.datasets.training_batches(model, SEQUENCES, batch_size=64)
+    validation = b4r.datasets.next_item_batches(SEQUENCES)
+    best = tmp_path / "best.keras"
+    callbacks = [
+        keras.callbacks.EarlyStopping("val_ndcg@10", mode="max", patience=0, restore_best_weights=True),
+        keras.callbacks.ModelCheckpoint(best, "val_ndcg@10", mode="max", save_best_only=True),
+        keras.callbacks.TensorBoard(tmp_path / "logs"),
+    ]
+    history = model.fit(training, epochs=30, validation_data=validation, callbacks=callbacks, verbose=0).history
+    assert set(history) == {"loss", "val_ndcg@10", "val_hr@10"} and len(history["loss"]) < 30
+    assert list((tmp_path / "logs").rglob("events*"))
+    measured = model.evaluate(validation, verbose=0, return_dict=True)
+    assert measured["ndcg@10"] == pytest.approx(max(history["val_ndcg@10"]))
+    again = keras.saving.load_model(best)
+    assert again.evaluate(validation, verbose=0, return_dict=True) == measured
+
+
+def test_evaluate_gives_the_loss_without_dropout():
+    model = make("bert4rec", dropout=0.5)
+    batch = next(batches(model, 12))
+    model.compile("adam", run_eagerly=True)
+    losses = [model.evaluate(as_dataset(batch), verbose=0) for _ in range(2)]
+    assert losses[0] == losses[1] == pytest.approx(float(model.training_loss(tensors(batch), training=False)))
+    with pytest.raises(UserError, match="`metrics` must be given to `compile` to measure next items"):
+        model.evaluate(b4r.datasets.next_item_batches(SEQUENCES), verbose=0)
+
+
+@pytest.mark.parametrize("name", COUNTING)
+def test_a_model_that_only_counts_predicts_and_is_not_fitted(name):
+    model = make(name)
+    model.compile(run_eagerly=True)
+    np.testing.assert_allclose(model.predict(HISTORIES, verbose=0), model.score(HISTORIES), rtol=1e-5)
+    with pytest.raises(UserError, match=r"is not trained by steps; call `model\.adapt"):
+        b4r.datasets.training_batches(model, SEQUENCES)
+    with pytest.raises(TypeError, match="is not trained by steps"):
+        model.fit(as_dataset(HISTORIES), verbose=0)
+
+
+def test_several_devices_are_refused():
+    model = make("pop")
+    assert isinstance(model, Recommender)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(model), "distribute_strategy", type("Two", (), {"num_replicas_in_sync": 2}))
+        with pytest.raises(UserError, match="trains on one device"):
+            model.compile("adam")

@@ -1,0 +1,136 @@
+"""What the Keras team asks of every layer, tried on each of ours: configuration, shapes, types, masks, training."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert4rec_tf import layers
+
+BATCH, LENGTH, WIDTH = 2, 5, 8
+MAKERS = {
+    "Dense": lambda **options: layers.Dense(WIDTH, **options),
+    "Dropout": lambda **options: layers.Dropout(0.3, seed=2, **options),
+    "PositionEmbedding": lambda **options: layers.PositionEmbedding(7, 0.1, **options),
+    "MultiHeadAttention": lambda **options: layers.MultiHeadAttention(2, 0.3, 0.1, **options),
+    "FeedForward": lambda **options: layers.FeedForward(6, 0.1, **options),
+    "TransformerBlock": lambda **options: layers.TransformerBlock(2, 6, 0.3, 0.4, initializer_stddev=0.1, **options),
+    "CausalBlock": lambda **options: layers.CausalBlock(2, 0.3, **options),
+    "Residual": lambda **options: layers.Residual(0.3, use_residual=False, **options),
+    "MaskedItemHead": lambda **options: layers.MaskedItemHead(
+        9, False, 0.1, keras.layers.Embedding(9, WIDTH), **options
+    ),
+}
+TWO_INPUTS = ("Residual",)
+MASKED = ("MultiHeadAttention", "TransformerBlock")
+POLICIES = ("float32", "mixed_bfloat16", "mixed_float16", "bfloat16")
+
+every_layer = pytest.mark.parametrize("name", MAKERS)
+
+
+def inputs_of(name, dtype="float32"):
+    drawn = np.random.default_rng(1).normal(size=(BATCH, LENGTH, WIDTH))
+    return [tf.constant(drawn, dtype)] * (1 + (name in TWO_INPUTS))
+
+
+def test_every_public_layer_is_tried():
+    assert set(MAKERS) == set(layers.__all__)
+
+
+@every_layer
+def test_the_configuration_has_every_argument_and_makes_the_layer_again(name):
+    layer = MAKERS[name](name="one", dtype="mixed_bfloat16", trainable=False)
+    config = layer.get_config()
+    arguments = [one.name for one in inspect.signature(type(layer).__init__).parameters.values()]
+    assert set(arguments) - {"self", "kwargs", "activity_regularizer"} <= set(config)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    assert type(again) is type(layer) and again.get_config() == config
+    assert again.name == "one" and again.dtype_policy.name == "mixed_bfloat16" and not again.trainable
+
+
+@every_layer
+@pytest.mark.parametrize("policy", POLICIES)
+def test_shapes_and_types_are_known_without_data(name, policy):
+    layer = MAKERS[name](dtype=policy)
+    inputs = inputs_of(name)
+    specs = [keras.KerasTensor(one.shape, layer.compute_dtype) for one in inputs]
+    outputs, expected = layer(*inputs), layer.compute_output_spec(*specs)
+    assert outputs.shape == expected.shape == tuple(layer.compute_output_shape(*(one.shape for one in inputs)))
+    assert keras.backend.standardize_dtype(outputs.dtype) == expected.dtype
+    assert {variable.dtype for variable in layer.weights} <= {layer.variable_dtype}
+    assert np.isfinite(tf.cast(outputs, tf.float32)).all()
+
+
+@every_layer
+def test_a_functional_model_with_it_trains_is_saved_and_loaded(name, tmp_path):
+    inputs = keras.Input((LENGTH, WIDTH))
+    outputs = MAKERS[name]()(*[inputs] * (1 + (name in TWO_INPUTS)))
+    model = keras.Model(inputs, keras.layers.Dense(1)(outputs))
+    model.compile("sgd", "mse", run_eagerly=True)
+    before = [weight.numpy() for weight in model.trainable_weights]
+    features = inputs_of(name)[0].numpy()
+    model.fit(features, np.ones((BATCH, LENGTH, 1), np.float32), verbose=0)
+    key = ("key/bias", "embeddings")  # a softmax ignores what all keys share; a head outside a model has no inputs
+    for old, weight in zip(before, model.trainable_weights):
+        assert weight.path.endswith(key) or not np.array_equal(old, weight.numpy()), weight.path
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(features), model(features))
+
+
+@every_layer
+def test_masks_pass_through(name):
+    layer = MAKERS[name]()
+    if name == "Dense":
+        assert layer.supports_masking  # by Keras
+        return
+    inputs, mask = inputs_of(name), tf.constant([[True] * 5, [True] * 2 + [False] * 3])
+    inputs[0]._keras_mask = mask
+    assert layer.supports_masking
+    np.testing.assert_array_equal(layer(*inputs)._keras_mask, mask)
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_the_mask_of_an_embedding_is_the_padding_mask(name):
+    """Of a functional model too, in which nobody passes it on."""
+    embedding, layer = keras.layers.Embedding(10, WIDTH, mask_zero=True), MAKERS[name]()
+    items = np.array([[3, 1, 4, 1, 5], [9, 2, 0, 0, 0]], np.int32)
+    inputs = keras.Input((LENGTH,), dtype="int32")
+    model = keras.Model(inputs, layer(embedding(inputs)))
+    plain = tf.constant(embedding(items).numpy())
+    expected = layer(plain, padding_mask=items > 0)
+    np.testing.assert_allclose(model(items), expected, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(layer(plain), expected)
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_attention_scores_come_on_request(name):
+    layer = MAKERS[name]()
+    (inputs,) = inputs_of(name)
+    outputs, scores = layer(inputs, return_attention_scores=True)
+    np.testing.assert_array_equal(layer(inputs), outputs)
+    assert scores.shape == (BATCH, 2, LENGTH, LENGTH)
+    symbolic = layer(keras.Input((LENGTH, WIDTH)), return_attention_scores=True)
+    assert [one.shape for one in symbolic] == [(None, LENGTH, WIDTH), (None, 2, LENGTH, LENGTH)]
+
+
+def test_a_head_needs_a_table_or_an_embedding():
+    with pytest.raises(ValueError, match=r"`table` must be given to a head without an `embedding`"):
+        layers.MaskedItemHead(9)(tf.zeros((1, WIDTH)))
+    embedding = keras.layers.Embedding(9, WIDTH)
+    head = layers.MaskedItemHead(9, embedding=embedding)
+    hidden = tf.ones((1, WIDTH))
+    np.testing.assert_array_equal(head(hidden), head(hidden, embedding.embeddings))
+
+
+def test_a_loaded_head_shares_the_table_of_the_loaded_embedding(tmp_path):
+    items = keras.Input((LENGTH,), dtype="int32")
+    embedding = keras.layers.Embedding(9, WIDTH)
+    model = keras.Model(items, layers.MaskedItemHead(9, embedding=embedding)(embedding(items)))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert len(again.trainable_weights) == len(model.trainable_weights)
+    rows = np.arange(LENGTH)[None] + 1
+    np.testing.assert_array_equal(again(rows), model(rows))

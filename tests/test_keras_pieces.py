@@ -1,0 +1,131 @@
+"""The pieces for loops of one's own: the metrics of Keras, and the datasets."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.models import NUM_ITEMS, SEQUENCES, make
+
+import bert4rec_tf as b4r
+from bert4rec_tf.config.run_record import MaskingSettings
+from bert4rec_tf.evaluation.metrics import METRICS, compute_metrics
+from bert4rec_tf.foundation.errors import UserError
+
+OURS = {
+    **{f"hr@{k}": lambda k=k: b4r.metrics.HitRate(k) for k in (1, 5, 10)},
+    **{f"ndcg@{k}": lambda k=k: b4r.metrics.NDCG(k) for k in (5, 10)},
+    "mrr": b4r.metrics.MRR,
+}
+
+
+def plain_ranks(targets, scores):
+    pairs = [(row[target], row[1:]) for target, row in zip(targets.tolist(), scores.tolist()) if target]
+    return np.array([sum(score >= of_target for score in others) - 1 for of_target, others in pairs])
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_the_metrics_of_keras_are_those_of_the_evaluation(seed):
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, 9, (7, 15)).astype(np.float32)  # with ties
+    targets = np.append(rng.integers(0, 15, 6), 14).astype(np.int32)
+    expected = compute_metrics(plain_ranks(targets, scores))
+    assert set(OURS) == set(METRICS)
+    for name, make_metric in OURS.items():
+        metric = make_metric()
+        for part in (slice(0, 3), slice(3, 7)):
+            metric.update_state(targets[part], scores[part])
+        assert metric.name == name and float(metric.result()) == pytest.approx(expected[name], rel=1e-5)
+
+
+def test_weights_and_masked_places_count_as_they_say():
+    scores = np.zeros((1, 3, 6), np.float32)
+    scores[0, 0, 4] = scores[0, 1, 2] = 1.0
+    metric = b4r.metrics.HitRate(1)
+    metric.update_state(np.array([[4, 3, 0]]), scores)
+    assert float(metric.result()) == 0.5
+    metric.reset_state()
+    metric.update_state(np.array([[4, 3, 0]]), scores, sample_weight=np.array([[3.0, 1.0, 9.0]]))
+    assert float(metric.result()) == 0.75
+    with pytest.raises(ValueError, match="`k` must be at least 1"):
+        b4r.metrics.NDCG(0)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_metrics_survive_their_configuration(name):
+    metric = OURS[name]()
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
+    assert type(again) is type(metric) and again.get_config() == metric.get_config()
+
+
+@pytest.mark.parametrize(("name", "ours"), [("NDCG", "ndcg@5"), ("MeanReciprocalRank", "mrr")])
+def test_without_ties_keras_rs_gives_the_same(name, ours):
+    keras_rs = pytest.importorskip("keras_rs", reason="keras-rs is not installed")
+    rng = np.random.default_rng(3)
+    scores = rng.permuted(np.tile(np.arange(20, dtype=np.float32), (9, 1)), axis=1)
+    targets = rng.integers(1, 20, 9)
+    relevances = (np.arange(1, 20) == targets[:, None]).astype(np.float32)
+    theirs = getattr(keras_rs.metrics, name)(**({"k": 5} if "5" in ours else {}))
+    theirs.update_state(relevances, scores[:, 1:])
+    metric = OURS[ours]()
+    metric.update_state(targets, scores)
+    assert float(metric.result()) == pytest.approx(float(theirs.result()), rel=1e-5)
+
+
+def read(dataset):
+    return [{name: column.numpy() for name, column in batch.items()} for batch in dataset]
+
+
+def test_cloze_batches_hide_items_and_every_epoch_hides_others():
+    masking = MaskingSettings(mask_proportion=0.4, max_predictions=4)
+    make_batches = lambda: b4r.datasets.cloze_batches(SEQUENCES, 8, 16, masking, seed=3)  # noqa: E731
+    dataset, again = make_batches(), make_batches()
+    epochs = [read(dataset) for _ in range(2)]
+    for batch in epochs[0]:
+        assert batch["items"].shape == (16, 8) and batch["mask_targets"].shape == (16, 4)
+        hidden = np.take_along_axis(batch["items"], batch["mask_positions"], axis=1)
+        assert (hidden[batch["mask_targets"] > 0] == NUM_ITEMS + 1).all()
+        whole = batch["items"].copy()
+        rows, slots = np.nonzero(batch["mask_targets"])
+        whole[rows, batch["mask_positions"][rows, slots]] = batch["mask_targets"][rows, slots]
+        for row, length, user in zip(whole, batch["lengths"], batch["users"]):
+            assert not row[length:].any()
+            history = SEQUENCES[user].tolist()
+            assert any(history[begin : begin + length] == row[:length].tolist() for begin in range(len(history)))
+    assert len(epochs[0]) == dataset.cardinality() == len(epochs[1])
+    assert not all(np.array_equal(one["items"], other["items"]) for one, other in zip(*epochs))
+    for one, other in zip(epochs[0], read(again), strict=True):
+        np.testing.assert_equal(one, other)
+
+
+def test_last_only_hides_the_last_item_of_every_history():
+    (batch,) = read(b4r.datasets.cloze_batches(SEQUENCES, 8, SEQUENCES.num_users, last_only=True))
+    assert sorted(batch["users"]) == list(range(SEQUENCES.num_users))
+    for user, positions, targets in zip(batch["users"], batch["mask_positions"], batch["mask_targets"]):
+        assert targets[0] == SEQUENCES[user][-1] and not targets[1:].any()
+        assert positions[0] == min(len(SEQUENCES[user]), 8) - 1
+
+
+@pytest.mark.parametrize("name", ["bert4rec", "sasrec", "caser"])
+def test_training_batches_are_what_the_model_reads(name):
+    options = {"loss": "sampled_softmax", "shared_negatives": 5} if name == "sasrec" else {}
+    model = make(name, **options)
+    dataset = b4r.datasets.training_batches(model, SEQUENCES, 16)
+    first, second = (next(iter(dataset)) for _ in range(2))
+    assert np.isfinite(model.training_loss(first)) and ("draw" in first) == (name == "sasrec")
+    assert not np.array_equal(first["users"], second["users"])
+
+
+def test_next_item_batches_are_histories_and_their_last_items():
+    ((histories, targets),) = b4r.datasets.next_item_batches(SEQUENCES, SEQUENCES.num_users)
+    for user, row, length, target in zip(histories["users"], histories["items"], histories["lengths"], targets):
+        assert [*row[:length].numpy().tolist(), int(target)] == SEQUENCES[int(user)].tolist()
+
+
+def test_plain_lists_become_sequences():
+    sequences = b4r.datasets.sequences_of([[3, 1], [2, 2, 3]])
+    assert [sequences[user].tolist() for user in range(2)] == [[3, 1], [2, 2, 3]] and sequences.num_items == 3
+    with pytest.raises(UserError, match=r"`histories` must have items from 1 to 2\. Received: 1 to 3"):
+        b4r.datasets.sequences_of([[3, 1]], num_items=2)
+    with pytest.raises(UserError, match="No user has two items"):
+        b4r.datasets.cloze_batches(b4r.datasets.sequences_of([[3], [1]]))
