@@ -113,6 +113,11 @@ class KerasModel(keras.Model):
         """Updates the compiled metrics and returns them; without `y`, there is nothing to measure."""
         return {} if y is None else super().compute_metrics(x, y, y_pred, sample_weight)
 
+    def get_metrics_result(self) -> dict[str, Tensor]:
+        """Returns all metrics; none while the compiled ones have measured nothing, where Keras would fail."""
+        has_measured = all(getattr(metric, "built", True) for metric in self.metrics)
+        return super().get_metrics_result() if has_measured else {}
+
     def export(self, filepath: str | Path, *args: Any, input_signature: Any = None, **options: Any) -> None:
         """Writes a SavedModel or another format of Keras, whose `serve` takes and returns what `call` does.
 

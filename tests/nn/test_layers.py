@@ -121,23 +121,6 @@ def test_errors_name_the_argument_and_the_value(make, message):
         make()
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        layers.PositionEmbedding(7, 0.1),
-        layers.MultiHeadAttention(2, 0.3, 0.1),
-        layers.FeedForward(5, 0.1),
-        layers.Residual(0.3, use_layer_norm=False, use_residual=False),
-        layers.TransformerBlock(2, 5, 0.3, 0.4, False, False, False, 0.1),
-        layers.MaskedItemHead(5, use_layer_norm=False, initializer_stddev=0.1),
-    ],
-    ids=lambda layer: type(layer).__name__,
-)
-def test_layers_survive_their_configuration(layer):
-    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
-    assert type(copy) is type(layer) and copy.get_config() == layer.get_config()
-
-
 def test_attention_probabilities_sum_to_1_in_bfloat16_too():
     layer = layers.MultiHeadAttention(2, initializer_stddev=0.5, dtype="mixed_bfloat16")
     mask = np.arange(50) < np.array([[50], [7], [1]])
