@@ -83,6 +83,9 @@ class TiedTable(keras.layers.ReversibleEmbedding):
             autocast=False,
         )
 
+    def enable_lora(self, *arguments: Any, **options: Any) -> None:
+        raise NotImplementedError("LoRA works for the dense layers of a model, not for its tables")
+
     def save_own_variables(self, store: Any) -> None:
         """Saves nothing: the model does."""
 

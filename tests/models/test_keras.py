@@ -170,6 +170,11 @@ def test_lora_trains_two_small_matrices_of_a_dense_layer_alone():
     assert not np.array_equal(model.score(HISTORIES), expected)
 
 
+def test_tables_refuse_lora():
+    with pytest.raises(NotImplementedError, match="LoRA works for the dense layers"):
+        make("bert4rec").get_layer("item_embeddings").enable_lora(2)
+
+
 def test_a_configuration_has_sizes_and_a_keras_file_the_features(tmp_path):
     model = make("bert4rec", use_item_features="add", use_user_features=True)
     config = model.get_config()
