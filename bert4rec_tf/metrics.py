@@ -27,7 +27,7 @@ class RankMetric(keras.metrics.Mean):
         targets, scores = ops.cast(y_true, "int32"), ops.convert_to_tensor(y_pred)
         target_scores = ops.take_along_axis(scores, targets[..., None], axis=-1)
         at_least = ops.logical_not(scores[..., 1:] < target_scores)  # NaN is at least anything
-        ranks = ops.sum(ops.cast(at_least, self.dtype), axis=-1) - 1
+        ranks = ops.maximum(ops.sum(ops.cast(at_least, self.dtype), axis=-1) - 1, 0)  # -1: padding before all items
         weights = ops.cast(targets > 0, self.dtype)
         if sample_weight is not None:
             weights = weights * ops.cast(sample_weight, self.dtype)

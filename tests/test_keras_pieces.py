@@ -38,6 +38,14 @@ def test_the_metrics_of_keras_are_those_of_the_evaluation(seed):
         assert metric.name == name and float(metric.result()) == pytest.approx(expected[name], rel=1e-5)
 
 
+@pytest.mark.parametrize("name", OURS)
+def test_padding_never_counts_even_with_the_highest_score(name):
+    scores = np.array([[0, 9, 8, 7], [9, 1, 2, 3]], np.float32)
+    metric = OURS[name]()
+    metric.update_state(np.array([1, 0]), scores)
+    assert float(metric.result()) == 1.0
+
+
 def test_weights_and_masked_places_count_as_they_say():
     scores = np.zeros((1, 3, 6), np.float32)
     scores[0, 0, 4] = scores[0, 1, 2] = 1.0

@@ -54,7 +54,7 @@ SHORTER = {
     "own_ratings": [("b4r.fit(ratings,", "b4r.fit(ratings, steps=4, evaluate_every=2, silent=True,")],
     "beauty": [("steps=1_200,", "steps=4, hidden_dim=8, silent=True,")],
     "serving": [("port = 8501", "port = {port}")],
-    "keras_parts": [("epochs=5", "epochs=1")],
+    "keras_parts": [("epochs=15", "epochs=1")],
     "keras_encoder": [("sequences), epochs=3", "sequences), epochs=1")],
 }
 
