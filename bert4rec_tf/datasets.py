@@ -1,6 +1,7 @@
 """Batches for Keras' `fit` and for loops of your own, as `tf.data.Dataset`: `bert4rec_tf.datasets`.
 
-One pass over a dataset is one epoch. Every pass has another order, other masks and other negatives, by the seed.
+One pass over training batches is one epoch, its last batch filled with examples of the next. Every pass has another
+order, other masks and other negatives, by the seed. Batches to measure with are the same in every pass.
 """
 
 from collections.abc import Sequence
@@ -49,12 +50,16 @@ def cloze_batches(
         max_length: N, the width of a row.
         masking: how windows are cut and masked; None for the defaults.
         last_only: mask the last item of every history alone, to measure how well a model finds it.
+        seed: decides the order and the masks.
 
     Returns:
         Dictionaries of `users` and `lengths [b]`; `items [b, N]`, right-padded with 0, in which some are masked by the
         number `sequences.num_items + 1`; `mask_positions` and `mask_targets [b, p]`, whose unused slots have target 0.
     """
     examples = in_memory.MaskedExamples(sequences, max_length, masking or MaskingSettings(), last_only)
+    if last_only:
+        everything = examples.batch(np.arange(examples.num_examples), np.random.default_rng(seed))
+        return tf.data.Dataset.from_tensor_slices(everything).batch(batch_size)
     return in_memory.make_epochs(examples, batch_size, seed)
 
 

@@ -107,8 +107,9 @@ def test_cloze_batches_hide_items_and_every_epoch_hides_others():
 
 
 def test_last_only_hides_the_last_item_of_every_history():
-    (batch,) = read(b4r.datasets.cloze_batches(SEQUENCES, 8, SEQUENCES.num_users, last_only=True))
-    assert sorted(batch["users"]) == list(range(SEQUENCES.num_users))
+    dataset = b4r.datasets.cloze_batches(SEQUENCES, 8, 16, last_only=True)
+    batch = {name: np.concatenate([one[name] for one in read(dataset)]) for name in dataset.element_spec}
+    assert batch["users"].tolist() == list(range(SEQUENCES.num_users))
     for user, positions, targets in zip(batch["users"], batch["mask_positions"], batch["mask_targets"]):
         assert targets[0] == SEQUENCES[user][-1] and not targets[1:].any()
         assert positions[0] == min(len(SEQUENCES[user]), 8) - 1

@@ -108,10 +108,9 @@ class FeatureRecommender(Recommender):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "FeatureRecommender":
-        mode = config.pop("quantization", None)
-        model = cls(**config)
-        if mode:
-            model.quantize(mode)
+        model = cls(**{name: value for name, value in config.items() if name != "quantization"})
+        if "quantization" in config:
+            model.quantize(config["quantization"])
         return model
 
     def add_users(self, vectors: Tensor) -> None:
