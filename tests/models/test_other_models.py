@@ -142,7 +142,7 @@ def test_gru4rec_s_spans_of_steps_change_neither_the_loss_nor_the_gradients(monk
 
     in_spans = loss_and_gradients()
     monkeypatch.setattr(
-        type(model), "_run_spans", lambda self, batch: [(self.states(batch["items"]), batch["targets"])]
+        type(model), "_run_spans", lambda self, batch, training: [(self.states(batch["items"]), batch["targets"])]
     )
     for spans, whole in zip(in_spans, loss_and_gradients(), strict=True):
         np.testing.assert_allclose(spans, whole, rtol=1e-5, atol=1e-6)
