@@ -148,6 +148,7 @@ class BERT4Rec(FeatureRecommender):
         return_attention: bool = False,
         users: Tensor | None = None,
         table: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
         """Runs the Transformer over rows of items. With `training`, dropout acts.
 
@@ -155,16 +156,19 @@ class BERT4Rec(FeatureRecommender):
             items: int32 [b, n], n <= N; 0 is padding, n + 1 the mask token.
             users: int32 [b], if the model reads users; None for unknown users.
             table: `item_table()`, if already computed.
+            positions: int32 [b, m], where H^L is read; the last block computes nothing else. None for everywhere.
 
         Returns:
-            H^L, [b, n, d]; with `return_attention` also the probabilities [b, h, n, n] (query, key) of each block.
+            H^L, [b, n, d], or [b, m, d] with `positions`; with `return_attention` also the probabilities [b, h, n, n]
+            (query, key) of each block.
         """
         padding_mask = ops.not_equal(items, 0)
         hidden = self.embed(items, training, users, table)
         attention = []
-        for block in self.blocks:
+        for number, block in enumerate(self.blocks, start=1):
+            read = positions if number == len(self.blocks) else None
             hidden, probabilities = block(
-                hidden, padding_mask=padding_mask, training=training, return_attention_scores=True
+                hidden, padding_mask=padding_mask, training=training, positions=read, return_attention_scores=True
             )
             attention.append(probabilities)
         return (hidden, attention) if return_attention else hidden
@@ -189,11 +193,11 @@ class BERT4Rec(FeatureRecommender):
 
     def _encode_masked(self, batch: Batch, table: Tensor, training: bool) -> tuple[Tensor, Tensor]:
         """Returns the hidden states [m, d] at a batch's masked positions (`training_loss`), and their targets [m]."""
-        hidden = self.encode(batch["items"], training=training, users=batch.get("users"), table=table)
-        slots = tf.where(batch["mask_targets"] > 0)
-        positions = tf.cast(tf.gather_nd(batch["mask_positions"], slots), tf.int64)
-        masked = tf.gather_nd(hidden, tf.stack([slots[:, 0], positions], axis=1))
-        return masked, tf.gather_nd(batch["mask_targets"], slots)
+        num_slots = tf.reduce_max(tf.math.count_nonzero(batch["mask_targets"], axis=1, dtype=tf.int32))
+        positions, targets = batch["mask_positions"][:, :num_slots], batch["mask_targets"][:, :num_slots]
+        hidden = self.encode(batch["items"], training, users=batch.get("users"), table=table, positions=positions)
+        slots = tf.where(targets > 0)
+        return tf.gather_nd(hidden, slots), tf.gather_nd(targets, slots)
 
     def loss_weight(self, batch: Batch) -> Tensor:
         """Returns the number of real masked positions plus the original's epsilon, float32 []."""
@@ -211,8 +215,8 @@ class BERT4Rec(FeatureRecommender):
     def network_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns float32 [b, d]: the transformed hidden state of the mask token after each history."""
         items, position = self.append_mask(batch)
-        hidden = self.encode(items, training, users=batch.get("users"))
-        state = self.head.transform(tf.gather(hidden, position, batch_dims=1))
+        hidden = self.encode(items, training, users=batch.get("users"), positions=position[:, None])
+        state = self.head.transform(hidden[:, 0])
         return tf.cast(state, self.variable_dtype)
 
     def network_products(self) -> tuple[Tensor, Tensor | None]:

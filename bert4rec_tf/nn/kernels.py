@@ -74,23 +74,26 @@ def attend(
     transposed are computed transposed instead: their results are far smaller, and their axes change order anyway.
 
     Args:
-        query, key, value: [b, n, d], float32 or narrower. The matrix products run in this type.
+        query: [b, m, d], float32 or narrower. The matrix products run in this type.
+        key, value: [b, n, d] of the same type.
         num_heads: h, a divisor of d; e = d / h.
-        penalty: float32, broadcast to [b, h, n, n] and added to the scores. No gradient flows to it.
-        keep_mask: float32 [b, h, n, n], 0 where dropout drops a probability and 1 elsewhere; None for no dropout.
+        penalty: float32, broadcast to [b, h, m, n] and added to the scores. No gradient flows to it.
+        keep_mask: float32 [b, h, m, n], 0 where dropout drops a probability and 1 elsewhere; None for no dropout.
         scale: factor that scales up the kept probabilities.
 
     Returns:
-        [b, n, d] of the type of `query`, and the probabilities before dropout, float32 [b, h, n, n] (query, key),
+        [b, m, d] of the type of `query`, and the probabilities before dropout, float32 [b, h, m, n] (query, key),
         through which no gradient flows.
     """
 
     def split(joined: tf.Tensor, order: tuple[int, ...]) -> tf.Tensor:
-        return tf.transpose(tf.reshape(joined, [*shape[:2], num_heads, shape[2] // num_heads]), order)
+        batch, length, width = ops.shape(joined)
+        return tf.transpose(tf.reshape(joined, [batch, length, num_heads, width // num_heads]), order)
 
     def join(heads: tf.Tensor, order: tuple[int, ...]) -> tf.Tensor:
-        back = [order.index(axis) for axis in range(4)]
-        return tf.reshape(tf.transpose(heads, back), shape)
+        ordered = tf.transpose(heads, [order.index(axis) for axis in range(4)])
+        batch, length, _, width = ops.shape(ordered)
+        return tf.reshape(ordered, [batch, length, num_heads * width])
 
     @define_gradient
     def attend_heads(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):
@@ -115,6 +118,5 @@ def attend(
 
     query, key, value = (tf.convert_to_tensor(part) for part in (query, key, value))
     narrow, wide = query.dtype, tf.float64 if query.dtype == tf.float64 else tf.float32
-    shape = ops.shape(query)
     output, probabilities = attend_heads(query, key, value)
     return output, tf.stop_gradient(probabilities)

@@ -17,6 +17,7 @@ import math
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras import ops
 
 from bert4rec_tf.foundation.types import Shape, Tensor
@@ -135,7 +136,8 @@ class MultiHeadAttention(keras.layers.Layer):
     -10000 is added to the scores of padded keys. Dropout is applied to the probabilities.
 
     `inputs [b, n, d]` give the outputs [b, n, d]; with `return_attention_scores` also the probabilities before dropout,
-    [b, h, n, n] (query, key), without a gradient. `num_heads` is h; building raises ValueError if it does not divide d.
+    [b, h, n, n] (query, key), without a gradient. With `queries [b, m, d]`, only these ask, and the results have m in
+    place of the first n. `num_heads` is h; building raises ValueError if it does not divide d.
     """
 
     def __init__(self, num_heads: int, dropout: float = 0.0, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
@@ -165,15 +167,17 @@ class MultiHeadAttention(keras.layers.Layer):
         padding_mask: Tensor | None = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
+        queries: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         padding_mask = choose_mask(inputs, padding_mask)
-        batch, length = ops.shape(inputs)[:2]
-        query, key, value = (dense(inputs) for dense in (self.query, self.key, self.value))
+        queries = inputs if queries is None else queries
+        query, key, value = self.query(queries), self.key(inputs), self.value(inputs)
         scale = 1.0 / math.sqrt(query.shape[-1] // self.num_heads)
         penalty = None
         if padding_mask is not None:
             penalty = PADDING_SCORE * (1.0 - ops.cast(padding_mask, self.variable_dtype)[:, None, None, :])
-        keep_mask = self.dropout_layer.draw_keep_mask((batch, self.num_heads, length, length), training)
+        (batch, length), num_queries = ops.shape(inputs)[:2], ops.shape(queries)[1]
+        keep_mask = self.dropout_layer.draw_keep_mask((batch, self.num_heads, num_queries, length), training)
         factor = 1.0 if keep_mask is None else self.dropout_layer.scale
         mixed, probabilities = kernels.attend(query * scale, key, value, self.num_heads, penalty, keep_mask, factor)
         outputs = self.output_dense(mixed)
@@ -188,10 +192,11 @@ class MultiHeadAttention(keras.layers.Layer):
         padding_mask: Tensor | None = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
+        queries: Tensor | None = None,
     ) -> Any:
-        outputs = keras.KerasTensor(inputs.shape, self.compute_dtype)
-        batch, length = inputs.shape[:2]
-        scores = keras.KerasTensor((batch, self.num_heads, length, length), self.variable_dtype)
+        (batch, length, width), num_read = inputs.shape, (inputs if queries is None else queries).shape[1]
+        outputs = keras.KerasTensor((batch, num_read, width), self.compute_dtype)
+        scores = keras.KerasTensor((batch, self.num_heads, num_read, length), self.variable_dtype)
         return (outputs, scores) if return_attention_scores else outputs
 
     def get_config(self) -> dict[str, Any]:
@@ -279,7 +284,8 @@ class TransformerBlock(keras.layers.Layer):
     """One Transformer layer: attention and a feed-forward network, each followed by `Residual` (equations 4 to 6).
 
     `inputs [b, n, d]` give the new hidden states [b, n, d]; with `return_attention_scores` also the attention
-    probabilities [b, h, n, n].
+    probabilities [b, h, n, n]. With `positions`, int32 [b, m], only the states at these are computed, and the results
+    have m in place of the first n.
 
     Args:
         num_heads: h.
@@ -329,17 +335,20 @@ class TransformerBlock(keras.layers.Layer):
         padding_mask: Tensor | None = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
+        positions: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
+        padding_mask = choose_mask(inputs, padding_mask)
+        queries = inputs if positions is None else tf.gather(inputs, positions, batch_dims=1)
         attended, probabilities = self.attention(
-            inputs, choose_mask(inputs, padding_mask), training=training, return_attention_scores=True
+            inputs, padding_mask, training=training, return_attention_scores=True, queries=queries
         )
-        hidden = self.attention_residual(inputs, attended, training=training)
+        hidden = self.attention_residual(queries, attended, training=training)
         if self.use_feed_forward:
             hidden = self.feed_forward_residual(hidden, self.feed_forward(hidden), training=training)
         return (hidden, probabilities) if return_attention_scores else hidden
 
     compute_output_shape = MultiHeadAttention.compute_output_shape
-    compute_output_spec = MultiHeadAttention.compute_output_spec
+    compute_output_spec = MultiHeadAttention.compute_output_spec  # its queries are the positions here
 
     def get_config(self) -> dict[str, Any]:
         own = {
