@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import textwrap
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,9 @@ flags.DEFINE_string("workdir", None, "folder of the run (default: runs/<dataset>
 flags.DEFINE_string("prepared_dir", None, "folder of training examples and candidates (default: in the workdir)")
 flags.DEFINE_integer("processes", 1, "processes that prepare examples; the result does not depend on it")
 flags.DEFINE_integer("threads", None, "threads to compute with (default: all); rounding depends on it")
+flags.DEFINE_float(
+    "minutes", None, "a budget of time for everything: plans the steps and, if they are too few, width and --max_length"
+)
 flags.DEFINE_float("checkpoint_seconds", 120.0, "seconds between checkpoints: what a killed training loses at most")
 flags.DEFINE_string(
     "init_from", None, "trained weights to start from: a workdir, a checkpoint in one, or the authors' checkpoint"
@@ -113,7 +117,7 @@ HELP_GROUPS = {
         "data_dir",
     ),
     "model": ("model", "preset", "max_length", "seed", "init_from"),
-    "time": ("steps", "patience", "threads", "processes", "checkpoint_seconds"),
+    "time": ("minutes", "steps", "patience", "threads", "processes", "checkpoint_seconds"),
     "output": ("workdir", "export_dir", "k", "with_histories", "mode", "verbose"),
 }
 """Group -> its flags that --help shows. --helpfull shows all."""
@@ -202,6 +206,8 @@ def check_flags(argv: list[str]) -> None:
     if not FLAGS.checkpoint_seconds >= 0:
         seconds = FLAGS.checkpoint_seconds
         raise UserError(f"`checkpoint_seconds` must be at least 0. Received: checkpoint_seconds={seconds}")
+    if FLAGS.minutes is not None and FLAGS.mode not in TRAINS:
+        raise UserError(f"--minutes needs --mode=all or train. Received: mode={FLAGS.mode}")
     check_export_flags()
 
 
@@ -220,6 +226,7 @@ def check_export_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
+    begin = time.monotonic()
     logging.set_verbosity(logging.ERROR)  # else AutoGraph warns of a full disk for each function, and stores of keys
     check_flags(argv)
     machines = Machines.read()
@@ -230,7 +237,7 @@ def main(argv: list[str]) -> None:
     if machines is not None and FLAGS.mode in TRAINS:
         join_machines(machines, run)
     run, start = resolve_init_from(run, read_folder("workdir"))
-    workdir = WorkDirectory.from_run(run, read_folder("workdir"), read_folder("prepared_dir"))
+    workdir = WorkDirectory.from_run(run, read_folder("workdir"), read_folder("prepared_dir"), FLAGS.minutes)
     named = FLAGS.dataset is not None or FLAGS.interactions is not None
     if FLAGS.mode in ("evaluate", "export") and named:
         workdir.check_run(run)
@@ -240,10 +247,16 @@ def main(argv: list[str]) -> None:
     if FLAGS.mode == "export":
         export_model(workdir, sequences)
         return
-    print(f"\nModel {run.model}, run {run.digest} in {workdir.path}", flush=True)
+    digest = "" if FLAGS.minutes else f", run {run.digest}"  # a plan changes the run
+    print(f"\nModel {run.model}{digest} in {workdir.path}", flush=True)
     for line in describe_plan(run, sequences, named):
         print(line, flush=True)
     options = {"interactions": interactions, "init_from": start, "checkpoint_seconds": FLAGS.checkpoint_seconds}
+    if FLAGS.minutes is not None:
+        start_tensorflow()
+        from bert4rec_tf.runs.budget import Budget
+
+        options["budget"] = Budget(FLAGS.minutes, collect_settings(), begin)
     carry_out(run, sequences, workdir, options)
 
 

@@ -126,6 +126,20 @@ class TrainingSettings(Settings):
         omit_default=True,
     )
     patience: int = setting(0, "stop after this many measurements without a better one (0: never)", at_least=0)
+    stop_after: int = setting(
+        0,
+        "stop after this many steps, although the rate falls to 0 only at `steps` (0: at `steps`)",
+        at_least=0,
+        omit_default=True,
+    )
+    final_share: float = setting(
+        0.0,
+        "above 0: the training after the selection starts from the selected weights, and takes this share of their "
+        "steps with a lower rate; 0: it starts anew and takes as many steps",
+        at_least=0,
+        at_most=1,
+        omit_default=True,
+    )
     mixed_precision: bool = setting(
         False, f"compute {' and '.join(ATTENTION_MODELS)} in bfloat16 and keep the weights in float32"
     )
@@ -141,6 +155,10 @@ class TrainingSettings(Settings):
         if self.warmup_steps >= self.steps:
             raise UserError(
                 f"`warmup_steps` must be below `steps`. Received: warmup_steps={self.warmup_steps}, steps={self.steps}"
+            )
+        if self.stop_after > self.steps:
+            raise UserError(
+                f"`stop_after` must be at most `steps`. Received: stop_after={self.stop_after}, steps={self.steps}"
             )
         if self.batch_size < self.replicas:
             raise UserError(

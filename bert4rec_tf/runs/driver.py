@@ -12,6 +12,7 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.runs import warm_start
+from bert4rec_tf.runs.budget import Budget, describe_plan, plan_run
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.transfer import StartWeights
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -43,6 +44,7 @@ def open_experiment(
     workdir: Path | str | None = None,
     prepared_dir: Path | str | None = None,
     init_from: Path | str | StartWeights | None = None,
+    budget: Budget | None = None,
     **options: Any,
 ) -> Experiment:
     """Opens a run's work directory and loads its data, unless they are given.
@@ -57,6 +59,7 @@ def open_experiment(
         prepared_dir: the folder of training examples and candidates; None for `prepared` in the run's folder.
         init_from: trained weights to start from, or their path (`warm_start.read_start_weights`); None for a fresh
             start.
+        budget: the time to plan the run for (`budget.plan_run`); None to train as the settings say.
         **options: `processes`, `silent`, `checkpoint_seconds`, `interactions` and `watch` of `Experiment`.
 
     Raises:
@@ -68,8 +71,12 @@ def open_experiment(
     if sequences is None:
         sequences = datasets.load(options.get("interactions") or run.dataset, data_dir)
     team = workers.current_team()
-    paths = (files.expand_path(path) if path else None for path in (workdir, prepared_dir))
-    folder = WorkDirectory.from_run(run, *paths)
+    path, prepared = (files.expand_path(path) if path else None for path in (workdir, prepared_dir))
+    folder = WorkDirectory.from_run(run, path, prepared, budget.minutes if budget else None)
+    if budget is not None:
+        run, options["plan"], options["known_transitions"] = plan_run(run, sequences, budget, folder)
+        if not options.get("silent"):
+            print(describe_plan(run, budget), flush=True)
     folder.is_read_only = not team.is_chief
     team.agree({"data": sequences.fingerprint})
     with team.run_chief_first():

@@ -33,6 +33,7 @@ from bert4rec_tf.foundation.stores import LocalCopy
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import exporting
+from bert4rec_tf.runs.budget import Budget
 from bert4rec_tf.runs.driver import open_experiment, run_mode
 from bert4rec_tf.runs.id_texts import load_titles, to_text, to_texts
 from bert4rec_tf.runs.measurement import COUNTED, LENGTHS, TARGET_COUNTS
@@ -383,10 +384,12 @@ def train_and_open(
     workdir: Path | str | None = None,
     callbacks: Sequence[Callable[[dict[str, float]], None]] = (),
     silent: bool = False,
+    budget: Budget | None = None,
 ) -> FittedModel:
     """Trains and measures a run, exports it with all histories, and returns the model.
 
-    `interactions`: the user's own files, if the data came from some. The other arguments are as for `fitting.fit`.
+    `interactions`: the user's own files, if the data came from some. `budget`: the time to plan for. The other
+    arguments are as for `fitting.fit`.
     """
     title_of, scratch = load_titles(titles, sequences.columns), None
     if title_of:
@@ -400,7 +403,7 @@ def train_and_open(
             callback(row)
 
     options: dict[str, Any] = {"interactions": interactions, "silent": silent, "watch": watch}
-    experiment = open_experiment(run, sequences, workdir=workdir, init_from=init_from, **options)
+    experiment = open_experiment(run, sequences, workdir=workdir, init_from=init_from, budget=budget, **options)
     with experiment.workdir.lock():
         run_mode(experiment)
         whole = Histories.from_sequences(sequences, int(sequences.lengths.max()))

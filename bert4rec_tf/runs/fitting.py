@@ -19,6 +19,7 @@ from bert4rec_tf.evaluation.metrics import ANY, FULL, MIN_USERS, NDCG, compute_d
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
 from bert4rec_tf.models import MODELS
+from bert4rec_tf.runs.budget import Budget
 from bert4rec_tf.runs.fitted import FittedModel, train_and_open
 from bert4rec_tf.runs.workdir import WorkDirectory
 
@@ -48,6 +49,7 @@ def fit(
     workdir: Path | str | None = None,
     callbacks: Sequence[Callable[[dict[str, float]], None]] = (),
     silent: bool = False,
+    minutes: float | None = None,
     **settings: Any,
 ) -> FittedModel:
     """Trains a model and measures it.
@@ -79,12 +81,15 @@ def fit(
         workdir: a folder to keep, from which training resumes; by default a temporary one, deleted with the model.
         callbacks: each is called with every new row of the training curve. An exception ends the training.
         silent: whether to hide the progress.
+        minutes: a budget of time for everything. The steps and, if they are too few, width and `max_length` are planned
+            from a few measured steps. None for what the preset says.
         **settings: any setting by its name (`steps=2_000`, `hidden_dim=128`), in place of the preset's.
 
     Raises:
         UserError: for data that cannot be read or trained on, or a setting that is unknown, out of range or unused
             (models that only count take the settings of training, and ignore them).
     """
+    budget = None if minutes is None else Budget(minutes, named=settings)
     columns: dict[str, Any] = {"user": user, "item": item, "time": time}
     name, sequences, interactions = inputs.load_any(data, **columns, split=split)
     carried = sequences.features if model in ATTENTION_MODELS else {}
@@ -105,7 +110,7 @@ def fit(
     sequences = with_features(sequences, **features, new_items=new_items, silent=silent)
     settings = {**settings_for_features(model, given_ones), **settings}
     run = presets.make_run(name, model, preset, seed, size=sequences, **settings)
-    return train_and_open(run, sequences, interactions, titles, init_from, workdir, callbacks, silent)
+    return train_and_open(run, sequences, interactions, titles, init_from, workdir, callbacks, silent, budget)
 
 
 @speak_python()

@@ -1,6 +1,8 @@
 """The trainings of a run: which there are, what each trains on, and its trained model."""
 
-from bert4rec_tf.config.run_record import ALL, RETRAIN, TRAININGS, Run
+from dataclasses import replace
+
+from bert4rec_tf.config.run_record import ALL, RETRAIN, TRAININGS, Run, TrainingSettings
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.construction import make_model
@@ -22,6 +24,17 @@ def list_phases(run: Run) -> list[str]:
 def find_measured_phase(run: Run) -> str:
     """Returns the training whose model is measured: the last one that holds out the test items."""
     return [phase for phase in list_phases(run) if phase != ALL][-1]
+
+
+FINAL_RATE = 0.3
+"""The share of the learning rate with which a final training continues from the selected weights."""
+
+
+def shorten_final(training: TrainingSettings, selected_steps: int) -> TrainingSettings:
+    """Returns the settings of a final training that continues from the selected weights (`final_share`)."""
+    steps = max(round(training.final_share * selected_steps), 1)
+    rate = FINAL_RATE * training.learning_rate
+    return replace(training, steps=steps, warmup_steps=steps // 10, learning_rate=rate, stop_after=0)
 
 
 def load_trained(run: Run, num_items: int, num_users: int, workdir: WorkDirectory, phase: str) -> Recommender:

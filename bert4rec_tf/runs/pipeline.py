@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,10 +22,16 @@ from bert4rec_tf.evaluation.metrics import FULL, NDCG, POPULAR, compute_metrics,
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender, construction
-from bert4rec_tf.runs import measurement, warm_start
+from bert4rec_tf.runs import measurement, transfer, warm_start
 from bert4rec_tf.runs.environment import describe_environment
 from bert4rec_tf.runs.id_texts import check_types
-from bert4rec_tf.runs.phases import find_measured_phase, list_phases, load_trained, select_training_data
+from bert4rec_tf.runs.phases import (
+    find_measured_phase,
+    list_phases,
+    load_trained,
+    select_training_data,
+    shorten_final,
+)
 from bert4rec_tf.runs.transfer import StartWeights
 from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
 from bert4rec_tf.training import trainer, workers
@@ -36,6 +42,13 @@ MASKED = "masked"
 
 VALIDATION_USERS = 10_000
 """The most users who are measured during training if targets are ranked among all items. They are always the same."""
+
+
+class _Trained(NamedTuple):
+    """A trained model, and its best step on the validation items; 0 without validation."""
+
+    model: Recommender
+    best_step: int = 0
 
 
 @dataclass
@@ -52,6 +65,8 @@ class Experiment:
             training.
         start: the weights of a warm start; None for a fresh start, or if the folder already has them.
         team: the machines that train together (`workers.join_team`).
+        plan: the record of a budget of time (`budget.Plan`), with `max_seconds` of training; None without one.
+        known_transitions: how transitions are counted (`WorkDirectory.write_transitions`); empty to search it.
     """
 
     run: Run
@@ -64,6 +79,8 @@ class Experiment:
     watch: Callable[[dict[str, float]], None] | None = None
     start: StartWeights | None = None
     team: workers.Team = field(default_factory=workers.current_team)
+    plan: dict[str, float] | None = None
+    known_transitions: dict[str, Any] = field(default_factory=dict)
     split: LeaveOneOut = field(init=False)
     _prepared: dict[str, Shards] = field(init=False, default_factory=dict)
 
@@ -86,6 +103,7 @@ class Experiment:
             initial=initial,
             repeats=self.repeats,
             columns=check_types(self.sequences) or None,
+            plan=self.plan,
         )
         if self.start is not None:
             with self.workdir.lock():
@@ -134,10 +152,7 @@ class Experiment:
         with self.workdir.lock():
             record = self.workdir.read_transitions()
             if not record:
-                own = self.run.architecture
-                settings = own if isinstance(own, ItemTransitionsSettings) else ItemTransitionsSettings()
-                best, ndcg = search_settings(self.split, settings)
-                record = {"settings": best.record(), NDCG: ndcg, "pairs": {}}
+                record = self.known_transitions or self._search_transitions()
                 self.workdir.write_transitions(record)
             if not self.silent:
                 print(
@@ -147,6 +162,12 @@ class Experiment:
                 )
             return ItemTransitionsSettings(**record["settings"])
 
+    def _search_transitions(self) -> dict[str, Any]:
+        own = self.run.architecture
+        settings = own if isinstance(own, ItemTransitionsSettings) else ItemTransitionsSettings()
+        best, ndcg = search_settings(self.split, settings)
+        return {"settings": best.record(), NDCG: ndcg, "pairs": {}}
+
     def train(self) -> Recommender:
         """Runs or resumes the trainings and returns the model to measure (`find_measured_phase`).
 
@@ -154,13 +175,15 @@ class Experiment:
             UserError: if the loss or the gradient norm is NaN or infinite, or a file of the training is damaged.
         """
         with self.workdir.lock():
-            last_step, mix, strategy = None, self._read_fixed_mix(), make_strategy(self.run.training.replicas)
+            selected, mix, strategy = None, self._read_fixed_mix(), make_strategy(self.run.training.replicas)
             for phase in list_phases(self.run):
-                model, last_step = self._run_phase(phase, last_step, mix, strategy)
+                trained = self._run_phase(phase, selected, mix, strategy)
                 if self.run.uses_evidence:
-                    mix = model.evidence.mix.numpy().tolist()
+                    mix = trained.model.evidence.mix.numpy().tolist()
+                if phase == SELECT:
+                    selected = trained
                 if phase == find_measured_phase(self.run):
-                    measured = model
+                    measured = trained.model
             return measured
 
     def new_model(self, strategy: tf.distribute.Strategy | None = None) -> Recommender:
@@ -170,10 +193,10 @@ class Experiment:
     def _run_phase(
         self,
         phase: str,
-        last_step: int | None,
+        selected: "_Trained | None",
         mix: Sequence[float] | None,
         strategy: tf.distribute.Strategy | None,
-    ) -> tuple[Recommender, int | None]:
+    ) -> "_Trained":
         model = self.new_model(strategy)
         model.adapt(select_training_data(self.split, phase), self.transitions)
         if model.evidence is not None:
@@ -184,9 +207,9 @@ class Experiment:
             model.evidence.mix.assign(mix)
         if model.examples is None:
             trainer.save_counted_model(model, self.workdir.phase_folder(phase))
-            return model, None
+            return _Trained(model)
         try:
-            return model, self._make_trainer(model, phase, last_step, strategy).run().best_step or None
+            return _Trained(model, self._make_trainer(model, phase, selected, strategy).run().best_step)
         except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
             raise UserError(
                 f"{self.workdir.prepared}: examples were damaged while they were read; run the same command again "
@@ -243,22 +266,27 @@ class Experiment:
         return self._prepared[phase]
 
     def _make_trainer(
-        self, model: Recommender, phase: str, last_step: int | None, strategy: tf.distribute.Strategy | None
+        self, model: Recommender, phase: str, selected: "_Trained | None", strategy: tf.distribute.Strategy | None
     ) -> trainer.Trainer:
+        is_first, settings = phase == list_phases(self.run)[0], self.run.training
+        last_step, source = selected.best_step if selected else None, None
+        if selected and settings.final_share:
+            settings, last_step, source = shorten_final(settings, selected.best_step), None, selected.model
         return trainer.Trainer(
             model,
             lambda start_step: self.make_batches(phase, model, start_step),
-            self.run.training,
+            settings,
             self.workdir.phase_folder(phase),
             last_step=last_step,
-            validate=self._make_validation(model) if phase == SELECT else None,
-            title="training" if phase == list_phases(self.run)[0] else "final training",
+            max_seconds=self.workdir.read_plan().get("max_seconds") if is_first else None,
+            validate=self.make_validation(model) if phase == SELECT else None,
+            title="training" if is_first else "final training",
             silent=self.silent,
             checkpoint_seconds=self.checkpoint_seconds,
             strategy=strategy,
             watch=self.watch,
-            initialise=lambda: self._set_first_weights(model, phase),
-            later_steps=0 if phase == list_phases(self.run)[-1] else self.run.training.steps,
+            initialise=lambda: self._set_first_weights(model, phase, source),
+            later_steps=0 if phase == list_phases(self.run)[-1] else int(settings.steps * (settings.final_share or 1)),
             team=self.team,
         )
 
@@ -284,14 +312,17 @@ class Experiment:
             )
         return None
 
-    def _set_first_weights(self, model: Recommender, phase: str) -> None:
+    def _set_first_weights(self, model: Recommender, phase: str, source: Recommender | None = None) -> None:
+        if source is not None:
+            transfer.copy_weights(source, model)
+            return
         if self.run.initial_weights is None:
             model.initialise(select_training_data(self.split, phase))
             return
         start = self.start or warm_start.load_initial(self.workdir, self.run)
         start.apply_to(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
 
-    def _make_validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
+    def make_validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
         """Returns what measures the model on the validation items, and first chooses how evidence joins its scores."""
         protocol, team, share = self.run.training.selection_metric, self.team, (self.team.index, self.team.count)
         among_all = RankingTask.from_split(self.split, "validation", {}, all_items=True).sample(VALIDATION_USERS)

@@ -164,6 +164,12 @@ def list_feature_names(model: Recommender) -> dict[str, list[str]]:
     return {kind: features.names.tolist() for kind, features in model.features.items()}
 
 
+def copy_weights(source: Recommender, target: Recommender) -> None:
+    """Copies all weights but those of the evidence to a model of the same settings and sizes."""
+    for theirs, ours in zip(_select_transferable(source), _select_transferable(target), strict=True):
+        ours.assign(theirs)
+
+
 def _select_transferable(model: Recommender) -> list[keras.Variable]:
     """Returns all weights but those of the evidence, which a new training counts again."""
     counted = set() if model.evidence is None else {weight.path for weight in model.evidence.weights}

@@ -84,9 +84,12 @@ class WorkDirectory:
         self._lock = files.FolderLock(path, busy=BUSY)
 
     @classmethod
-    def from_run(cls, run: Run, path: Path | None = None, prepared: Path | None = None) -> "WorkDirectory":
-        """Returns the folder at `path`, else `runs/<dataset>-<model>-<digest>`."""
-        return cls(path or Path("runs") / f"{run.dataset}-{run.model}-{run.digest}", prepared)
+    def from_run(
+        cls, run: Run, path: Path | None = None, prepared: Path | None = None, minutes: float | None = None
+    ) -> "WorkDirectory":
+        """Returns the folder at `path`, else `runs/<dataset>-<model>-<digest>`. `minutes`: of a run to be planned."""
+        planned = "" if minutes is None else f"-{minutes:g}min"
+        return cls(path or Path("runs") / f"{run.dataset}-{run.model}-{run.digest}{planned}", prepared)
 
     def features_path(self, name: str) -> Path:
         """Returns the file of the features `name`, in the order of the vocabulary or the users (`data.features`)."""
@@ -138,7 +141,7 @@ class WorkDirectory:
             interactions: the user's own files, recorded so that they can be found again.
             **records: further entries of `config.json`, if not None: `initial` of a warm start; and for a later export
                 `repeats`, "validation" -> the share of these targets that are in their user's history, and `columns`
-                (`Sequences.columns`).
+                (`Sequences.columns`). And `plan`, if the run was planned for a budget of time (`budget`).
 
         Raises:
             UserError: if the folder holds another run, other data or something else, or cannot be written.
@@ -313,6 +316,10 @@ class WorkDirectory:
             raise UserError(
                 f"{self.transitions}: cannot be read ({error}); delete {self.path} to train again"
             ) from error
+
+    def read_plan(self) -> dict[str, float]:
+        """Returns the record of the budget of time; empty if the run has none."""
+        return self.read_config().get("plan", {})
 
     def read_num_pairs(self, phase: str) -> int:
         """Returns how many pairs of items a training has counted. Raises UserError if it has not started."""

@@ -65,7 +65,9 @@ class Trainer:
         batches: given the number of steps done, returns the endless training batches from there on.
         settings: optimizer, schedule and how often to evaluate.
         folder: for checkpoints, the curve and TensorBoard's files.
-        last_step: where to stop; None for `settings.steps`, at which the learning rate is 0.
+        last_step: where to stop; None for `settings.stop_after`, or else `settings.steps`, at which the learning rate
+            is 0.
+        max_seconds: training also stops after this time, at the end of a step; None for no limit.
         validate: returns the metrics on the validation items; None if training includes these items.
         title: shown with the progress.
         silent: whether to show no progress.
@@ -83,6 +85,7 @@ class Trainer:
     settings: TrainingSettings
     folder: Path
     last_step: int | None = None
+    max_seconds: float | None = None
     validate: Callable[[], dict[str, float]] | None = None
     title: str = "training"
     silent: bool = False
@@ -98,7 +101,7 @@ class Trainer:
         with self.strategy.scope() if self.strategy else contextlib.nullcontext():
             self.optimizer = make_optimizer(self.settings, self.model)
             self.optimizer.build(self.model.trainable_variables)
-        self._end = self.last_step or self.settings.steps
+        self._end = self.last_step or self.settings.stop_after or self.settings.steps
         self._variables = {"model": self.model.variables, "optimizer": self.optimizer.variables}
         self._checkpoints = checkpoints.Series(self.folder)
 
@@ -147,6 +150,8 @@ class Trainer:
                 tensorboard.add(self.state.step, values)
                 progress.advance(loss=self.state.loss_sum / self.state.loss_count, rate=values["learning_rate"])
                 self.state.seconds = time.monotonic() - begin
+                if self.max_seconds is not None and self.state.seconds >= self.max_seconds:
+                    self._stop_now(progress)
                 is_due = self.state.step == self._end or self.state.step % self.settings.evaluate_every == 0
                 if is_due:
                     self._evaluate(progress, tensorboard)
@@ -161,6 +166,15 @@ class Trainer:
                     raise KeyboardInterrupt
                 if self.state.finished:
                     return
+
+    def _stop_now(self, progress: Progress) -> None:
+        """Makes this step the last one, because `max_seconds` have passed."""
+        if self.state.step < self._end:
+            progress.say(
+                f"{self.title}: time is up, at step {self.state.step:,} of {self._end:,}. The settings of this run and "
+                f"stop_after={self.state.step}, in place of minutes, give the same model."
+            )
+            self._end = self.state.step
 
     def _needs_stop(self, stopped: bool, interrupted: bool) -> bool:
         """Returns whether to stop. `stopped`: whether any machine asked to in this step. The last step asks anew."""

@@ -1,0 +1,252 @@
+"""Plans a run for a budget of time, from a few measured steps."""
+
+import dataclasses
+import itertools
+import tempfile
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert4rec_tf.config.presets import shorten_warmup
+from bert4rec_tf.config.run_record import SELECT, Run
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models import MODELS
+from bert4rec_tf.runs.phases import list_phases, select_training_data
+from bert4rec_tf.runs.pipeline import Experiment
+from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.training.steps import make_optimizer, make_step
+
+MEASURED_STEPS = 8
+"""Steps that are timed, after one that compiles."""
+
+MEASUREMENTS = 8
+"""How often a planned training is measured on the validation items."""
+
+FEWEST_STEPS = 50
+
+MOST_STEPS = 4
+"""A budget is not used for more than so many times the steps that the preset takes without one."""
+
+WANTED_SHARE = 1 / 3
+"""If fewer than this share of the preset's steps fit, the model is made narrower, and then its histories shorter."""
+
+RESERVE = 0.15
+"""The share of the budget that is left for what takes longer than planned."""
+
+REPORTING = 1.5
+"""Measuring the test items and exporting take about so many times one compiling and one first measurement."""
+
+PLANNED = {"architecture": ("hidden_dim", "max_length"), "training": ("steps", "warmup_steps", "evaluate_every")}
+"""Group -> the settings that a plan may change."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The time for a run.
+
+    Attributes:
+        minutes: for everything, from reading the data to the exported model.
+        named: the settings that the user named, which stay.
+        begin: when it began, by `time.monotonic()`.
+    """
+
+    minutes: float
+    named: Collection[str] = ()
+    begin: float = dataclasses.field(default_factory=time.monotonic)
+
+    @property
+    def spent(self) -> float:
+        """The seconds since it began."""
+        return time.monotonic() - self.begin
+
+    def check(self, run: Run) -> None:
+        """Raises UserError if a run cannot be planned."""
+        if not self.minutes > 0:
+            raise UserError(f"`minutes` must be above 0. Received: minutes={self.minutes}")
+        if "steps" in self.named:
+            raise UserError("`minutes` must be left out with `steps`, which it plans. Received: both")
+        if MODELS[run.model].examples is None:
+            raise UserError(
+                f"`minutes` must be left out for {run.model}, which is not trained. Received: minutes={self.minutes:g}"
+            )
+        if SELECT not in list_phases(run) or run.training.replicas > 1:
+            raise UserError(
+                "`minutes` needs one device, and a protocol that selects on the validation items. Received: "
+                f"protocol={run.training.protocol}, replicas={run.training.replicas}"
+            )
+
+
+class Plan(NamedTuple):
+    """A planned run.
+
+    Attributes:
+        run: the run with the planned settings.
+        record: `minutes`, and `max_seconds` for the first training; kept in `config.json`.
+        transitions: how transitions are counted (`WorkDirectory.write_transitions`), found while planning; or empty.
+    """
+
+    run: Run
+    record: dict[str, float]
+    transitions: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """Measured seconds, from which those of the trainings follow.
+
+    Attributes:
+        step: of a step.
+        compiling: of a new model with its first step.
+        first_measurement, measurement: of the first and each further measurement on the validation items.
+        num_later: how many trainings follow the first one.
+        later_share: their steps, as a share of the first one's.
+    """
+
+    step: float
+    compiling: float
+    first_measurement: float
+    measurement: float
+    num_later: int
+    later_share: float
+
+    def first_training(self, steps: int) -> float:
+        validation = self.first_measurement + (MEASUREMENTS - 1) * self.measurement
+        return self.compiling + steps * self.step + validation
+
+    def rest(self, steps: int) -> float:
+        """Returns the seconds of everything after the first training."""
+        trainings = self.num_later * (self.compiling + self.later_share * steps * self.step)
+        return trainings + REPORTING * (self.compiling + self.first_measurement)
+
+    def total(self, steps: int) -> float:
+        return self.first_training(steps) + self.rest(steps)
+
+
+def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirectory) -> Plan:
+    """Returns the run with as many steps as fit into a budget.
+
+    A work directory that already holds a plan for as many minutes keeps it. So a resumed run gives the same bytes, and
+    so do the planned settings, if they are given instead of the minutes.
+
+    Args:
+        run: the settings, with the steps that the preset takes without a budget.
+        sequences: the data.
+        budget: the time.
+        workdir: the folder of the run. The training examples, which the measured steps need, are kept in it.
+
+    Raises:
+        UserError: if the run cannot be planned, or the budget is too small.
+    """
+    budget.check(run)
+    if workdir.config.exists():
+        return _read_plan(run, budget.minutes, workdir)
+    costs, transitions = _measure_costs(run, sequences, workdir, {})
+    steps, narrowed = _count_steps(budget, costs), run
+    change = _narrow(run, budget.named, steps / run.training.steps)
+    if change:
+        narrowed = dataclasses.replace(run, architecture=dataclasses.replace(run.architecture, **change))
+        costs, transitions = _measure_costs(narrowed, sequences, workdir, transitions)
+        steps = _count_steps(budget, costs)
+    if steps < FEWEST_STEPS:
+        needed = (budget.spent + costs.total(FEWEST_STEPS)) / (1 - RESERVE) / 60
+        raise UserError(
+            f"`minutes` must be at least {needed:.1f} for these data on this machine (model=item_transitions takes "
+            f"seconds). Received: minutes={budget.minutes:g}"
+        )
+    steps = min(steps, MOST_STEPS * run.training.steps)
+    training = dataclasses.replace(
+        run.training,
+        steps=steps,
+        warmup_steps=shorten_warmup(run.training.warmup_steps, run.training.steps, steps),
+        evaluate_every=max(steps // MEASUREMENTS, 1),
+    )
+    max_seconds = round(60 * budget.minutes - budget.spent - costs.rest(steps), 1)
+    return Plan(
+        dataclasses.replace(narrowed, training=training),
+        {"minutes": budget.minutes, "max_seconds": max_seconds},
+        transitions,
+    )
+
+
+def describe_plan(run: Run, budget: Budget) -> str:
+    """Returns a line that says what was planned."""
+    sizes = {name: getattr(run.architecture, name, None) for name in PLANNED["architecture"]}
+    settings = ", ".join(f"{name} {value}" for name, value in sizes.items() if value is not None)
+    return (
+        f"Planned for {budget.minutes:g} minutes: {run.training.steps:,} steps of {run.training.batch_size}, {settings}"
+    )
+
+
+def _count_steps(budget: Budget, costs: _Costs) -> int:
+    """Returns how many steps fit into what is left of a budget."""
+    left = 60 * budget.minutes * (1 - RESERVE) - budget.spent - costs.total(0)
+    return int(left / (costs.total(1) - costs.total(0)))
+
+
+def _narrow(run: Run, named: Collection[str], share: float) -> dict[str, Any]:
+    """Returns the change of the architecture for a budget that has time for a share of the preset's steps.
+
+    Below WANTED_SHARE the width is halved, which about halves the time of a step. If that is not enough, the longest
+    history is halved too. What the user named stays.
+    """
+    change = {}
+    for name, least in (("hidden_dim", 32), ("max_length", 10)):
+        if share < WANTED_SHARE and hasattr(run.architecture, name) and name not in named:
+            change[name] = max(getattr(run.architecture, name) // 2, least)
+            share *= 2
+    return change
+
+
+def _read_plan(run: Run, minutes: float, workdir: WorkDirectory) -> Plan:
+    """Returns the plan that a folder holds. Its settings are those of `run`, but for PLANNED."""
+    record, stored = workdir.read_plan(), Run.from_dict(workdir.read_config()["run"])
+    if record.get("minutes") != minutes:
+        has = f"{record['minutes']:g}" if record else "left out"
+        raise UserError(f"`minutes` must be {has}, as in {workdir.path}. Received: minutes={minutes:g}")
+    groups = {
+        group: dataclasses.replace(
+            getattr(run, group),
+            **{name: getattr(getattr(stored, group), name) for name in names if hasattr(getattr(stored, group), name)},
+        )
+        for group, names in PLANNED.items()
+    }
+    return Plan(dataclasses.replace(run, **groups), record, {})
+
+
+def _measure_costs(
+    run: Run, sequences: Sequences, workdir: WorkDirectory, transitions: dict[str, Any]
+) -> tuple[_Costs, dict[str, Any]]:
+    """Trains a few steps in a folder that is deleted, and measures the model on the validation items.
+
+    Also returns how transitions are counted, if `transitions` is empty.
+    """
+    run = dataclasses.replace(run, initial_weights=None)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = WorkDirectory(Path(folder), workdir.prepared)
+        experiment = Experiment(run, sequences, scratch, silent=True, known_transitions=transitions)
+        experiment.prepare()
+        laps = [time.monotonic()]
+        model = experiment.new_model()
+        model.adapt(select_training_data(experiment.split, SELECT), experiment.transitions)
+        model.initialise(select_training_data(experiment.split, SELECT))
+        batches = experiment.make_batches(SELECT, model)
+        optimizer = make_optimizer(run.training, model)
+        optimizer.build(model.trainable_variables)
+        step = make_step(model, optimizer, run.training, None, batches.element_spec)
+        taken = iter(batches)
+        step(next(taken))
+        laps.append(time.monotonic())
+        for _ in range(MEASURED_STEPS):
+            step(next(taken))
+        laps.append(time.monotonic())
+        validate = experiment.make_validation(model)
+        for _ in range(2):
+            validate()
+            laps.append(time.monotonic())
+        compiling, steps, first, second = (end - start for start, end in itertools.pairwise(laps))
+        later = len(list_phases(run)) - 1
+        costs = _Costs(steps / MEASURED_STEPS, compiling, first, second, later, run.training.final_share or 1.0)
+        return costs, {**scratch.read_transitions(), "pairs": {}}
