@@ -120,7 +120,8 @@ class WorkDirectory:
         if self.config.exists():
             self.read_config()
         elif self.path.exists() and (
-            not self.path.is_dir() or any(not files.is_leftover(path) for path in self.path.iterdir())
+            not self.path.is_dir()
+            or any(not files.is_leftover(path) for path in self.path.iterdir() if path != self.prepared)
         ):
             raise UserError(f"{self.path}: is not a work directory of this program, and not empty; {ELSEWHERE}")
 
