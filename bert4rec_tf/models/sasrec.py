@@ -55,23 +55,32 @@ class SASRec(FeatureRecommender):
         return {"max_length": self.settings.max_length, "num_negatives": negatives}
 
     def states(
-        self, items: Tensor, training: bool = False, users: Tensor | None = None, table: Tensor | None = None
+        self,
+        items: Tensor,
+        training: bool = False,
+        users: Tensor | None = None,
+        table: Tensor | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
         """Returns the states [b, n, d] of `items [b, n]`, right-padded. The last item always has the last position.
 
         `users`: int32 [b], if the model reads users; None for unknown users. `table`: `item_table()`, if computed.
+        `places`: int32 [b, m], the columns of real items whose states [b, m, d] are returned; None for all.
         """
         real = items > 0
         lengths = tf.math.count_nonzero(real, axis=1, keepdims=True, dtype=tf.int32)
-        places = self.max_history - lengths + tf.range(tf.shape(items)[1])
+        positions = self.max_history - lengths + tf.range(tf.shape(items)[1])
         hidden = tf.gather(self.item_table() if table is None else table, items) * math.sqrt(self.settings.hidden_dim)
         if self.needs_users and users is not None:
             hidden += self.embed_users(users)[:, None]
-        hidden += tf.gather(self.positions, tf.minimum(places, self.max_history - 1))
+        hidden += tf.gather(self.positions, tf.minimum(positions, self.max_history - 1))
         shown = tf.cast(real, hidden.dtype)[:, :, None]
         hidden = self.embedding_dropout(hidden, training=training) * shown
-        for block in self.blocks:
+        *first_blocks, last_block = self.blocks
+        for block in first_blocks:
             hidden = tf.cast(block(hidden, training=training), shown.dtype) * shown
+        shown = shown if places is None else tf.gather(shown, places, batch_dims=1)
+        hidden = tf.cast(last_block(hidden, training=training, places=places), shown.dtype) * shown
         return tf.cast(self.norm(hidden), self.variable_dtype)
 
     def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
@@ -115,8 +124,8 @@ class SASRec(FeatureRecommender):
 
     def network_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)
-        states = self.states(items, training, batch.get("users"))
-        return tf.gather(states, tf.maximum(lengths - 1, 0), batch_dims=1)
+        last = tf.maximum(lengths - 1, 0)[:, None]
+        return self.states(items, training, batch.get("users"), places=last)[:, 0]
 
     def network_products(self) -> tuple[Tensor, Tensor | None]:
         return self.item_table(), None
@@ -126,8 +135,9 @@ class SASRec(FeatureRecommender):
 class CausalBlock(keras.layers.Layer):
     """One block: q = LN(x); y = q + Attention(q, x, x); z = LN(y); z + W2 relu(W1 z). Each step sees only the past.
 
-    The inputs are [b, n, d], with zeros as padding on the right. Dropout acts in training, on the attention
-    probabilities and after both layers of the point-wise network. `num_heads` divides d.
+    The inputs are [b, n, d], with zeros as padding on the right. With `places`, int32 [b, m], only the steps at these
+    columns are computed, [b, m, d]. Dropout acts in training, on the attention probabilities and after both layers of the
+    point-wise network. `num_heads` divides d.
     """
 
     def __init__(self, num_heads: int, dropout: float, **kwargs: Any) -> None:
@@ -154,18 +164,21 @@ class CausalBlock(keras.layers.Layer):
         for layer in (self.query, self.key, self.value, self.inner, self.outer, self.query_norm, self.network_norm):
             layer.build(input_shape)
 
-    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        queries = self.query_norm(inputs)
-        hidden = self.network_norm(queries + self._attend(queries, inputs, training))
+    def call(self, inputs: Tensor, training: bool | None = None, places: Tensor | None = None) -> Tensor:
+        columns = tf.range(tf.shape(inputs)[1])
+        is_future = columns > (columns[:, None] if places is None else places[:, None, :, None])
+        queries = self.query_norm(inputs if places is None else tf.gather(inputs, places, batch_dims=1))
+        hidden = self.network_norm(queries + self._attend(queries, inputs, is_future, training))
         inner = self.inner_dropout(tf.nn.relu(self.inner(hidden)), training=training)
         return hidden + tf.cast(self.outer_dropout(self.outer(inner), training=training), hidden.dtype)
 
-    def _attend(self, queries: Tensor, inputs: Tensor, training: bool | None) -> Tensor:
+    def _attend(self, queries: Tensor, inputs: Tensor, is_future: Tensor, training: bool | None) -> Tensor:
         query, key, value = self.query(queries), self.key(inputs), self.value(inputs)
-        batch, length, _ = tf.unstack(tf.shape(query))
+        batch, num_queries = tf.unstack(tf.shape(queries)[:2])
         # Padding is on the right, so a real item has only real ones before it.
-        future = NEVER * (1.0 - tf.linalg.band_part(tf.ones([length, length]), -1, 0))
-        keep_mask = self.attention_dropout.draw_keep_mask(tf.stack([batch, self.num_heads, length, length]), training)
+        future = NEVER * tf.cast(is_future, tf.float32)
+        shape = tf.stack([batch, self.num_heads, num_queries, tf.shape(inputs)[1]])
+        keep_mask = self.attention_dropout.draw_keep_mask(shape, training)
         scale = 1.0 if keep_mask is None else self.attention_dropout.scale
         query = query / math.sqrt(query.shape[-1] // self.num_heads)
         return kernels.attend(query, key, value, self.num_heads, future, keep_mask, scale)[0]

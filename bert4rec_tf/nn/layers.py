@@ -348,7 +348,16 @@ class TransformerBlock(keras.layers.Layer):
         return (hidden, probabilities) if return_attention_scores else hidden
 
     compute_output_shape = MultiHeadAttention.compute_output_shape
-    compute_output_spec = MultiHeadAttention.compute_output_spec  # its queries are the positions here
+
+    def compute_output_spec(
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+        positions: Tensor | None = None,
+    ) -> Any:
+        return self.attention.compute_output_spec(inputs, padding_mask, training, return_attention_scores, positions)
 
     def get_config(self) -> dict[str, Any]:
         own = {
