@@ -39,7 +39,13 @@ RESERVE = 0.15
 REPORTING = 1.5
 """Measuring the test items and exporting take about so many times one compiling and one first measurement."""
 
-PLANNED = {"architecture": ("hidden_dim", "max_length"), "training": ("steps", "warmup_steps", "evaluate_every")}
+SHORT_FINAL = 0.05
+"""The `final_share` where the preset's steps do not fit."""
+
+PLANNED = {
+    "architecture": ("hidden_dim", "max_length"),
+    "training": ("steps", "warmup_steps", "evaluate_every", "final_share"),
+}
 """Group -> the settings that a plan may change."""
 
 
@@ -125,7 +131,7 @@ class _Costs:
         return self.first_training(steps) + self.rest(steps)
 
 
-def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirectory) -> Plan:
+def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirectory, silent: bool = False) -> Plan:
     """Returns the run with as many steps as fit into a budget.
 
     A work directory that already holds a plan for as many minutes keeps it. So a resumed run gives the same bytes, and
@@ -136,6 +142,7 @@ def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirect
         sequences: the data.
         budget: the time.
         workdir: the folder of the run. The training examples, which the measured steps need, are kept in it.
+        silent: whether to hide the result of counting, which is known first.
 
     Raises:
         UserError: if the run cannot be planned, or the budget is too small.
@@ -143,12 +150,14 @@ def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirect
     budget.check(run)
     if workdir.config.exists():
         return _read_plan(run, budget.minutes, workdir)
-    costs, transitions = _measure_costs(run, sequences, workdir, {})
-    steps, narrowed = _count_steps(budget, costs), run
-    change = _narrow(run, budget.named, steps / run.training.steps)
-    if change:
-        narrowed = dataclasses.replace(run, architecture=dataclasses.replace(run.architecture, **change))
-        costs, transitions = _measure_costs(narrowed, sequences, workdir, transitions)
+    costs, transitions = _measure_costs(run, sequences, workdir, {}, silent)
+    if _count_steps(budget, costs) < run.training.steps and "final_share" not in budget.named:
+        run = dataclasses.replace(run, training=dataclasses.replace(run.training, final_share=SHORT_FINAL))
+        costs = dataclasses.replace(costs, later_share=SHORT_FINAL)
+    steps = _count_steps(budget, costs)
+    if change := _narrow(run, budget.named, steps / run.training.steps):
+        run = dataclasses.replace(run, architecture=dataclasses.replace(run.architecture, **change))
+        costs, transitions = _measure_costs(run, sequences, workdir, transitions, silent)
         steps = _count_steps(budget, costs)
     if steps < FEWEST_STEPS:
         needed = (budget.spent + costs.total(FEWEST_STEPS)) / (1 - RESERVE) / 60
@@ -164,11 +173,8 @@ def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirect
         evaluate_every=max(steps // MEASUREMENTS, 1),
     )
     max_seconds = round(60 * budget.minutes - budget.spent - costs.rest(steps), 1)
-    return Plan(
-        dataclasses.replace(narrowed, training=training),
-        {"minutes": budget.minutes, "max_seconds": max_seconds},
-        transitions,
-    )
+    record = {"minutes": budget.minutes, "max_seconds": max_seconds}
+    return Plan(dataclasses.replace(run, training=training), record, transitions)
 
 
 def describe_plan(run: Run, budget: Budget) -> str:
@@ -217,7 +223,7 @@ def _read_plan(run: Run, minutes: float, workdir: WorkDirectory) -> Plan:
 
 
 def _measure_costs(
-    run: Run, sequences: Sequences, workdir: WorkDirectory, transitions: dict[str, Any]
+    run: Run, sequences: Sequences, workdir: WorkDirectory, transitions: dict[str, Any], silent: bool
 ) -> tuple[_Costs, dict[str, Any]]:
     """Trains a few steps in a folder that is deleted, and measures the model on the validation items.
 
@@ -226,7 +232,7 @@ def _measure_costs(
     run = dataclasses.replace(run, initial_weights=None)
     with tempfile.TemporaryDirectory() as folder:
         scratch = WorkDirectory(Path(folder), workdir.prepared)
-        experiment = Experiment(run, sequences, scratch, silent=True, known_transitions=transitions)
+        experiment = Experiment(run, sequences, scratch, silent=silent, known_transitions=transitions)
         experiment.prepare()
         laps = [time.monotonic()]
         model = experiment.new_model()

@@ -74,8 +74,9 @@ def open_experiment(
     path, prepared = (files.expand_path(path) if path else None for path in (workdir, prepared_dir))
     folder = WorkDirectory.from_run(run, path, prepared, budget.minutes if budget else None)
     if budget is not None:
-        run, options["plan"], options["known_transitions"] = plan_run(run, sequences, budget, folder)
-        if not options.get("silent"):
+        silent = options.get("silent", False)
+        run, options["plan"], options["known_transitions"] = plan_run(run, sequences, budget, folder, silent)
+        if not silent:
             print(describe_plan(run, budget), flush=True)
     folder.is_read_only = not team.is_chief
     team.agree({"data": sequences.fingerprint})

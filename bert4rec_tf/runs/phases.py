@@ -26,7 +26,7 @@ def find_measured_phase(run: Run) -> str:
     return [phase for phase in list_phases(run) if phase != ALL][-1]
 
 
-FINAL_RATE = 0.3
+FINAL_RATE = 0.1
 """The share of the learning rate with which a final training continues from the selected weights."""
 
 

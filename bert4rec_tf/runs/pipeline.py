@@ -154,7 +154,7 @@ class Experiment:
             if not record:
                 record = self.known_transitions or self._search_transitions()
                 self.workdir.write_transitions(record)
-            if not self.silent:
+            if not (self.silent or self.known_transitions):
                 print(
                     f"Counting transitions (item_transitions): NDCG@10 {record[NDCG]:.4f} among all unseen items, "
                     "on the validation items",

@@ -28,9 +28,6 @@ EPOCHS_LIKE_BEAUTY = 4
 MEASUREMENTS, PATIENCE = 8, 3
 """How often a training is measured on the validation items, and how often without a gain before it ends."""
 
-FINAL_SHARE = 0.1
-"""The final training on all actions continues from the selected weights, for this share of their steps."""
-
 PREFIXES = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
 LIKE_BEAUTY = {"hidden_dim": 128, "dropout": 0.5, "epsilon": 1e-4, "learning_rate": 2e-3, "batch_size": 512}
 """What Beauty's preset `best` and the rule for short histories share, unless they are few."""
@@ -60,7 +57,6 @@ def _sizes(num_users: int, num_actions: int, steps: float, dropout: float) -> di
         "warmup_steps": min(200, steps // 10),
         "evaluate_every": max(steps // MEASUREMENTS, 1),
         "patience": PATIENCE,
-        "final_share": FINAL_SHARE,
     }
 
 
