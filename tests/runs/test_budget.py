@@ -24,7 +24,7 @@ SEQUENCES = make_sequences([[(7 * user + 3 * place) % 30 + 1 for place in range(
 
 
 def make_run(model="bpr_mf", **settings):
-    return presets.make_run("own-data", model, size=SEQUENCES, **{"steps": 60, **TINY, **settings})
+    return presets.make_run("own-data", model, size=SEQUENCES, **{"steps": 16, **TINY, **settings})
 
 
 def newest(folder):
@@ -42,7 +42,7 @@ def plan(folder, budget, run=None):
 
 def test_a_large_budget_takes_a_few_times_the_steps_of_the_preset(tmp_path):
     run, record, transitions = plan(tmp_path / "work", Budget(60))
-    assert run.training.steps == MOST_STEPS * 60 and run.training.evaluate_every == run.training.steps // MEASUREMENTS
+    assert run.training.steps == MOST_STEPS * 16 and run.training.evaluate_every == run.training.steps // MEASUREMENTS
     assert record["minutes"] == 60 and 3_000 < record["max_seconds"] < 3_600
     assert transitions["settings"] and not (tmp_path / "work" / "config.json").exists()
 
@@ -114,7 +114,7 @@ def test_fit_takes_minutes():
             b4r.fit(frame, minutes=5, silent=True, **settings)
 
 
-@pytest.mark.parametrize("model", ["bpr_mf", "bert4rec"])
+@pytest.mark.parametrize("model", ["bpr_mf", pytest.param("bert4rec", marks=pytest.mark.slow)])
 def test_a_final_training_continues_from_the_selected_weights(tmp_path, model):
     def train(folder, **settings):
         run = make_run(model, steps=24, evaluate_every=8, **settings)
