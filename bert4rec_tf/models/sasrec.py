@@ -136,8 +136,8 @@ class CausalBlock(keras.layers.Layer):
     """One block: q = LN(x); y = q + Attention(q, x, x); z = LN(y); z + W2 relu(W1 z). Each step sees only the past.
 
     The inputs are [b, n, d], with zeros as padding on the right. With `places`, int32 [b, m], only the steps at these
-    columns are computed, [b, m, d]. Dropout acts in training, on the attention probabilities and after both layers of the
-    point-wise network. `num_heads` divides d.
+    columns are computed, [b, m, d]. Dropout acts in training, on the attention probabilities and after both layers of
+    the point-wise network. `num_heads` divides d.
     """
 
     def __init__(self, num_heads: int, dropout: float, **kwargs: Any) -> None:
