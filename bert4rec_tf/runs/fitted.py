@@ -62,18 +62,21 @@ NOT_KEPT = ("prepared", ".lock")
 class FittedModel:
     """A trained model, as `fit` and `open` return it. Items and users are named by the ids of the data.
 
-    Ids may be passed as integers or as texts. They are returned as integers if those of a table or a Parquet file
-    were, and else as texts.
+    Ids may be passed as integers or as texts. They are returned as integers if those of a table, a Parquet or a CSV
+    file were, and else as texts.
 
     Attributes:
         saved: the SavedModel that computes everything.
         workdir: the work directory of its training; None for a SavedModel alone.
         titles: raw id, as a text -> title; empty if no titles are known.
+        trials: what `fit(tune=)` tried, the best first: the settings, and `ndcg@10` on the validation items; None if
+            nothing was searched, and of an opened model.
     """
 
     saved: SavedRecommender
     workdir: Path | None = None
     titles: Mapping[str, str] = field(default_factory=dict)
+    trials: pd.DataFrame | None = None
     _scratch: tempfile.TemporaryDirectory | None = None  # the folder lasts as long as the model
 
     def recommend(
@@ -343,6 +346,9 @@ class FittedModel:
             lines += [f"  NDCG@10 among {among}: {', '.join(cells)}"] * bool(cells)
         if card.get("run", {}).get("training", {}).get("protocol") == ALL:
             lines.append("  (measured with a model that held out the last actions; this one was trained on them too)")
+        if self.trials is not None:
+            chosen = ", ".join(f"{name}={value}" for name, value in self.trials.iloc[0, :-1].items())
+            lines.append(f"  best of {len(self.trials)} trials: {chosen}")
         return "\n".join([*lines, f"  in {self.workdir or self.saved.folder}"])
 
     @cached_property
@@ -411,7 +417,7 @@ def train_and_open(
     path = experiment.workdir.path
     if title_of:
         files.write_text(path / TITLES, format_titles(title_of))
-    return FittedModel(SavedRecommender(experiment.workdir.export), path, title_of, scratch)
+    return FittedModel(SavedRecommender(experiment.workdir.export), path, title_of, _scratch=scratch)
 
 
 def _append_targets(histories: Sequences, users: np.ndarray, targets: np.ndarray) -> Sequences:

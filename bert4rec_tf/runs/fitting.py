@@ -1,5 +1,6 @@
 """From data to a trained model in one call."""
 
+import tempfile
 import time as clock
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,17 +12,19 @@ import pandas as pd
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import TimeSplit
 from bert4rec_tf.config.model_settings import ATTENTION_MODELS, ITEM_FEATURES, USER_FEATURES, settings_for_features
-from bert4rec_tf.config.run_record import ALL, SELECT, SELECT_AND_RETRAIN
+from bert4rec_tf.config.run_record import ALL, SELECT, SELECT_AND_RETRAIN, Run
 from bert4rec_tf.data.reading.feature_files import with_features
 from bert4rec_tf.data.sequences import LeaveOneOut, append_held_out
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.metrics import ANY, FULL, MIN_USERS, NDCG, compute_difference, compute_per_user
-from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs.budget import Budget
 from bert4rec_tf.runs.fitted import FittedModel, train_and_open
+from bert4rec_tf.runs.tuning import search_settings
 from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.serving.client import is_whole_number
 
 PRESET = "preset"
 HELD_OUT = {None: ALL, 0: ALL, 1: SELECT_AND_RETRAIN, 2: SELECT}
@@ -50,6 +53,7 @@ def fit(
     callbacks: Sequence[Callable[[dict[str, float]], None]] = (),
     silent: bool = False,
     minutes: float | None = None,
+    tune: int = 0,
     **settings: Any,
 ) -> FittedModel:
     """Trains a model and measures it.
@@ -83,6 +87,9 @@ def fit(
         silent: whether to hide the progress.
         minutes: a budget of time for everything. The steps and, if they are too few, width and `max_length` are planned
             from a few measured steps. None for what the preset says.
+        tune: number of trainings in which to search for better settings on the validation items first
+            (`runs.tuning`); needs Optuna. `trials` of the model lists them. With a `workdir`, the search is kept beside
+            it and resumes.
         **settings: any setting by its name (`steps=2_000`, `hidden_dim=128`), in place of the preset's.
 
     Raises:
@@ -109,8 +116,27 @@ def fit(
     given_ones = [kind for kind, source in features.items() if source is not None]
     sequences = with_features(sequences, **features, new_items=new_items, silent=silent)
     settings = {**settings_for_features(model, given_ones), **settings}
-    run = presets.make_run(name, model, preset, seed, size=sequences, **settings)
-    return train_and_open(run, sequences, interactions, titles, init_from, workdir, callbacks, silent, budget)
+
+    def make_run(**changes: Any) -> Run:
+        return presets.make_run(name, model, preset, seed, size=sequences, **{**settings, **changes})
+
+    chosen, trials = dict[str, Any](), None
+    if tune:
+        if budget is not None:
+            raise UserError("`minutes` must be left out with `tune`, whose trainings have no budget. Received: both")
+        if not is_whole_number(tune) or tune < 0 or init_from is not None:
+            raise UserError(
+                "`tune` must be a whole number, and left out with `init_from`, whose weights fix the settings. "
+                f"Received: tune={tune!r}, init_from={init_from!r}"
+            )
+        with tempfile.TemporaryDirectory(prefix="bert4rec-") as scratch:
+            path = files.expand_path(workdir or Path(scratch) / name)
+            folder = path.with_name(f"{path.name}-tuning")
+            chosen, trials = search_settings(make_run, settings, sequences, tune, folder, silent)
+    run = make_run(**chosen)
+    fitted = train_and_open(run, sequences, interactions, titles, init_from, workdir, callbacks, silent, budget)
+    fitted.trials = trials
+    return fitted
 
 
 @speak_python()

@@ -165,12 +165,14 @@ def test_recommend_takes_titles(counted):
         counted.recommend(user=3, titles=7)
 
 
-def test_a_parquet_file_has_types_and_a_csv_file_has_none(tmp_path):
+def test_whole_numbers_of_a_file_have_a_type(tmp_path):
     FRAME.to_parquet(tmp_path / "rows.parquet")
     FRAME.to_csv(tmp_path / "rows.csv", index=False)
-    columns = {end: inputs.load_any(tmp_path / f"rows.{end}", **NAMES)[1].columns for end in ("parquet", "csv")}
-    assert columns["parquet"]["item"] == {"name": "Artikel-Nr", "type": "uint32"}
-    assert columns["csv"] == {role: {"name": name} for role, name in NAMES.items()}
+    FRAME.assign(client=FRAME["client"].map("{:03}".format)).to_csv(tmp_path / "zeros.csv", index=False)
+    columns = {path.name: check_types(inputs.load_any(path, **NAMES)[1]) for path in sorted(tmp_path.glob("*.[pc]*"))}
+    assert columns["rows.parquet"]["item"] == {"name": "Artikel-Nr", "type": "uint32"}
+    assert columns["rows.csv"]["item"] == {"name": "Artikel-Nr", "type": "int64"}
+    assert columns["zeros.csv"] == {**columns["rows.csv"], "user": {"name": "client"}}, "leading zeros stay texts"
 
 
 def test_messages_name_arguments_and_no_flags(counted, tmp_path, capsys):

@@ -170,13 +170,19 @@ def read_layout(path: Path, interactions: Interactions, member: str | None = Non
 
 
 def describe_columns(interactions: Interactions) -> dict[str, dict[str, str]]:
-    """Returns the columns of the first file as `Sequences.columns` has them. Raises UserError as `read_layout`."""
+    """Returns the columns of the first file as `Sequences.columns` has them. Raises UserError as `read_layout`.
+
+    The type of a TEXT's ids is the one that they have if all are whole numbers (`runs.id_texts.check_types`).
+    """
     path = list_files(interactions)[0]
     layout = read_layout(path, interactions)
     if layout.kind == PARQUET:
         return tables.describe_columns(layout, tables.read_schema(path))
     names = {role: layout.header[column] if layout.header else column for role, column in layout.roles.items()}
-    return {role: {"name": name if isinstance(name, str) else str(name + 1)} for role, name in names.items()}
+    columns = {role: {"name": name if isinstance(name, str) else str(name + 1)} for role, name in names.items()}
+    if layout.kind == TEXT:
+        columns["user"]["type"] = columns["item"]["type"] = "int64"
+    return columns
 
 
 def read_bytes(path: Path, member: str | None = None) -> bytes:

@@ -1,0 +1,197 @@
+"""`fit(..., tune=20)`: searches settings on the validation items with Optuna (extra `tune`).
+
+Every trial is trained as in the phase SELECT. Trials that fall behind the median are ended early. TRIALS keeps what was
+measured; the next trial depends only on that and on the seed, so a search that was stopped or killed resumes.
+"""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import keras
+import pandas as pd
+
+from bert4rec_tf.config.run_record import SELECT, Run
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.evaluation.metrics import NDCG
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import Progress
+from bert4rec_tf.models import MODELS
+from bert4rec_tf.runs.driver import open_experiment
+
+FACTORS: dict[str, tuple[float, ...]] = {
+    "hidden_dim": (0.5, 1, 2),
+    "max_length": (0.5, 1, 2),
+    "batch_size": (0.5, 1, 2),
+    "learning_rate": (0.3, 1, 3),
+    "l2": (0.1, 1, 10),
+}
+"""Setting -> what multiplies its usual value, for the settings that the model has. With other batches, the number of
+steps changes so that as many examples are read."""
+
+DROPOUTS = (0.0, 0.1, 0.2, 0.3, 0.5)
+
+FIRST_TRIALS = 4
+"""This many trials are trained to the end before others are ended early."""
+
+PREPARED, TRIALS = "prepared", "trials.json"
+"""Names in the folder of a search. TRIALS has the usual run, the data, the space, and of every trial: its `values`; its
+`curve`, the best NDCG@10 up to each measurement; and its `state`, as Optuna names it."""
+
+BUSY = "another process is searching in this folder; wait for it, or name another `workdir`"
+
+
+def find_space(run: Run, named: Collection[str]) -> dict[str, list[Any]]:
+    """Returns setting -> the values to try, which include the run's own. Settings in `named` keep their value."""
+    usual = {name: value for name, value in run.flatten().items() if name not in named}
+    space = {name: sorted({_multiply(usual[name], by) for by in FACTORS[name]}) for name in FACTORS if usual.get(name)}
+    if "dropout" in usual:
+        space["dropout"] = sorted({*DROPOUTS, usual["dropout"]})
+    return space
+
+
+def _multiply(value: float, factor: float) -> float:
+    if factor == 1:
+        return value
+    return max(1, round(value * factor)) if isinstance(value, int) else float(f"{value * factor:.3g}")
+
+
+def search_settings(
+    make_run: Callable[..., Run],
+    named: Collection[str],
+    sequences: Sequences,
+    num_trials: int,
+    folder: Path,
+    silent: bool = False,
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Searches for the settings with the best NDCG@10 on the validation items. The first trial has the usual ones.
+
+    Args:
+        make_run: makes the run of any settings, in place of the usual ones.
+        named: the settings that the user named, which are not searched.
+        sequences: the data.
+        num_trials: number of trials, together with those that `folder` holds.
+        folder: for TRIALS, and the training of the current trial.
+        silent: whether to hide the progress.
+
+    Returns:
+        The settings of the best trial; and a row for each trial, the best first: the values that were searched, and
+        `ndcg@10` (of a trial that was ended early: until then; NaN if it failed).
+
+    Raises:
+        UserError: without Optuna, if the model has nothing to search, the first trial fails, or `folder` holds another
+            search.
+    """
+    optuna = _import_optuna()
+    usual = make_run()
+    space = find_space(usual, named)
+    if MODELS[usual.model].examples is None or not space:
+        raise UserError(
+            f"`tune` needs a model with settings to search. Received: tune={num_trials}, model={usual.model}"
+        )
+    record: dict[str, Any] = {"run": usual.to_dict(), "data": sequences.fingerprint, "space": space, "trials": []}
+    progress = Progress("tuning", num_trials, silent=silent)
+    with files.FolderLock(folder, busy=BUSY).lock():
+        if (folder / TRIALS).exists():
+            earlier = files.read_json(folder / TRIALS)
+            if {**earlier, "trials": []} != record:
+                raise UserError(f"{folder}: holds a search of other data or settings; name another `workdir`")
+            record = earlier
+        trials = record["trials"]
+        while len(trials) < num_trials:
+            trial = _ask(space, trials, usual)
+            known = next((one for one in trials if one["values"] == trial.params), None)
+            if known is None:
+                run = make_run(**derive_settings(usual, named, trial.params), protocol=SELECT)
+                known = _train(run, sequences, folder, trial, must_succeed=not trials)
+            trials.append(known)
+            files.write_json(folder / TRIALS, record)
+            outcome = f"NDCG@10 {known['curve'][-1]:.4f}" if known["curve"] else "no measurement"
+            values = ", ".join(f"{name}={value}" for name, value in trial.params.items())
+            progress.say(f"tuning: trial {len(trials)} of {num_trials}: {outcome}, {known['state'].lower()}: {values}")
+        files.remove_folder(folder / PREPARED)
+    progress.close()
+    completed = [trial for trial in trials if trial["state"] == optuna.trial.TrialState.COMPLETE.name]
+    best = max(completed, key=lambda trial: trial["curve"][-1])
+    table = pd.DataFrame([{**trial["values"], NDCG: trial["curve"][-1:] or [None]} for trial in trials]).explode(NDCG)
+    return derive_settings(usual, named, best["values"]), table.sort_values(
+        NDCG, ascending=False, kind="stable", ignore_index=True
+    )
+
+
+def derive_settings(usual: Run, named: Collection[str], values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values of a trial, and the settings that follow from them: with other batches, those of the steps."""
+    share = usual.training.batch_size / values.get("batch_size", usual.training.batch_size)
+    followers = ("steps", "evaluate_every") if share != 1 and "steps" not in named else ()
+    steps = {name: max(1, round(getattr(usual.training, name) * share)) for name in followers if name not in named}
+    return {**values, **steps}
+
+
+def _import_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise UserError("`tune` needs Optuna: pip install 'bert4rec-tf[tune]'") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _ask(space: dict[str, list[Any]], trials: list[dict[str, Any]], usual: Run) -> Any:
+    """Returns Optuna's next trial after others. It depends on these and the run's seed alone."""
+    optuna = _import_optuna()
+    study = optuna.create_study(
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(seed=usual.seed + len(trials)),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS),
+    )
+    distributions = {name: optuna.distributions.CategoricalDistribution(values) for name, values in space.items()}
+    for trial in trials:
+        state = optuna.trial.TrialState[trial["state"]]
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=state,
+                value=trial["curve"][-1] if state == optuna.trial.TrialState.COMPLETE else None,
+                params={name: trial["values"][name] for name in space},
+                distributions=distributions,
+                intermediate_values=dict(enumerate(trial["curve"])),
+            )
+        )
+    if not trials:
+        settings = usual.flatten()
+        study.enqueue_trial({name: settings[name] for name in space})
+    return study.ask(distributions)
+
+
+def _train(run: Run, sequences: Sequences, folder: Path, trial: Any, must_succeed: bool) -> dict[str, Any]:
+    """Trains or resumes a trial, deletes its folder, and returns its entry of TRIALS.
+
+    A trial with settings that do not fit each other, or whose loss is not finite, fails; if it `must_succeed`, with a
+    UserError.
+    """
+    states, curve = _import_optuna().trial.TrialState, list[float]()
+
+    def watch(row: dict[str, float]) -> None:
+        curve.append(max([row[NDCG], *curve[-1:]]))
+        trial.report(curve[-1], len(curve) - 1)
+        if trial.should_prune():
+            raise _EndedEarly
+
+    keras.backend.clear_session()
+    workdir, state = folder / run.digest, states.COMPLETE
+    try:
+        open_experiment(
+            run, sequences, workdir=workdir, prepared_dir=folder / PREPARED, silent=True, watch=watch
+        ).train()
+    except _EndedEarly:
+        state = states.PRUNED
+    except UserError:
+        if must_succeed:
+            raise
+        state = states.FAIL
+    files.remove_folder(workdir)
+    return {"values": trial.params, "curve": curve, "state": state.name}
+
+
+class _EndedEarly(Exception):
+    """A trial is worse than the median of the others."""

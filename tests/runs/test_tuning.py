@@ -1,0 +1,146 @@
+"""`b4r.fit(..., tune=)`: a search on the validation items that resumes, and whose winner is trained as usual."""
+
+import json
+import sys
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("optuna", reason="the extra [tune] is not installed")
+
+import bert4rec_tf as b4r
+from bert4rec_tf.config import presets
+from bert4rec_tf.config.model_settings import MODEL_SETTINGS
+from bert4rec_tf.config.run_record import ALL
+from bert4rec_tf.evaluation.metrics import NDCG
+from bert4rec_tf.runs import tuning
+from bert4rec_tf.runs.workdir import WorkDirectory
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+ROWS = [(user, (3 * user + 2 * place) % 40, place) for user in range(60) for place in range(8)]
+FRAME = pd.DataFrame(ROWS, columns=["user", "item", "time"])
+SMALL = {"model": "bpr_mf", "hidden_dim": 8, "steps": 12, "evaluate_every": 6, "silent": True}
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    return b4r.fit(FRAME, **SMALL, tune=3, workdir=tmp_path_factory.mktemp("tuned") / "shop")
+
+
+def read_trials(folder):
+    return json.loads((folder / tuning.TRIALS).read_text())
+
+
+def test_the_best_trial_is_trained_as_usual(tuned):
+    table, run = tuned.trials, WorkDirectory(tuned.workdir).read_config()["run"]
+    searched = list(table.columns.drop(NDCG))
+    assert len(table) == 3 and table[NDCG].is_monotonic_decreasing
+    assert set(searched) == {"batch_size", "learning_rate", "l2"}, "and no setting that was named"
+    settings = {**run["architecture"], **run["training"]}
+    assert table.loc[0, searched].to_dict() == pytest.approx({name: settings[name] for name in searched})
+    assert (settings["protocol"], settings["steps"], settings["hidden_dim"]) == (ALL, 12, 8)
+    assert tuned.metrics["validation"]["popular"][NDCG] == pytest.approx(table.loc[0, NDCG])
+    assert "best of 3 trials: " in repr(tuned) and len(tuned.recommend(user=3)) == 10
+
+
+def test_the_first_trial_has_the_usual_settings(tuned):
+    folder = tuned.workdir.with_name("shop-tuning")
+    record = read_trials(folder)
+    usual = {**record["run"]["architecture"], **record["run"]["training"]}
+    assert record["trials"][0]["values"] == {name: usual[name] for name in record["space"]}
+    assert not [path for path in folder.iterdir() if path.is_dir()], "the disk does not fill with ended trials"
+
+
+class Training:
+    """Invents measurements that grow with the learning rate, and fails with much decay."""
+
+    def __init__(self, run, watch):
+        self.run, self.watch = run, watch
+
+    def train(self):
+        if self.run.architecture.l2 == 0.1:
+            raise b4r.UserError("the loss is nan")
+        for step in range(1, 5):
+            self.watch({NDCG: step * self.run.training.learning_rate})
+
+
+@pytest.fixture
+def search(monkeypatch):
+    monkeypatch.setattr(tuning, "open_experiment", lambda run, *_, watch, **__: Training(run, watch))
+
+    def make_run(**settings):
+        return presets.make_run("own-shop", "bpr_mf", **{"learning_rate": 0.01, "l2": 0.01, **settings})
+
+    def search_in(folder, num_trials=16, frame=FRAME):
+        return tuning.search_settings(make_run, {}, b4r.interactions(frame), num_trials, folder, silent=True)
+
+    return search_in
+
+
+def test_a_trial_behind_the_others_is_ended_early_and_a_failed_one_is_passed_over(search, tmp_path):
+    chosen, table = search(tmp_path)
+    record = read_trials(tmp_path)
+    states = [trial["state"] for trial in record["trials"]]
+    assert {*states} == {"COMPLETE", "PRUNED", "FAIL"} and "PRUNED" not in states[: tuning.FIRST_TRIALS]
+    assert chosen["learning_rate"] == 0.03 and chosen["l2"] != 0.1
+    assert table[NDCG][0] == pytest.approx(0.12) and table[NDCG].isna().sum() == states.count("FAIL")
+    usual = record["run"]["training"]
+    changed = [trial for trial in record["trials"] if trial["values"]["batch_size"] != usual["batch_size"]]
+    assert changed, "with other batches, as many examples are read"
+    for trial in changed:
+        run = presets.make_run("own-shop", "bpr_mf", learning_rate=0.01, l2=0.01)
+        training = presets.make_run("own-shop", "bpr_mf", **tuning.derive_settings(run, {}, trial["values"])).training
+        assert training.steps * training.batch_size == usual["steps"] * usual["batch_size"]
+
+
+def test_a_stopped_search_resumes_and_a_finished_one_is_not_repeated(search, tmp_path, monkeypatch):
+    chosen, table = search(tmp_path / "one", 12)
+    train, calls = Training.train, []
+
+    def stop_in_the_fifth(training):
+        calls.append(training)
+        if len(calls) == 5:
+            raise Killed
+        train(training)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Training, "train", stop_in_the_fifth)
+        search(tmp_path / "other", 12)
+    assert len(read_trials(tmp_path / "other")["trials"]) >= 4
+    search(tmp_path / "other", 12)
+    assert read_trials(tmp_path / "other") == read_trials(tmp_path / "one")
+    monkeypatch.setattr(Training, "train", lambda _: pytest.fail("all trials are known"))
+    again, same = search(tmp_path / "other", 12)
+    assert again == chosen
+    pd.testing.assert_frame_equal(same, table, check_like=True)
+    with pytest.raises(b4r.UserError, match="holds a search of other data or settings"):
+        search(tmp_path / "other", 12, FRAME[FRAME["user"] < 50])
+
+
+@pytest.mark.parametrize("model", sorted(MODEL_SETTINGS))
+def test_every_point_is_a_run(model):
+    run = presets.make_run("own-shop", model)
+    space = tuning.find_space(run, {})
+    assert ("hidden_dim" in space) == (model not in ("pop", "item_transitions"))
+    for name, values in space.items():
+        assert run.flatten()[name] in values and len(values) == len({*values}) > 1
+        for value in values:
+            presets.make_run("own-shop", model, **tuning.derive_settings(run, {}, {name: value}))
+
+
+def test_what_cannot_be_searched_is_refused_in_one_line(monkeypatch):
+    for options, words in (
+        ({"tune": -1}, "`tune` must be a whole number"),
+        ({"tune": 2, "init_from": "there"}, "left out with `init_from`"),
+        ({"tune": 2, "model": "pop"}, "`tune` needs a model with settings to search"),
+    ):
+        with pytest.raises(b4r.UserError, match=words):
+            b4r.fit(FRAME, silent=True, **options)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(b4r.UserError, match=r"`tune` needs Optuna: pip install 'bert4rec-tf\[tune\]'"):
+        b4r.fit(FRAME, silent=True, tune=2)
