@@ -27,8 +27,8 @@ from bert4rec_tf.serving.titles import read_titles_and_tags
 LOG = logging.getLogger(__name__)
 
 PAGE = Path(__file__).parent / "page"
-PARTS = ("style.css", "app.js", "card.js", "dom.js", "icon.svg")
-PAGE_FILES = {"": "index.html", **{f"page/{name}": name for name in PARTS}}
+INDEX = "index.html"
+PAGE_FILES = {"" if path.name == INDEX else f"page/{path.name}": path.name for path in sorted(PAGE.iterdir())}
 CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 JSON, IDENTITY = "application/json", "identity"

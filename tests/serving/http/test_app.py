@@ -293,8 +293,9 @@ def test_the_page_forbids_itself_all_that_comes_from_elsewhere(client):
     answer = client.get("/")
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-    for path in ("/", "/page/app.js", "/page/card.js", "/page/dom.js", "/page/style.css", "/page/icon.svg"):
-        found = client.get(path)
+    assert {"", "page/app.js", "page/style.css", "page/icon.svg"} < {*app.PAGE_FILES}
+    for path in app.PAGE_FILES:
+        found = client.get(f"/{path}")
         assert found.status == 200 and found.headers["X-Content-Type-Options"] == "nosniff"
         assert b"//" not in found.body.replace(b"http://www.w3.org/2000/svg", b"").replace(b"\n//", b"")
 

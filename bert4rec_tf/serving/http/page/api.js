@@ -1,0 +1,50 @@
+import { known, state } from "./state.js";
+
+export const RECOMMEND = "recommend";
+export const SIMILAR = "similar";
+export const SCORE = "score";
+export const POPULARITY = "popularity_correction";
+const UNREACHABLE = "The server does not answer.";
+const MAX_IDS = 50;
+const MAX_ADDRESS = 4000;
+
+/** Asks the server. An error has `canRetry` if the server did not answer, or could not at the moment. */
+export async function fetchJson(address, options = {}) {
+  const headers = options.body ? { "Content-Type": "application/json" } : {};
+  try {
+    const response = await fetch(address, { ...options, headers });
+    const content = await response.json();
+    if (response.ok) return content;
+    throw Object.assign(new Error(content.error), { isAnswer: true, canRetry: response.status >= 500 });
+  } catch (error) {
+    if (error.isAnswer || error.name === "AbortError") throw error;
+    throw Object.assign(new Error(UNREACHABLE), { canRetry: true });
+  }
+}
+
+/** Fetches items by a query, by their ids or by their user, and stores their titles and tags. Returns their ids. */
+export async function fetchItems(parameters, signal) {
+  const { items } = await fetchJson(`page/items?${new URLSearchParams(parameters)}`, { signal });
+  for (const item of items) known.set(item.id, item);
+  return items.map((item) => item.id);
+}
+
+/** Fetches the titles that are not known yet, some at a time: the server reads addresses of at most 8,190 bytes. */
+export async function fetchTitles(ids, signal) {
+  const missing = state.model.titles ? [...new Set(ids)].filter((id) => !known.has(id)) : [];
+  while (missing.length) {
+    const asked = [];
+    while (missing.length && asked.length < MAX_IDS && `${new URLSearchParams(asked)}`.length < MAX_ADDRESS) asked.push(["id", missing.shift()]);
+    await fetchItems(asked, signal);
+  }
+}
+
+export function addressOfModel() {
+  return `v1/models/${encodeURIComponent(state.model.name)}`;
+}
+
+export async function predict(signature, inputs, signal) {
+  const body = JSON.stringify({ signature_name: signature, inputs });
+  const { outputs } = await fetchJson(`${addressOfModel()}:predict`, { method: "POST", body, signal });
+  return outputs;
+}

@@ -1,0 +1,92 @@
+import { readAddress, stopReading, writeAddress } from "./address.js";
+import { RECOMMEND, fetchItems, predict } from "./api.js";
+import { byId, make } from "./dom.js";
+import { recommend } from "./results.js";
+import { itemElement, nameElement, replaceRows, smallButton } from "./rows.js";
+import { nameOf, state } from "./state.js";
+import { attempt, showMessage } from "./tasks.js";
+
+const EXAMPLE_LENGTH = 3;
+const EXAMPLE_FROM = 50;
+
+/** Adds an item after others. Returns whether there was room for it. */
+export function extend(id, others = state.history) {
+  const hasRoom = others.length < state.model.max_history;
+  if (hasRoom) change([...others, id], `${nameOf(id)} added`);
+  else showMessage(`A history has at most ${state.model.max_history} items.`, true);
+  return hasRoom;
+}
+
+export function change(next, message) {
+  stopReading();
+  state.history = next;
+  state.isExample = false;
+  writeAddress();
+  showHistory();
+  showMessage(message);
+  attempt(recommend);
+}
+
+function move(place, step) {
+  const next = [...state.history];
+  [next[place], next[place + step]] = [next[place + step], next[place]];
+  change(next, `${nameOf(state.history[place])} moved to place ${place + step + 1}`);
+  const row = byId("history").children[place + step];
+  const wanted = row.querySelector(step < 0 ? ".up" : ".down");
+  (wanted.disabled ? row.querySelector(".remove") : wanted).focus();
+}
+
+function remove(place) {
+  change(state.history.toSpliced(place, 1), `${nameOf(state.history[place])} removed`);
+  const rows = byId("history").children;
+  (rows.length ? rows[Math.min(place, rows.length - 1)].querySelector(".remove") : byId("query")).focus();
+}
+
+export function showHistory() {
+  const last = state.history.length - 1;
+  const list = byId("history");
+  replaceRows(
+    list,
+    state.history.map((id, place) =>
+      make(
+        "li",
+        {},
+        itemElement(id, make("span", { className: "place" }, `${place + 1}`), nameElement(id)),
+        smallButton("up", "↑", "Earlier", id, () => move(place, -1), place === 0),
+        smallButton("down", "↓", "Later", id, () => move(place, 1), place === last),
+        smallButton("remove", "✕", "Remove", id, () => remove(place)),
+      ),
+    ),
+  );
+  list.scrollTop = list.scrollHeight;
+  byId("count").textContent = state.isExample ? "(example)" : state.history.length ? `(${state.history.length})` : "";
+  byId("clear").hidden = !state.history.length;
+  byId("example").hidden = state.history.length > 0;
+  byId("history-hint").textContent = state.isExample
+    ? "An example. The first item that you find replaces it."
+    : state.history.length ? "Oldest first." : "Without a history you see the most popular items.";
+}
+
+/** Returns a popular item and those among the popular ones that are likeliest to come next. */
+export async function fetchExample(signal) {
+  const popular = (await fetchItems({ query: "" }, signal)).slice(0, EXAMPLE_FROM);
+  let ids = popular;
+  if (!state.model.needs_users) {
+    const inputs = { histories: [popular.slice(0, 1)], k: EXAMPLE_LENGTH - 1, exclude_seen: true, candidates: [popular] };
+    const { items } = await predict(RECOMMEND, inputs, signal);
+    ids = [popular[0], ...items[0].filter((id) => id !== "")];
+  }
+  return ids.slice(0, Math.min(EXAMPLE_LENGTH, state.model.max_history));
+}
+
+export function showExample() {
+  state.isExample = true;
+  writeAddress();
+  attempt(readAddress);
+}
+
+export async function loadUser() {
+  const user = byId("user").value.trim();
+  const ids = await fetchItems({ user });
+  change(ids, `The last ${ids.length} items of user ${user}`);
+}

@@ -1,0 +1,143 @@
+import { POPULARITY, RECOMMEND, SCORE, fetchTitles, predict } from "./api.js";
+import { byId, make } from "./dom.js";
+import { extend } from "./history.js";
+import { itemElement, nameElement, replaceRows, smallButton } from "./rows.js";
+import { nameOf, state } from "./state.js";
+import { showMessage } from "./tasks.js";
+
+const MAX_REASONS = 2;
+const MAX_LEFT_OUT = 50;
+const LEAST_FALL = 1e-4;
+const PERCENT = new Intl.NumberFormat("en", { style: "percent", minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
+const TIMES = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 });
+
+let knownItems = 0;
+let predicting = new AbortController();
+
+/** Returns a sentence if the model knows no item of the history, because it then falls back to the most popular items. */
+function sayMostPopular() {
+  const fallsBack = state.history.length > 0 && !knownItems && !state.model.needs_users;
+  return fallsBack ? "The model knows no item of the history, so these are the most popular items. " : "";
+}
+
+/** Whether popular items are lowered, so that the scores are no longer probabilities. */
+function isCorrected() {
+  return byId("popularity").valueAsNumber > 0;
+}
+
+function givesProbabilities() {
+  return state.model.card.scores === "log-probabilities";
+}
+
+function inputsOfRecommend() {
+  const inputs = {
+    histories: [state.history],
+    k: Number(byId("number").value),
+    exclude_seen: !byId("seen").checked,
+    [POPULARITY]: byId("popularity").valueAsNumber,
+  };
+  if (state.model.needs_users) inputs.users = [byId("user").value];
+  return inputs;
+}
+
+export async function recommend() {
+  predicting.abort();
+  predicting = new AbortController();
+  const { signal } = predicting;
+  const outputs = await predict(RECOMMEND, inputsOfRecommend(), signal);
+  const rows = outputs.items[0]
+    .map((id, place) => ({ id, score: Number(outputs.scores[0][place]) }))
+    .filter((row) => row.id !== "");
+  await fetchTitles(rows.map((row) => row.id), signal);
+  signal.throwIfAborted();
+  const unknown = outputs.unknown[0];
+  knownItems = state.history.length - unknown;
+  showRecommendations(rows);
+  if (unknown) showMessage(`The model does not know ${unknown} of the items in the history and skipped them.`);
+  /* It comes later, and the list can be used without it. */
+  if (rows.length && !state.model.needs_users) await compareHistories(rows.map((row) => row.id), signal);
+}
+
+function showRecommendations(rows) {
+  const list = byId("recommendations");
+  replaceRows(
+    list,
+    rows.map(({ id }, place) =>
+      make(
+        "li",
+        {},
+        itemElement(id, make("span", { className: "place" }, `${place + 1}`), nameElement(id), make("span", { className: "share" })),
+        smallButton("add", "+", "Add", id, () => extend(id)),
+      ),
+    ),
+  );
+  const scores = rows.map((row) => row.score);
+  if (!givesProbabilities() || (isCorrected() && state.model.needs_users)) showScores(scores);
+  else if (!isCorrected()) showProbabilities(scores);
+  if (!rows.length) byId("measure").textContent = "No items left to recommend.";
+}
+
+function setBar(row, part) {
+  row.style.setProperty("--share", `${(100 * part).toFixed(2)}%`);
+}
+
+/** Shows scores that are no probabilities. The longest bar is the best score. */
+function showScores(scores) {
+  const least = Math.min(...scores, 0);
+  const range = Math.max(...scores) - least || 1;
+  [...byId("recommendations").children].forEach((row, place) => {
+    row.querySelector(".share").textContent = scores[place].toPrecision(4);
+    setBar(row, (scores[place] - least) / range);
+  });
+  const kind = isCorrected() ? "Scores, with popular items lowered; higher is better." : "Scores; higher is better.";
+  byId("measure").textContent = `${sayMostPopular()}${kind}`;
+}
+
+function showProbabilities(scores) {
+  const probabilities = scores.map(Math.exp);
+  [...byId("recommendations").children].forEach((row, place) => {
+    row.querySelector(".share").textContent = PERCENT.format(probabilities[place]);
+  });
+  const sum = PERCENT.format(probabilities.reduce((total, one) => total + one, 0));
+  const order = isCorrected() ? "Ranked with popular items lowered. " : "";
+  const lift = knownItems && !state.model.needs_users ? " × and bar: times likelier than without the state.history." : "";
+  byId("measure").textContent = `${sayMostPopular()}${order}Probability of being next, together ${sum}.${lift}`;
+}
+
+/** Scores the recommended items also without a history, and without each of its items: what it changes, and why. */
+async function compareHistories(candidates, signal) {
+  const asked = state.history;
+  const most = Math.min(MAX_LEFT_OUT, state.model.max_rows - 2);
+  const left = asked.length < 2 || most < 1 ? [] : [...new Set(asked)].slice(-most);
+  const histories = [asked, [], ...left.map((one) => asked.filter((id) => id !== one))];
+  const outputs = await predict(SCORE, { histories, candidates: histories.map(() => candidates) }, signal);
+  const [whole, bare, ...without] = outputs.scores.map((row) => row.map(Number));
+  if (givesProbabilities()) {
+    showProbabilities(whole);
+    if (knownItems) showLifts(whole.map((score, place) => score - bare[place]));
+  }
+  showReasons(left, whole, without);
+}
+
+/** Shows how many times likelier each item is with the history. Bars are logarithms; the longest is the greatest lift. */
+function showLifts(logLifts) {
+  const longest = Math.max(Math.LN2, ...logLifts.map((one) => Math.min(one, Math.log(Number.MAX_VALUE))));
+  [...byId("recommendations").children].forEach((row, place) => {
+    row.querySelector(".share").append(make("span", { className: "lift" }, `×${TIMES.format(Math.exp(logLifts[place]))}`));
+    setBar(row, Math.min(Math.max(logLifts[place] / longest, 0), 1));
+  });
+}
+
+/** Says under each recommendation without which items of the history its score falls most. */
+function showReasons(items, whole, without) {
+  [...byId("recommendations").children].forEach((row, place) => {
+    const reasons = items
+      .map((id, left) => ({ id, fall: whole[place] - without[left][place] }))
+      .filter(({ fall }) => fall > LEAST_FALL)
+      .sort((one, other) => other.fall - one.fall)
+      .slice(0, MAX_REASONS);
+    if (!reasons.length) return;
+    const names = reasons.map(({ id }) => nameOf(id)).join(" and ");
+    row.querySelector(".small").after(make("p", { className: "why", title: names }, `because of ${names}`));
+  });
+}
