@@ -22,7 +22,7 @@ from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs.budget import Budget
 from bert4rec_tf.runs.fitted import FittedModel, train_and_open
-from bert4rec_tf.runs.tuning import search_settings
+from bert4rec_tf.runs.tuning import tune_settings
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.client import is_whole_number
 
@@ -132,7 +132,7 @@ def fit(
         with tempfile.TemporaryDirectory(prefix="bert4rec-") as scratch:
             path = files.expand_path(workdir or Path(scratch) / name)
             folder = path.with_name(f"{path.name}-tuning")
-            chosen, trials = search_settings(make_run, settings, sequences, tune, folder, silent)
+            chosen, trials = tune_settings(make_run, settings, sequences, tune, folder, silent)
     run = make_run(**chosen)
     fitted = train_and_open(run, sequences, interactions, titles, init_from, workdir, callbacks, silent, budget)
     fitted.trials = trials

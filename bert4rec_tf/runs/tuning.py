@@ -57,7 +57,7 @@ def _multiply(value: float, factor: float) -> float:
     return max(1, round(value * factor)) if isinstance(value, int) else float(f"{value * factor:.3g}")
 
 
-def search_settings(
+def tune_settings(
     make_run: Callable[..., Run],
     named: Collection[str],
     sequences: Sequences,

@@ -77,7 +77,7 @@ def search(monkeypatch):
         return presets.make_run("own-shop", "bpr_mf", **{"learning_rate": 0.01, "l2": 0.01, **settings})
 
     def search_in(folder, num_trials=16, frame=FRAME):
-        return tuning.search_settings(make_run, {}, b4r.interactions(frame), num_trials, folder, silent=True)
+        return tuning.tune_settings(make_run, {}, b4r.interactions(frame), num_trials, folder, silent=True)
 
     return search_in
 
