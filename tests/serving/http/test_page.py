@@ -583,6 +583,11 @@ def test_bars_show_how_many_times_likelier_an_item_is_than_its_share_of_all_acti
         sync_api.expect(page.locator(".lift")).to_have_text(
             [f"\u00d7{shown_number(one)}" for one in np.exp(logarithms)]
         )
+        sync_api.expect(page.locator("#measure")).to_have_text(
+            re.compile(
+                r"^Probability of being next, together .*%\. × and bar: times likelier than without the history\.$"
+            )
+        )
         shares = page.locator("#recommendations > li").evaluate_all(
             "all => all.map(one => one.style.getPropertyValue('--share'))"
         )

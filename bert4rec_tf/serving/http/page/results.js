@@ -100,7 +100,7 @@ function showProbabilities(scores) {
   });
   const sum = PERCENT.format(probabilities.reduce((total, one) => total + one, 0));
   const order = isCorrected() ? "Ranked with popular items lowered. " : "";
-  const lift = knownItems && !state.model.needs_users ? " × and bar: times likelier than without the state.history." : "";
+  const lift = knownItems && !state.model.needs_users ? " × and bar: times likelier than without the history." : "";
   byId("measure").textContent = `${sayMostPopular()}${order}Probability of being next, together ${sum}.${lift}`;
 }
 
