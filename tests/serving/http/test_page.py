@@ -585,7 +585,7 @@ def test_bars_show_how_many_times_likelier_an_item_is_than_its_share_of_all_acti
         )
         sync_api.expect(page.locator("#measure")).to_have_text(
             re.compile(
-                r"^Probability of being next, together .*%\. × and bar: times likelier than without the history\.$"
+                r"^Probability of being next, together .*%\. \u00d7 and bar: times likelier than without the history\.$"
             )
         )
         shares = page.locator("#recommendations > li").evaluate_all(
