@@ -1,5 +1,6 @@
 """Ids and titles that callers pass, as texts, and the types that ids had in the data."""
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.serving.titles import read_titles, read_titles_table
+
+BLOCK = 1 << 16
+"""Ids that are checked at once: a catalogue may have ten million."""
 
 ORDERED = ("history", "histories")
 """Arguments in which the order of the ids matters."""
@@ -46,15 +50,22 @@ def check_types(sequences: Sequences) -> dict[str, dict[str, str]]:
     """Returns `Sequences.columns`, without a type that not all ids have, because some come from elsewhere."""
     columns = {role: dict(column) for role, column in sequences.columns.items()}
     for role, ids in (("user", sequences.users), ("item", sequences.vocabulary.items)):
-        if (kind := columns.get(role, {}).get("type")) is not None:
-            texts = pa.array(list(ids), pa.string())
-            try:
-                has_type = texts.cast(pa.type_for_alias(kind)).cast(pa.string()).equals(texts)
-            except pa.ArrowException:
-                has_type = False
-            if not has_type:
-                del columns[role]["type"]
+        if (kind := columns.get(role, {}).get("type")) is not None and not _have_type(ids, pa.type_for_alias(kind)):
+            del columns[role]["type"]
     return columns
+
+
+def _have_type(ids: Iterable[str], kind: pa.DataType) -> bool:
+    """Returns whether all ids are texts of numbers of a type, written as that type is. Reads BLOCK at a time."""
+    rest = iter(ids)
+    while block := list(itertools.islice(rest, BLOCK)):
+        texts = pa.array(block, pa.string())
+        try:
+            if not texts.cast(kind).cast(pa.string()).equals(texts):
+                return False
+        except pa.ArrowException:
+            return False
+    return True
 
 
 def load_titles(titles: Any, columns: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -215,14 +215,17 @@ def convert_once(interactions: Interactions, folder: Path, member: str | None = 
 def load_or_convert(
     path: Path, interactions: Interactions, convert: Callable[[], tuple[Sequences, Report]]
 ) -> tuple[Sequences, Report]:
-    """Returns the conversion that is stored at `path`. If there is none, calls `convert` and stores the result."""
+    """Returns the conversion that is stored at `path`. If there is none, calls `convert` and stores the result.
+
+    The sequences have the columns of the user's own files, which are not stored.
+    """
     if path.exists():
         try:
             sequences, report = load(path)
             report = replace(report, path=interactions.title)
             if not interactions.is_published:
                 report.warn_of_doubts(sequences)
-            return sequences, report
+            return _add_columns(sequences, interactions), report
         except npz.CorruptFileError as error:
             warn(f"{error}; converted again")
     sequences, report = convert()
@@ -231,7 +234,11 @@ def load_or_convert(
         save(path, sequences, report)
     except UserError as error:
         warn(f"{error}; the converted data are not kept")
-    return sequences, report
+    return _add_columns(sequences, interactions), report
+
+
+def _add_columns(sequences: Sequences, interactions: Interactions) -> Sequences:
+    return sequences if interactions.is_published else replace(sequences, columns=describe_columns(interactions))
 
 
 def locate_conversion(

@@ -72,10 +72,9 @@ def load_any(
                 data = with_names
     if isinstance(data, Interactions):
         if min_actions == 2:
-            sequences = datasets.load(data)
-        else:
-            sequences, report = conversion.convert(data, min_actions=min_actions)
-            report.warn_of_skipped()
+            return data.name, datasets.load(data), data
+        sequences, report = conversion.convert(data, min_actions=min_actions)
+        report.warn_of_skipped()
         return data.name, replace(sequences, columns=conversion.describe_columns(data)), data
     frame = tables.load_frame(data, "`data`")
     columns |= {name: value for name, value in names.items() if value in tables.list_names(frame)}
