@@ -5,6 +5,7 @@ measured; the next trial depends only on that and on the seed, so a search that 
 """
 
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,14 @@ from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs.driver import open_experiment
 
 FACTORS: dict[str, tuple[float, ...]] = {
-    "hidden_dim": (0.5, 1, 2),
-    "max_length": (0.5, 1, 2),
-    "batch_size": (0.5, 1, 2),
-    "learning_rate": (0.3, 1, 3),
-    "l2": (0.1, 1, 10),
+    "hidden_dim": (0.5, 2),
+    "max_length": (0.5, 2),
+    "batch_size": (0.5, 2),
+    "learning_rate": (0.3, 3),
+    "l2": (0.1, 10),
 }
-"""Setting -> what multiplies its usual value, for the settings that the model has. With other batches, the number of
-steps changes so that as many examples are read."""
+"""Setting -> what multiplies its usual value, which is tried too, for the settings that the model has. With other
+batches, the number of steps changes so that as many examples are read."""
 
 DROPOUTS = (0.0, 0.1, 0.2, 0.3, 0.5)
 
@@ -39,21 +40,20 @@ PREPARED, TRIALS = "prepared", "trials.json"
 """Names in the folder of a search. TRIALS has the usual run, the data, the space, and of every trial: its `values`; its
 `curve`, the best NDCG@10 up to each measurement; and its `state`, as Optuna names it."""
 
+COMPLETE, PRUNED, FAIL = "COMPLETE", "PRUNED", "FAIL"
 BUSY = "another process is searching in this folder; wait for it, or name another `workdir`"
 
 
 def find_space(run: Run, named: Collection[str]) -> dict[str, list[Any]]:
     """Returns setting -> the values to try, which include the run's own. Settings in `named` keep their value."""
-    usual = {name: value for name, value in run.flatten().items() if name not in named}
-    space = {name: sorted({_multiply(usual[name], by) for by in FACTORS[name]}) for name in FACTORS if usual.get(name)}
-    if "dropout" in usual:
-        space["dropout"] = sorted({*DROPOUTS, usual["dropout"]})
+    usual = {name: value for name, value in run.flatten().items() if value and name in FACTORS and name not in named}
+    space = {name: sorted({value, *(_multiply(value, by) for by in FACTORS[name])}) for name, value in usual.items()}
+    if "dropout" in run.flatten().keys() - named:
+        space["dropout"] = sorted({*DROPOUTS, run.flatten()["dropout"]})
     return space
 
 
 def _multiply(value: float, factor: float) -> float:
-    if factor == 1:
-        return value
     return max(1, round(value * factor)) if isinstance(value, int) else float(f"{value * factor:.3g}")
 
 
@@ -83,7 +83,7 @@ def tune_settings(
         UserError: without Optuna, if the model has nothing to search, the first trial fails, or `folder` holds another
             search.
     """
-    optuna = _import_optuna()
+    _import_optuna()  # reports its absence before the first training
     usual = make_run()
     space = find_space(usual, named)
     if MODELS[usual.model].examples is None or not space:
@@ -103,8 +103,8 @@ def tune_settings(
             trial = _ask(space, trials, usual)
             known = next((one for one in trials if one["values"] == trial.params), None)
             if known is None:
-                run = make_run(**derive_settings(usual, named, trial.params), protocol=SELECT)
-                known = _train(run, sequences, folder, trial, must_succeed=not trials)
+                settings = {**derive_settings(usual, named, trial.params), "protocol": SELECT}
+                known = _train(partial(make_run, **settings), sequences, folder, trial, must_succeed=not trials)
             trials.append(known)
             files.write_json(folder / TRIALS, record)
             outcome = f"NDCG@10 {known['curve'][-1]:.4f}" if known["curve"] else "no measurement"
@@ -112,8 +112,7 @@ def tune_settings(
             progress.say(f"tuning: trial {len(trials)} of {num_trials}: {outcome}, {known['state'].lower()}: {values}")
         files.remove_folder(folder / PREPARED)
     progress.close()
-    completed = [trial for trial in trials if trial["state"] == optuna.trial.TrialState.COMPLETE.name]
-    best = max(completed, key=lambda trial: trial["curve"][-1])
+    best = max((trial for trial in trials if trial["state"] == COMPLETE), key=lambda trial: trial["curve"][-1])
     table = pd.DataFrame([{**trial["values"], NDCG: trial["curve"][-1:] or [None]} for trial in trials]).explode(NDCG)
     return derive_settings(usual, named, best["values"]), table.sort_values(
         NDCG, ascending=False, kind="stable", ignore_index=True
@@ -147,11 +146,10 @@ def _ask(space: dict[str, list[Any]], trials: list[dict[str, Any]], usual: Run) 
     )
     distributions = {name: optuna.distributions.CategoricalDistribution(values) for name, values in space.items()}
     for trial in trials:
-        state = optuna.trial.TrialState[trial["state"]]
         study.add_trial(
             optuna.trial.create_trial(
-                state=state,
-                value=trial["curve"][-1] if state == optuna.trial.TrialState.COMPLETE else None,
+                state=optuna.trial.TrialState[trial["state"]],
+                value=trial["curve"][-1] if trial["state"] == COMPLETE else None,
                 params={name: trial["values"][name] for name in space},
                 distributions=distributions,
                 intermediate_values=dict(enumerate(trial["curve"])),
@@ -163,35 +161,35 @@ def _ask(space: dict[str, list[Any]], trials: list[dict[str, Any]], usual: Run) 
     return study.ask(distributions)
 
 
-def _train(run: Run, sequences: Sequences, folder: Path, trial: Any, must_succeed: bool) -> dict[str, Any]:
+def _train(
+    make_run: Callable[[], Run], sequences: Sequences, folder: Path, trial: Any, must_succeed: bool
+) -> dict[str, Any]:
     """Trains or resumes a trial, deletes its folder, and returns its entry of TRIALS.
 
     A trial with settings that do not fit each other, or whose loss is not finite, fails; if it `must_succeed`, with a
     UserError.
     """
-    states, curve = _import_optuna().trial.TrialState, list[float]()
+    optuna, curve, state = _import_optuna(), list[float](), COMPLETE
 
     def watch(row: dict[str, float]) -> None:
         curve.append(max([row[NDCG], *curve[-1:]]))
         trial.report(curve[-1], len(curve) - 1)
         if trial.should_prune():
-            raise _EndedEarly
+            raise optuna.TrialPruned
 
     keras.backend.clear_session()
-    workdir, state = folder / run.digest, states.COMPLETE
+    workdir = None
     try:
-        open_experiment(
-            run, sequences, workdir=workdir, prepared_dir=folder / PREPARED, silent=True, watch=watch
-        ).train()
-    except _EndedEarly:
-        state = states.PRUNED
+        run = make_run()
+        workdir = folder / run.digest
+        folders = {"workdir": workdir, "prepared_dir": folder / PREPARED}
+        open_experiment(run, sequences, **folders, silent=True, watch=watch).train()
+    except optuna.TrialPruned:
+        state = PRUNED
     except UserError:
         if must_succeed:
             raise
-        state = states.FAIL
-    files.remove_folder(workdir)
-    return {"values": trial.params, "curve": curve, "state": state.name}
-
-
-class _EndedEarly(Exception):
-    """A trial is worse than the median of the others."""
+        state = FAIL
+    if workdir is not None:
+        files.remove_folder(workdir)
+    return {"values": trial.params, "curve": curve, "state": state}
