@@ -182,8 +182,8 @@ def _train(
     try:
         run = make_run()
         workdir = folder / run.digest
-        folders = {"workdir": workdir, "prepared_dir": folder / PREPARED}
-        open_experiment(run, sequences, **folders, silent=True, watch=watch).train()
+        options: dict[str, Any] = {"silent": True, "watch": watch}
+        open_experiment(run, sequences, workdir=workdir, prepared_dir=folder / PREPARED, **options).train()
     except optuna.TrialPruned:
         state = PRUNED
     except UserError:
