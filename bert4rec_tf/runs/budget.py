@@ -39,8 +39,9 @@ RESERVE = 0.15
 REPORTING = 1.5
 """Measuring the test items and exporting take about so many times one compiling and one first measurement."""
 
-SHORT_FINAL = 0.05
-"""The `final_share` where the preset's steps do not fit."""
+SHORT_FINAL, SHORT_SHARE = 0.05, 1 / 2
+"""The `final_share` where less than this share of the preset's steps fits. It costs 1 to 3 % of NDCG@10; half of the
+steps cost more (docs/quality.md)."""
 
 PLANNED = {
     "architecture": ("hidden_dim", "max_length"),
@@ -151,7 +152,7 @@ def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirect
     if workdir.config.exists():
         return _read_plan(run, budget.minutes, workdir)
     costs, transitions = _measure_costs(run, sequences, workdir, {}, silent)
-    if _count_steps(budget, costs) < run.training.steps and "final_share" not in budget.named:
+    if _count_steps(budget, costs) < SHORT_SHARE * run.training.steps and "final_share" not in budget.named:
         run = dataclasses.replace(run, training=dataclasses.replace(run.training, final_share=SHORT_FINAL))
         costs = dataclasses.replace(costs, later_share=SHORT_FINAL)
     steps = _count_steps(budget, costs)
