@@ -22,8 +22,8 @@ EPOCHS, EPOCHS_LONG, EPOCHS_SASREC, EPOCHS_SASREC_LONG = 15, 4, 15, 85
 """Passes at most: BERT4Rec's over few actions, and over long histories; SASRec's over short and over long ones.
 Training ends before when the validation items show no gain."""
 
-EPOCHS_LIKE_BEAUTY = 4
-"""BERT4Rec's passes over prefixes, trained as Beauty's. Twice as many gain 2 % at most (docs/quality.md)."""
+EPOCHS_LIKE_BEAUTY, EPOCHS_MANY = 8, 4
+"""BERT4Rec's passes over prefixes, trained as Beauty's; the same from MANY_ACTIONS on (docs/quality.md)."""
 
 MEASUREMENTS, PATIENCE = 8, 3
 """How often a training is measured on the validation items, and how often without a gain before it ends."""
@@ -90,7 +90,8 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     is_like_beauty = num_actions >= FEW_ACTIONS and not is_long
     like_beauty: dict[str, Any] = LIKE_BEAUTY if is_like_beauty else {}
     batch_size = like_beauty.get("batch_size", 32)
-    epochs = EPOCHS_LONG if is_long else EPOCHS_LIKE_BEAUTY if is_like_beauty else EPOCHS
+    epochs = (EPOCHS_MANY if num_actions >= MANY_ACTIONS else EPOCHS_LIKE_BEAUTY) if is_like_beauty else EPOCHS
+    epochs = EPOCHS_LONG if is_long else epochs
     prefixes = max(num_actions - 3 * num_users, num_users)  # a user with two actions is trained on both
     examples = num_users * 11 if is_long else prefixes
     windows = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
