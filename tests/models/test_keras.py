@@ -209,17 +209,17 @@ def test_callbacks_and_next_items_work_in_fit(tmp_path):
     validation = b4r.datasets.next_item_batches(SEQUENCES)
     best = tmp_path / "best.keras"
     callbacks = [
-        keras.callbacks.EarlyStopping("val_ndcg@10", mode="max", patience=0, restore_best_weights=True),
+        keras.callbacks.EarlyStopping("val_ndcg@10", 1.0, mode="max", restore_best_weights=True),  # after two epochs
         keras.callbacks.ModelCheckpoint(best, "val_ndcg@10", mode="max", save_best_only=True),
         keras.callbacks.TensorBoard(tmp_path / "logs"),
     ]
-    history = model.fit(training, epochs=30, validation_data=validation, callbacks=callbacks, verbose=0).history
-    assert set(history) == {"loss", "val_ndcg@10", "val_hr@10"} and len(history["loss"]) < 30
+    history = model.fit(training, epochs=5, validation_data=validation, callbacks=callbacks, verbose=0).history
+    assert set(history) == {"loss", "val_ndcg@10", "val_hr@10"} and len(history["loss"]) == 2
     assert list((tmp_path / "logs").rglob("events*"))
     measured = model.evaluate(validation, verbose=0, return_dict=True)
-    assert measured["ndcg@10"] == pytest.approx(max(history["val_ndcg@10"]))
-    again = keras.saving.load_model(best)
-    assert again.evaluate(validation, verbose=0, return_dict=True) == measured
+    assert measured["ndcg@10"] == pytest.approx(history["val_ndcg@10"][0])
+    again = keras.saving.load_model(best).evaluate(validation, verbose=0, return_dict=True)
+    assert again["ndcg@10"] == pytest.approx(max(history["val_ndcg@10"]))
 
 
 def test_evaluate_gives_the_loss_without_dropout():
