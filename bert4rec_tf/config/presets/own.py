@@ -17,13 +17,10 @@ LONG_HISTORIES = 50
 
 FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
 FEW_USERS = 3_000
-FEWEST_STEPS, FEWEST_SASREC_STEPS, MOST_STEPS = 1_000, 2_500, 20_000
-EPOCHS, EPOCHS_LONG, EPOCHS_SASREC, EPOCHS_SASREC_LONG = 15, 4, 15, 85
-"""Passes at most: BERT4Rec's over few actions, and over long histories; SASRec's over short and over long ones.
-Training ends before when the validation items show no gain."""
-
-EPOCHS_LIKE_BEAUTY, EPOCHS_MANY = 8, 4
-"""BERT4Rec's passes over prefixes, trained as Beauty's; the same from MANY_ACTIONS on (docs/quality.md)."""
+FEWEST_STEPS, FEWEST_SASREC_STEPS, MOST_STEPS = 1_000, 2_500, 10_000
+EPOCHS, EPOCHS_LONG, EPOCHS_LIKE_BEAUTY, EPOCHS_MANY = 15, 85, 8, 4
+"""Passes at most: usually; SASRec's over long histories; BERT4Rec's over prefixes, trained as Beauty's; the same
+from MANY_ACTIONS on. Training ends before when the validation items show no gain."""
 
 MEASUREMENTS, PATIENCE = 8, 3
 """How often a training is measured on the validation items, and how often without a gain before it ends."""
@@ -67,7 +64,7 @@ def sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """
     is_long = num_actions / num_users >= LONG_HISTORIES
     batch_size = 32 if num_users < FEW_USERS else 128
-    steps = (EPOCHS_SASREC_LONG if is_long else EPOCHS_SASREC) * num_users / batch_size
+    steps = (EPOCHS_LONG if is_long else EPOCHS) * num_users / batch_size
     return {
         **SOFTMAX_SASREC,
         **_sizes(
@@ -91,7 +88,6 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     like_beauty: dict[str, Any] = LIKE_BEAUTY if is_like_beauty else {}
     batch_size = like_beauty.get("batch_size", 32)
     epochs = (EPOCHS_MANY if num_actions >= MANY_ACTIONS else EPOCHS_LIKE_BEAUTY) if is_like_beauty else EPOCHS
-    epochs = EPOCHS_LONG if is_long else epochs
     prefixes = max(num_actions - 3 * num_users, num_users)  # a user with two actions is trained on both
     examples = num_users * 11 if is_long else prefixes
     windows = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
