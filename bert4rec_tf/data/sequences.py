@@ -157,7 +157,7 @@ class Sequences:
     def num_actions(self) -> int:
         return len(self.items)
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
         """Actions per user, int64 [users]."""
         return np.diff(self.splits)
@@ -188,7 +188,7 @@ class Sequences:
 
     def select_users(self, users: np.ndarray) -> "Sequences":
         """Returns the histories of `users`, int64 [k], in this order, without features. The vocabulary is the same."""
-        lengths = self.splits[users + 1] - self.splits[users]  # `self.lengths` would compute those of all users
+        lengths = self.lengths[users]
         splits = np.concatenate([[0], np.cumsum(lengths)])
         items = self.items[np.repeat(self.splits[users], lengths) + number_within_groups(lengths)]
         num_later = None if self.num_later is None else self.num_later[users]
@@ -196,7 +196,12 @@ class Sequences:
 
     def have_items(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Returns whether each user has an item, bool [k]. `users`: int64 [k]. `items`: int32 [k], one for each."""
-        return np.array([item in self[user] for user, item in zip(users.tolist(), items.tolist())], bool)
+        has_item = np.zeros(len(users), bool)
+        for begin in range(0, len(users), USERS_OF_A_BLOCK):
+            histories = self.select_users(users[begin : begin + USERS_OF_A_BLOCK])
+            rows = begin + np.repeat(np.arange(histories.num_users), histories.lengths)
+            has_item[rows[histories.items == items[rows]]] = True
+        return has_item
 
     def count_items(self) -> np.ndarray:
         """Returns how often each item occurs in these sequences, int64 [n + 1]; entry 0 is 0."""
@@ -204,9 +209,9 @@ class Sequences:
 
     def drop_last(self, num_dropped: np.ndarray) -> "Sequences":
         """Returns each user's items but the last `drop[u]`, without features and `num_later`. The vocabulary stays."""
-        lengths = self.lengths - num_dropped
-        is_kept = number_within_groups(self.lengths) < np.repeat(lengths, self.lengths)
-        splits = np.concatenate([[0], np.cumsum(lengths)])
+        is_kept = np.ones(self.num_actions, bool)
+        is_kept[np.repeat(self.splits[1:] - num_dropped, num_dropped) + number_within_groups(num_dropped)] = False
+        splits = np.concatenate([[0], np.cumsum(self.lengths - num_dropped)])
         return Sequences(self.items[is_kept], splits, self.users, self.vocabulary, self.num_left_out)
 
     def take_last(self, users: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:

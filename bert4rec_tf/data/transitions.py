@@ -11,10 +11,17 @@ import numpy as np
 from scipy import sparse
 
 from bert4rec_tf.config.transition_settings import CompleteSettings
-from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.data.sequences import Sequences, number_within_groups
 
 BLOCK_ACTIONS = 1 << 20
 """To limit memory, first items are counted in blocks of about this many actions, or of one item."""
+
+DENSE_SHARE, DENSE_CELLS = 16, 1 << 20
+"""With at most DENSE_SHARE pairs of items per action, pairs are counted in tables of about DENSE_CELLS, which the cache
+holds."""
+
+LARGEST_BITS = (1 << 31) - 1
+"""The bits of positive float32 values are integers up to this one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +91,10 @@ def count_transitions(
 def _index_pairs(
     first_item: int, forward: list[sparse.csr_matrix], backward: list[sparse.csr_matrix]
 ) -> TransitionCounts:
-    pairs = sum(forward[1:] + backward, forward[0]).tocsr()
+    sums = forward + backward
+    while len(sums) > 1:  # in pairs, because a sum takes as long as its result is large
+        sums = [sum(sums[at + 1 : at + 2], sums[at]) for at in range(0, len(sums), 2)]
+    pairs = sums[0].tocsr()
     pairs.sort_indices()
     pairs.data = np.arange(1.0, pairs.nnz + 1)  # from 1, because a product drops zeros
 
@@ -96,6 +106,48 @@ def _index_pairs(
     return TransitionCounts(
         first_item, pairs, [locate_pairs(counts) for counts in forward], [locate_pairs(counts) for counts in backward]
     )
+
+
+def count_weighted(
+    sequences: Sequences, distance_weights: np.ndarray, backward: float
+) -> Iterator[tuple[int, sparse.csr_matrix]]:
+    """Yields the first item of each block, and what `TransitionCounts.combine` returns for it, to the bit.
+
+    If items are few for the number of actions, each distance is counted in a dense table of the block's pairs.
+    """
+    size = sequences.num_items + 1
+    if size**2 > DENSE_SHARE * sequences.num_actions:
+        for block in count_transitions(sequences, len(distance_weights)):
+            yield block.first_item, block.combine(distance_weights, backward)
+        return
+    items, counts = sequences.items, sequences.count_items()
+    places_in_history = number_within_groups(sequences.lengths).astype(np.int32)
+    num_after = np.repeat(sequences.lengths.astype(np.int32), sequences.lengths) - 1 - places_in_history
+    by_item = np.argsort(items, kind="stable")
+    bounds = np.concatenate([[0], np.cumsum(counts)])
+    height = max(DENSE_CELLS // size, 1)
+    for first in range(0, size, height):
+        rows = min(height, size - first)
+        places = by_item[bounds[first] : bounds[first + rows]]
+        begins = (items[places] - first) * size
+        sums = np.zeros(rows * size)
+
+        def count(
+            step: int,
+            limits: np.ndarray,
+            places: np.ndarray = places,
+            begins: np.ndarray = begins,
+            cells: int = sums.size,
+        ) -> np.ndarray:
+            is_inside = limits >= abs(step)
+            return np.bincount(begins[is_inside] + items[places[is_inside] + step], minlength=cells)
+
+        limits_after, limits_before = num_after[places], places_in_history[places]
+        for distance, weight in enumerate(distance_weights, 1):
+            sums += count(distance, limits_after) * weight
+            if backward:
+                sums += count(-distance, limits_before) * weight * backward
+        yield first, sparse.csr_matrix(sums.reshape(rows, size))
 
 
 def weigh_distances(window: int, power: float, decay: float) -> np.ndarray:
@@ -142,9 +194,20 @@ def select_strongest_pairs(evidence: sparse.csr_matrix, most: int) -> tuple[np.n
 
     Of equal values, the smaller columns come first. Zeros are left out.
     """
-    rows = np.repeat(np.arange(evidence.shape[0]), np.diff(evidence.indptr))
-    order = np.lexsort((evidence.indices, -evidence.data, rows))
-    places = np.arange(len(order)) - np.repeat(evidence.indptr[:-1], np.diff(evidence.indptr))
-    is_kept = (places < most) & (evidence.data[order] > 0)
-    order = order[is_kept]
-    return rows[order], evidence.indices[order], evidence.data[order]
+    # One number has the row, the bits of the value (31, in the values' order) and the column, so one sort is enough.
+    column_bits = int(evidence.shape[1]).bit_length()
+    height = 1 << (32 - column_bits)
+    parts = []
+    for begin in range(0, evidence.shape[0], height):
+        part = evidence[begin : begin + height]
+        rows = np.repeat(np.arange(part.shape[0]), np.diff(part.indptr))
+        is_kept = part.data > 0
+        keys = (rows << 31) + (LARGEST_BITS - part.data.view(np.int32))
+        keys = np.sort((keys[is_kept] << column_bits) + part.indices[is_kept])
+        rows = keys >> (column_bits + 31)
+        is_kept = number_within_groups(np.bincount(rows)) < most
+        keys, rows = keys[is_kept], rows[is_kept]
+        values = (LARGEST_BITS - (keys >> column_bits & LARGEST_BITS)).astype(np.int32).view(np.float32)
+        parts.append((begin + rows, (keys & ((1 << column_bits) - 1)).astype(evidence.indices.dtype), values))
+    rows, columns, values = (np.concatenate(part) for part in zip(*parts))
+    return rows, columns, values

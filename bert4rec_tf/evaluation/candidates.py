@@ -118,21 +118,23 @@ def _draw_block(
     Users who still lack negatives after ROUNDS rounds get them at once, from the same distribution: each free item has
     an exponential arrival time with its weight as the rate, and the first arrivals are taken.
     """
-    num_negatives = negatives.shape[1]
-    num_required = np.minimum(num_negatives, (~is_taken).sum(axis=1))
+    num_negatives, width = negatives.shape[1], is_taken.shape[1]
+    num_required = np.minimum(num_negatives, [width - np.count_nonzero(row) for row in is_taken])  # not by `axis`: slow
+    taken_cells = is_taken.reshape(-1)
     filled = np.zeros(len(negatives), np.int64)
     unfinished = np.flatnonzero(filled < num_required)
     for _ in range(ROUNDS):
         if not len(unfinished):
             return
         items = draw(rng, (len(unfinished), num_negatives + num_negatives // 4 + 1))
-        fresh = ~is_taken[unfinished[:, None], items] & _mark_first(items)
+        cells = unfinished[:, None] * width + items
+        fresh = ~taken_cells[cells] & _mark_first(items)
         places = filled[unfinished, None] + np.cumsum(fresh, axis=1) - 1
-        row, column = np.nonzero(fresh & (places < num_required[unfinished, None]))
-        row_users, new_items = unfinished[row], items[row, column]
-        negatives[row_users, places[row, column]] = new_items
-        is_taken[row_users, new_items] = True
-        filled += np.bincount(row_users, minlength=len(filled))
+        is_new = fresh & (places < num_required[unfinished, None])
+        num_new = np.count_nonzero(is_new, axis=1)
+        negatives[np.repeat(unfinished, num_new), places[is_new]] = items[is_new]
+        taken_cells[cells[is_new]] = True
+        filled[unfinished] += num_new
         unfinished = unfinished[filled[unfinished] < num_required[unfinished]]
     for user in unfinished:
         items = np.flatnonzero(~is_taken[user, 1:])

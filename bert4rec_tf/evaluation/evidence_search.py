@@ -81,6 +81,9 @@ class _Search:
         self._seen = _mark_seen(self._histories, self._users, self._targets)
         self._measured: dict[CompleteSettings, float] = {}
         self._combined: tuple[Any, sparse.csr_matrix] | None = None
+        is_dense = self._counts.pairs.nnz > DENSE_EVIDENCE * self._num_items**2
+        self._table = np.empty([self._num_items + 1] * 2, np.float32) if is_dense else None
+        self._evidence: tuple[Any, np.ndarray | sparse.csr_matrix] | None = None
         self._sums: tuple[Any, list[np.ndarray | sparse.csr_matrix]] | None = None
 
     def measure(self, values: dict[str, Any]) -> _Measured:
@@ -132,29 +135,35 @@ class _Search:
     def _sum_evidence(self, settings: CompleteSettings) -> list[np.ndarray | sparse.csr_matrix]:
         """Returns the evidence of the users' histories for unseen items, blocks of users [b, n + 1]."""
         if self._sums is None or self._sums[0] != settings:
-            counts = self._combine(settings)
-            evidence = transitions.weigh_evidence(counts, settings.smoothing * self._share, self._num_items)
+            table = self._weigh(settings)
             weights = weigh_histories(self._histories, self._users, settings)
-            is_dense = evidence.nnz > DENSE_EVIDENCE * self._num_items**2
-            table = evidence.toarray() if is_dense else evidence
+            is_dense = self._table is not None
             if is_dense and weights.nnz > DENSE_WEIGHTS * weights.shape[0] * self._num_items:
                 weights = weights.toarray()
 
             def sum_block(rows: slice) -> np.ndarray | sparse.csr_matrix:
                 if is_dense:
-                    return weights[rows] @ table + self._seen[rows].toarray()
+                    sums, seen = weights[rows] @ table, self._seen[rows].tocoo()
+                    sums[seen.row, seen.col] += seen.data
+                    return sums
                 return (weights[rows] @ table + self._seen[rows]).tocsr()
 
             blocks = range(0, len(self._users), BLOCK_USERS)
             self._sums = settings, [sum_block(slice(begin, begin + BLOCK_USERS)) for begin in blocks]
         return self._sums[1]
 
-    def _combine(self, settings: CompleteSettings) -> sparse.csr_matrix:
+    def _weigh(self, settings: CompleteSettings) -> np.ndarray | sparse.csr_matrix:
+        """Returns the evidence of all pairs, float32 [n + 1, n + 1]."""
         weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
         key = (weights.tobytes(), settings.backward)
         if self._combined is None or self._combined[0] != key:
             self._combined = key, self._counts.combine(weights, settings.backward)
-        return self._combined[1]
+        if self._evidence is None or self._evidence[0] != (key, settings.smoothing):
+            smoothing = settings.smoothing * self._share
+            evidence = transitions.weigh_evidence(self._combined[1], smoothing, self._num_items)
+            dense = None if self._table is None else evidence.toarray(out=self._table)
+            self._evidence = (key, settings.smoothing), evidence if dense is None else dense
+        return self._evidence[1]
 
 
 def rank_sparse(sums: sparse.csr_matrix, added: np.ndarray, targets: np.ndarray) -> np.ndarray:

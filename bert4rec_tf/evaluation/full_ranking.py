@@ -4,22 +4,28 @@ Every score comes from the product of a block, even those of targets, negatives 
 vectors in another shape may round differently, and then equal items would not tie.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from scipy import sparse
 
 from bert4rec_tf.data.sequences import PAD
 from bert4rec_tf.evaluation.metrics import LIST_LENGTH
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.nn.evidence import TransitionEvidence
 
 BLOCK = 2048
 """Items of a block. With 1,024 users its scores take 8 MB, and stay in a large cache until they are counted."""
 
 GROUP = 16
 """The best items are searched for in groups of so many columns."""
+
+DENSE_ITEMS = 11_000
+"""Of so many items, all pairs may be in a dense table: of half a gigabyte at most."""
 
 LOWEST = -np.inf
 
@@ -38,11 +44,7 @@ class ProductScores:
         self.num_blocks = -(-(num_items + 1) // BLOCK)
         self._vectors = vectors
         self._table = tf.convert_to_tensor(table)
-        columns = self.num_blocks * BLOCK
-        items = np.arange(columns)
-        is_item = (items > 0) & (items <= num_items)
-        padded = [np.resize(np.asarray(bias), columns) for bias in biases] or [np.zeros(columns, np.float32)]
-        self._biases = [tf.constant(np.where(is_item, padded[0], LOWEST), tf.float32), *map(tf.constant, padded[1:])]
+        self._biases = _pad_biases(biases, self.num_blocks * BLOCK, num_items)
 
     def prepare(self, batch: Batch) -> Tensor:
         """Returns what the blocks of a batch are computed from: the users' vectors."""
@@ -67,6 +69,61 @@ class ProductScores:
         for bias in self._biases:
             scores += part(bias)
         return scores
+
+
+def _pad_biases(biases: list[Tensor], columns: int, num_items: int) -> list[Tensor]:
+    """Returns at least one bias, each float32 [columns]. The first is LOWEST where there is no item."""
+    items = np.arange(columns)
+    is_item = (items > 0) & (items <= num_items)
+    padded = [np.resize(np.asarray(bias), columns) for bias in biases] or [np.zeros(columns, np.float32)]
+    return [tf.constant(np.where(is_item, padded[0], LOWEST), tf.float32), *map(tf.constant, padded[1:])]
+
+
+class EvidenceScores(ProductScores):
+    """Scores by the evidence of histories, to the bit those of `TransitionEvidence.score`.
+
+    The table of all pairs is dense here. SciPy adds its rows, in the order of the history.
+
+    Args:
+        vectors: batch -> what `TransitionEvidence.encode` returns.
+        evidence: that of at most DENSE_ITEMS items.
+        biases: as for `ProductScores`; they are added to the score.
+    """
+
+    def __init__(self, vectors: Callable[[Batch], Tensor], evidence: TransitionEvidence, biases: list[Tensor]) -> None:
+        num_items = evidence.num_items
+        self.num_blocks = -(-(num_items + 1) // BLOCK)
+        self._vectors = vectors
+        self._gain, popularity = np.asarray(evidence.mix)
+        biases = [popularity * np.asarray(evidence.log_shares), *biases]
+        self._biases = _pad_biases(biases, self.num_blocks * BLOCK, num_items)
+        parts = (evidence.splits, evidence.neighbors, evidence.strengths)
+        splits, neighbors, strengths = (np.asarray(part) for part in parts)
+        self._blocks = np.zeros([self.num_blocks, num_items + 1, BLOCK], np.float32)
+        for item, (begin, end) in enumerate(itertools.pairwise(splits.tolist())):
+            blocks, columns = np.divmod(neighbors[begin:end], BLOCK)
+            self._blocks[blocks, item, columns] = strengths[begin:end]
+
+    def score_block(self, vectors: Tensor, number: Tensor) -> Tensor:
+        sums = tf.ensure_shape(tf.numpy_function(self._sum_block, [vectors, number], tf.float32), [None, BLOCK])
+        begin = number * BLOCK
+        return self._add_biases(self._gain * sums, lambda bias: bias[begin : begin + BLOCK])
+
+    def score_targets(self, vectors: Tensor, targets: Tensor) -> Tensor:
+        sums = tf.ensure_shape(tf.numpy_function(self._sum_targets, [vectors, targets], tf.float32), [None])
+        return self._add_biases(self._gain * sums, lambda bias: tf.gather(bias, targets))
+
+    def _sum_block(self, vectors: np.ndarray, number: int) -> np.ndarray:
+        items, weights = np.split(vectors, 2, axis=1)
+        is_item = items != PAD
+        ends = np.r_[0, np.cumsum(np.count_nonzero(is_item, axis=1))]
+        terms = weights[is_item], items[is_item].astype(np.int32), ends
+        return sparse.csr_matrix(terms, (len(items), self._blocks.shape[1])) @ self._blocks[number]
+
+    def _sum_targets(self, vectors: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        items, weights = np.split(vectors.T, 2)
+        blocks, columns = np.divmod(targets, BLOCK)
+        return sum(weights * self._blocks[blocks, items.astype(np.int32), columns])
 
 
 class DenseScores:
@@ -242,3 +299,32 @@ class FullRanking:
         )
         scores = tf.scatter_nd(places.in_table[:, None], values.concat(), tf.reduce_prod(shape)[None])
         return state.at_least_target, state.has_nan, *state.list_best(), tf.reshape(scores, shape)
+
+
+class SharedRanking:
+    """Ranks targets like `FullRanking` if an item has the same score for every user.
+
+    `scores`: float32 [n + 1], entry 0 unused.
+    """
+
+    def __init__(self, scores: np.ndarray) -> None:
+        self._scores = scores
+        self._ascending = np.sort(scores[1:])
+        self._best = np.argsort(-scores[1:], kind="stable").astype(np.int32) + 1
+        self._places = np.empty_like(self._best, shape=len(scores))
+        self._places[self._best] = np.arange(len(self._best))
+
+    def rank(
+        self, batch: Batch, candidates: np.ndarray, num_seen: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool]:
+        """Does what `FullRanking.rank` does."""
+        scores = np.where(candidates == PAD, 0, self._scores[candidates])
+        total = len(self._ascending) - np.searchsorted(self._ascending, scores[:, 0])
+        seen = candidates[:, candidates.shape[1] - num_seen :]
+        width = min(num_seen + LIST_LENGTH, len(self._best))
+        rows, columns = np.nonzero((seen != PAD) & (self._places[seen] < width))
+        is_seen = np.zeros([len(seen), width], bool)
+        is_seen[rows, self._places[seen[rows, columns]]] = True
+        places = np.argsort(is_seen, axis=1, kind="stable")[:, :LIST_LENGTH]
+        best = np.where(np.take_along_axis(is_seen, places, axis=1), PAD, self._best[places])
+        return total.astype(np.int32), scores, best, self._scores[best], False

@@ -6,16 +6,19 @@ RecSys 2021). With alpha, a trained model can be compared with and without that.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.popularity_option import check_correction
-from bert4rec_tf.evaluation.full_ranking import ProductScores
+from bert4rec_tf.evaluation.full_ranking import DENSE_ITEMS, EvidenceScores, ProductScores, SharedRanking
 from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask, rank_targets
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import Recommender
+from bert4rec_tf.models.item_transitions import ItemTransitions
+from bert4rec_tf.models.pop import Pop
 
 Score = Callable[[Batch, Tensor | None], Tensor]
 """(batch, candidates) -> scores, like `Recommender.score`."""
@@ -51,13 +54,17 @@ def make_ranker(model: Recommender, correction: tuple[np.ndarray, float] | None 
     `correction`: `log_counts` and `alpha` of `correct_scores`.
     """
     score = model.score if correction is None else correct_scores(model.score, *correction)
-    products = model.score_products()
-    if products is None:
-        return Ranker(score, model.max_history)
-    table, bias = products
-    added = None if correction is None else -compute_penalties(*correction)
-    biases = [one for one in (bias, added) if one is not None]
-    return Ranker(score, model.max_history, products=ProductScores(model.user_vectors, table, biases, model.num_items))
+    biases = [] if correction is None else [-compute_penalties(*correction)]
+    blocks: Any = None
+    if isinstance(model, Pop):
+        blocks = SharedRanking(sum(biases, np.asarray(model.counts)))
+    elif isinstance(model, ItemTransitions) and model.num_items <= DENSE_ITEMS:
+        blocks = EvidenceScores(model.user_vectors, model.evidence, biases)
+    elif (products := model.score_products()) is not None:
+        table, bias = products
+        biases = biases if bias is None else [bias, *biases]
+        blocks = ProductScores(model.user_vectors, table, biases, model.num_items)
+    return Ranker(score, model.max_history, products=blocks)
 
 
 def measure_alphas(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) -> dict[float, float]:

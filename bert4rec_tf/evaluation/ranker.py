@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, pad_rows
-from bert4rec_tf.evaluation.full_ranking import DenseScores, FullRanking, ProductScores
+from bert4rec_tf.evaluation.full_ranking import DenseScores, FullRanking, ProductScores, SharedRanking
 from bert4rec_tf.evaluation.metrics import ANY, FULL, LIST_LENGTH, NEW, compute_list_metrics, compute_metrics
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
@@ -95,10 +95,12 @@ class RankingTask:
             return np.full(len(self.users), self.histories.num_items - 1)
         if protocol != FULL:
             return np.count_nonzero(self.negatives[protocol], axis=1)
-        seen = [
-            np.count_nonzero(self.list_seen(rows), axis=1) for rows in np.array_split(np.arange(len(self.users)), 64)
-        ]
-        return self.histories.num_items - 1 - np.concatenate(seen)
+        return self.histories.num_items - 1 - self._num_seen
+
+    @cached_property
+    def _num_seen(self) -> np.ndarray:
+        parts = np.array_split(np.arange(len(self.users)), 64)
+        return np.concatenate([np.count_nonzero(self.list_seen(rows), axis=1) for rows in parts])
 
     def list_candidates(self, rows: np.ndarray | slice) -> np.ndarray:
         """Returns the target (column 0) and the negatives of every protocol, int32 [rows, 1 + c]; 0 for none."""
@@ -169,8 +171,8 @@ class Ranker:
         score: (batch, candidates) -> scores, like `Recommender.score`.
         max_history: how many of the last items the model reads; None for all.
         batch_size: users per batch; fewer if all items must be scored at once and are many.
-        products: if scores are products, what computes them for all items, block by block; `score` is then only
-            called for candidates.
+        products: if scores are products, or the same for all users, what computes them for all items; `score` is then
+            only called for candidates.
     """
 
     def __init__(
@@ -178,7 +180,7 @@ class Ranker:
         score: Callable[[Batch, Tensor | None], Tensor],
         max_history: int | None = None,
         batch_size: int = BATCH_SIZE,
-        products: ProductScores | None = None,
+        products: ProductScores | SharedRanking | None = None,
     ) -> None:
         self.max_history = max_history
         self.batch_size = batch_size
@@ -186,7 +188,10 @@ class Ranker:
         batch = {"users": singles, "items": rows, "lengths": singles}
         self._score = tf_function(score, input_signature=[batch, rows])
         self._scores_all_at_once = products is None
-        self._full_ranking = FullRanking(products or DenseScores(score), batch)
+        if isinstance(products, SharedRanking):
+            self._full_ranking: FullRanking | SharedRanking = products
+        else:
+            self._full_ranking = FullRanking(products or DenseScores(score), batch)
         self._pick_best = tf_function(_pick_best, reduce_retracing=True)
 
     def rank(

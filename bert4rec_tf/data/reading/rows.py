@@ -33,7 +33,7 @@ _KINDS = ("", NO_USER, NO_ITEM, MANY_LINES, NO_UTF8, NO_INTEGER, NO_TIME)
 BadRow = tuple[int, str, str]
 """The number of a bad row, what is wrong with it, and its text."""
 
-Record = tuple[int, str, list[Any] | str]
+Record = tuple[int, str, tuple[Any, ...] | str]
 """A row read by itself: its number, its text, and its user, item and time, or what is wrong with it."""
 
 MANY_BAD = 0.5
