@@ -17,8 +17,8 @@ from bert4rec_tf.data.examples import in_memory, preparation
 from bert4rec_tf.data.examples.cloze import Numbering, cut_windows, mask_rows
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation import candidates, popularity_penalty
-from bert4rec_tf.evaluation.metrics import POPULAR, UNIFORM
-from bert4rec_tf.evaluation.ranker import RankingTask
+from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, POPULAR, UNIFORM
+from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation.types import Batch
 from bert4rec_tf.models import MODELS, BERT4Rec, Recommender
 from bert4rec_tf.training import steps
@@ -289,6 +289,22 @@ def _rank_among_many(many: shapes.Shape, num_users: int) -> tuple[float, float]:
     return timing.median, 2 * len(users) * many.items * WIDTH / timing.median / measuring.matrix_rate()
 
 
+def evaluating_counts(users: int = 10_000, items: int = 10_000, actions: int = 20) -> Iterator[Row]:
+    """Ranking with the counting baselines, beside their scores of all items at once, in users per processor second."""
+    sequences = shapes.generate(users, items, actions, actions)
+    split = LeaveOneOut(sequences)
+    drawn = candidates.draw_popular(sequences, split.users, 100, 0)
+    task = RankingTask.from_split(split, "test", {POPULAR: drawn, UNIFORM: drawn}, all_items=True)
+    notes = {"matrix rate GFLOP/s": measuring.matrix_rate() / 1e9}
+    for name in COUNT_BASELINES:
+        model = MODELS[name](sequences.num_items)
+        model.adapt(split.training(with_validation=True))
+        rankers = {"ours": popularity_penalty.make_ranker(model), "theirs": Ranker(model.score, model.max_history)}
+        calls = {key: partial(ranker.rank, task) for key, ranker in rankers.items()}
+        ours, theirs = (users / timing.processor for timing in measuring.alternate(calls, rounds=3).values())
+        yield Row(f"evaluation, {name}, {items:,} items", "users/s", ours, theirs, notes)
+
+
 @measure_each_shape
 def drawing(name: str) -> Iterator[Row]:
     """Drawing 100 popular negatives for every user, users per second."""
@@ -330,5 +346,6 @@ LINES: dict[str, Callable[[], Iterable[Row]]] = {
     "models": other_models,
     "evaluation": evaluating,
     "evaluation_large": evaluating_large,
+    "evaluation_counts": evaluating_counts,
     "candidates": drawing,
 }

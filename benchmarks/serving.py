@@ -13,11 +13,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import aiohttp
 import numpy as np
+import tensorflow as tf
 
 from benchmarks import measuring
 from bert4rec_tf.data.sequences import Vocabulary
@@ -96,6 +97,12 @@ class Plain:
         self._names = vocabulary.items.tolist()
         self._numbers = {name: number for number, name in enumerate(self._names, 1)}
 
+    def make_product(self, rows: int) -> Callable[[], tf.Tensor]:
+        """Returns a call of TensorFlow that scores all items for `rows` vectors, and finds the best K."""
+        vectors, (table, _) = tf.random.stateless_normal([rows, WIDTH], [1, 2]), self._model.score_products()
+        find_best = tf.function(lambda: tf.math.top_k(tf.matmul(vectors, table, transpose_b=True), K)[1])
+        return lambda: find_best().numpy()
+
     def recommend(self, history: History) -> tuple[History, np.ndarray]:
         """Returns the best K items and their log-probabilities."""
         numbers = [self._numbers[item] for item in history if item in self._numbers][-LENGTH + 1 :]
@@ -111,12 +118,15 @@ def measure_in_process(served: LoadedModel, plain: Plain, histories: Sequence[Hi
     """Returns the latency for one user, ours and the plain code's in turns, and our users per second in batches."""
     ours, theirs = itertools.cycle(histories), itertools.cycle(histories)
     calls = {"ours": lambda: ask(served, [next(ours)]), "plain": lambda: plain.recommend(next(theirs))}
-    alone = measuring.alternate(calls, REQUESTS["in process"], warm_up=10)
+    alone = measuring.alternate({**calls, "product": plain.make_product(1)}, REQUESTS["in process"], warm_up=10)
     batch = list(itertools.islice(itertools.cycle(histories), BATCH_SIZE))
-    timings = measuring.alternate({"batch": lambda: ask(served, batch)}, rounds=9)
+    calls = {"batch": lambda: ask(served, batch), "product": plain.make_product(BATCH_SIZE)}
+    timings = measuring.alternate(calls, rounds=9)
     return {
         **prefix_names("in process", percentiles(alone["ours"].wall)),
         **prefix_names("plain", percentiles(alone["plain"].wall)),
+        **prefix_names("product and top_k alone", percentiles(alone["product"].wall)),
+        f"product and top_k alone, users/s in batches of {BATCH_SIZE}": BATCH_SIZE / timings["product"].median,
         f"users/s in batches of {BATCH_SIZE}": BATCH_SIZE / timings["batch"].median,
         "plain, users/s": 1 / float(np.mean(alone["plain"].wall)),
     }

@@ -123,7 +123,8 @@ class EvidenceScores(ProductScores):
     def _sum_targets(self, vectors: np.ndarray, targets: np.ndarray) -> np.ndarray:
         items, weights = np.split(vectors.T, 2)
         blocks, columns = np.divmod(targets, BLOCK)
-        return sum(weights * self._blocks[blocks, items.astype(np.int32), columns])
+        terms = weights * self._blocks[blocks, items.astype(np.int32), columns]
+        return sum(terms, np.zeros(len(targets), np.float32))  # in the order of the history
 
 
 class DenseScores:

@@ -62,17 +62,16 @@ class ItemRows:
             block = rows[begin:end]
             if is_cosine:
                 block = tf.math.l2_normalize(block, axis=1)
-            block_scores = tf.matmul(vectors, block, transpose_b=True)
-            if bias is not None and not is_cosine:
-                block_scores += tf.convert_to_tensor(bias)[begin:end]
-            block_scores = tf.where(tf.range(begin, end) == PAD, HIDDEN, block_scores)
+            added = 0.0 if bias is None or is_cosine else tf.convert_to_tensor(bias)[begin:end]
+            added = tf.where(tf.range(begin, end) == PAD, HIDDEN, added)
+            block_scores = tf.matmul(vectors, block, transpose_b=True) + added
             if is_logits:
                 of_block = tf.reduce_logsumexp(block_scores, axis=1, keepdims=True)
                 total = tf.reduce_logsumexp(tf.concat([total, of_block], axis=1), axis=1, keepdims=True)
             block_scores = block_scores if adjust is None else adjust(block_scores, begin, end)
             is_here = (hidden >= begin) & (hidden < end) & (hidden != PAD)
             block_scores = top_items.hide_items(block_scores, tf.where(is_here, hidden - begin + 1, PAD))
-            block_scores, columns = tf.math.top_k(block_scores, tf.minimum(k, end - begin))
+            block_scores, columns = top_items.find_largest(block_scores, tf.minimum(k, end - begin))
             scores, places = tf.math.top_k(tf.concat([scores, block_scores], axis=1), k)
             items = tf.gather(tf.concat([items, begin + columns], axis=1), places, batch_dims=1)
             return end, items, scores, total

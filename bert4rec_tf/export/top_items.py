@@ -10,6 +10,9 @@ from bert4rec_tf.foundation.types import Tensor
 HIDDEN = -float("inf")
 """The score of items that must not be returned."""
 
+GROUP = 32
+"""The largest scores are searched for in groups of so many columns."""
+
 BLOCK_ELEMENTS = 1 << 26
 """Rows are processed in blocks whose tables have at most this many elements."""
 
@@ -48,11 +51,31 @@ def select_top(scores: Tensor, items: Tensor | None, k: Tensor) -> tuple[tf.Tens
         k: at least 1. If fewer items are left, the rest is PAD with the score HIDDEN.
     """
     width = tf.shape(scores)[1]
-    top, columns = tf.math.top_k(scores, tf.minimum(k, width))
+    top, columns = find_largest(scores, tf.minimum(k, width))
     numbers = columns + 1 if items is None else tf.gather(items, columns, batch_dims=1)
     padding = [[0, 0], [0, tf.maximum(k - width, 0)]]
     numbers = tf.where(top > HIDDEN, numbers, PAD)
     return tf.pad(numbers, padding, constant_values=PAD), tf.pad(top, padding, constant_values=HIDDEN)
+
+
+def find_largest(scores: Tensor, k: Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Does what `tf.math.top_k` does for scores [r, c], in a fraction of the time if k is small."""
+    width = tf.shape(scores)[1]
+
+    def search_groups() -> tuple[tf.Tensor, tf.Tensor]:
+        number = -(-width // GROUP)
+        padded = tf.pad(scores, [[0, 0], [0, number * GROUP - width]], constant_values=HIDDEN)
+        grouped = tf.reshape(padded, [tf.shape(scores)[0], number, GROUP])
+        # Sorted, so that the first column still wins in a tie.
+        groups = tf.sort(tf.math.top_k(tf.reduce_max(grouped, axis=2), k)[1], axis=1)
+        selected = tf.gather(grouped, groups, batch_dims=1)
+        values, places = tf.math.top_k(tf.reshape(selected, [tf.shape(scores)[0], k * GROUP]), k)
+        selected_groups = places // GROUP
+        first_columns = (tf.gather(groups, selected_groups, batch_dims=1) - selected_groups) * GROUP
+        return values, first_columns + places
+
+    values, columns = tf.cond(k * GROUP < width // 2, search_groups, lambda: tuple(tf.math.top_k(scores, k)))
+    return values, columns
 
 
 def hide_items(scores: Tensor, items: Tensor) -> tf.Tensor:

@@ -5,7 +5,6 @@ This takes seconds. From random vectors, training takes many epochs to get there
 """
 
 import numpy as np
-import tensorflow as tf
 from scipy import sparse
 
 from bert4rec_tf.data.sequences import Sequences
@@ -30,17 +29,17 @@ def make_cooccurrence_vectors(sequences: Sequences, width: int) -> np.ndarray:
     columns = min(width + OVERSAMPLING, size)
     basis = np.random.default_rng(0).normal(size=(size, columns)).astype(np.float32)
     for _ in range(1 + ROUNDS):
-        basis = np.linalg.qr(tf.sparse.sparse_dense_matmul(matrix, basis).numpy())[0]
-    inner = basis.T @ tf.sparse.sparse_dense_matmul(matrix, basis).numpy()
+        basis = np.linalg.qr(matrix @ basis)[0]
+    inner = basis.T @ (matrix @ basis)
     values, vectors = np.linalg.eigh(inner.astype(np.float64))
     order = np.argsort(-np.abs(values), kind="stable")[:width]
     result = np.zeros((size, width), np.float32)
-    rows = np.unique(matrix.indices[:, 0])  # rounding must not give the other rows a direction
+    rows = np.flatnonzero(np.diff(matrix.indptr))  # rounding must not give the other rows a direction
     result[rows, : len(order)] = (basis[rows] @ vectors[:, order]) * np.sqrt(np.abs(values[order]))
     return result
 
 
-def _compute_mutual_information(sequences: Sequences) -> tf.SparseTensor:
+def _compute_mutual_information(sequences: Sequences) -> sparse.csr_matrix:
     """Returns the positive pointwise mutual information of every pair of items, symmetric, float32 [n + 1, n + 1]."""
     size, weights = sequences.num_items + 1, weigh_distances(WINDOW, 0.0, DECAY)
     blocks = [block.combine(weights, backward=1.0) for block in count_transitions(sequences, WINDOW)]
@@ -52,5 +51,5 @@ def _compute_mutual_information(sequences: Sequences) -> tf.SparseTensor:
         share = (np.log(sums / sums.sum()) + np.log(smoothed / smoothed.sum())) / 2
     information = np.log(strengths / strengths.sum()) - share[first] - share[second]
     is_positive = information > 0
-    indices = np.stack([first[is_positive], second[is_positive]], axis=1)
-    return tf.SparseTensor(indices, information[is_positive].astype(np.float32), [size, size])
+    places = first[is_positive], second[is_positive]
+    return sparse.csr_matrix((information[is_positive].astype(np.float32), places), (size, size))

@@ -14,7 +14,7 @@ from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import full_ranking, popularity_penalty
 from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.full_ranking import ProductScores
-from bert4rec_tf.evaluation.metrics import FULL, PROTOCOLS
+from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, PROTOCOLS
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.models import MODELS
 
@@ -97,17 +97,22 @@ def test_nan_of_any_item_is_an_error(whose):
         Ranker(no_scores, products=products).rank(task)
 
 
-@pytest.mark.parametrize("name", ["bpr_mf", "fpmc"])
+@pytest.mark.parametrize("name", ["bpr_mf", "fpmc", "pop", "item_transitions"])
 @pytest.mark.parametrize("alpha", [None, 0.5])
-def test_a_models_products_rank_as_its_scores_do(name, alpha):
+def test_a_models_products_rank_as_its_scores_do(name, alpha, monkeypatch):
+    monkeypatch.setattr(full_ranking, "BLOCK", 16)
     rng = np.random.default_rng(8)
     histories = [rng.integers(1, NUM_ITEMS + 1, length) for length in rng.integers(3, 9, 40)]
     split = LeaveOneOut(make_sequences([*histories, np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
     negatives = {law: sample(split.sequences, split.users, 10, seed=0) for law, sample in SAMPLERS.items()}
     task = RankingTask.from_split(split, "test", negatives, all_items=True)
-    model = MODELS[name](NUM_ITEMS, num_users=split.sequences.num_users, hidden_dim=4)
-    for weight in model.trainable_variables:
-        weight.assign(rng.integers(-2, 3, weight.shape))
+    if name in COUNT_BASELINES:
+        model = MODELS[name](NUM_ITEMS)
+        model.adapt(split.training(with_validation=True))
+    else:
+        model = MODELS[name](NUM_ITEMS, num_users=split.sequences.num_users, hidden_dim=4)
+        for weight in model.trainable_variables:
+            weight.assign(rng.integers(-2, 3, weight.shape))
     correction = (
         None if alpha is None else (popularity_penalty.compute_log_counts(split.sequences.count_items()[1:]), alpha)
     )

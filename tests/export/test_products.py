@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert4rec_tf.export import products
+from bert4rec_tf.export import products, top_items
 from bert4rec_tf.models import BprMf
 
 NUMBER, WIDTH = 50, 3
@@ -15,6 +15,7 @@ def blocks(request, monkeypatch):
     """Limits of the items in a block: many blocks of one, some with a rest, a single one."""
     monkeypatch.setattr(products, "FEWEST_ROWS", request.param[0])
     monkeypatch.setattr(products, "MOST_ROWS", request.param[1])
+    monkeypatch.setattr(top_items, "GROUP", 4)  # few enough to search groups
 
 
 @pytest.mark.parametrize("k", [0, 1, 6, NUMBER])
