@@ -16,7 +16,7 @@ from bert4rec_tf.data.sequences import Sequences, number_within_groups
 BLOCK_ACTIONS = 1 << 20
 """To limit memory, first items are counted in blocks of about this many actions, or of one item."""
 
-DENSE_SHARE, DENSE_CELLS = 16, 1 << 20
+DENSE_SHARE, DENSE_CELLS = 64, 1 << 20
 """With at most DENSE_SHARE pairs of items per action, pairs are counted in tables of about DENSE_CELLS, which the cache
 holds."""
 

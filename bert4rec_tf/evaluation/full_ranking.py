@@ -16,7 +16,7 @@ from bert4rec_tf.data.sequences import PAD
 from bert4rec_tf.evaluation.metrics import LIST_LENGTH
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.nn.evidence import TransitionEvidence
+from bert4rec_tf.models.item_transitions import ItemTransitions
 
 BLOCK = 2048
 """Items of a block. With 1,024 users its scores take 8 MB, and stay in a large cache until they are counted."""
@@ -85,15 +85,14 @@ class EvidenceScores(ProductScores):
     The table of all pairs is dense here. SciPy adds its rows, in the order of the history.
 
     Args:
-        vectors: batch -> what `TransitionEvidence.encode` returns.
-        evidence: that of at most DENSE_ITEMS items.
+        model: a model of at most DENSE_ITEMS items that has counted.
         biases: as for `ProductScores`; they are added to the score.
     """
 
-    def __init__(self, vectors: Callable[[Batch], Tensor], evidence: TransitionEvidence, biases: list[Tensor]) -> None:
-        num_items = evidence.num_items
+    def __init__(self, model: ItemTransitions, biases: list[Tensor]) -> None:
+        evidence, num_items = model.evidence, model.num_items
         self.num_blocks = -(-(num_items + 1) // BLOCK)
-        self._vectors = vectors
+        self._vectors = model.user_vectors
         self._gain, popularity = np.asarray(evidence.mix)
         biases = [popularity * np.asarray(evidence.log_shares), *biases]
         self._biases = _pad_biases(biases, self.num_blocks * BLOCK, num_items)

@@ -59,7 +59,7 @@ def make_ranker(model: Recommender, correction: tuple[np.ndarray, float] | None 
     if isinstance(model, Pop):
         blocks = SharedRanking(sum(biases, np.asarray(model.counts)))
     elif isinstance(model, ItemTransitions) and model.num_items <= DENSE_ITEMS:
-        blocks = EvidenceScores(model.user_vectors, model.evidence, biases)
+        blocks = EvidenceScores(model, biases)
     elif (products := model.score_products()) is not None:
         table, bias = products
         biases = biases if bias is None else [bias, *biases]
