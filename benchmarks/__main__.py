@@ -4,9 +4,9 @@
     python -m benchmarks --only training    one line
     python -m benchmarks --growth           time and memory by number of items, length of histories and number of users
     python -m benchmarks --serving          latency in process and over HTTP, up to a saturated server
-    python -m benchmarks --peers --recbole=PYTHON --rectools=PYTHON
-                                            a training step beside RecBole's and RecTools', run by interpreters that
-                                            have them
+    python -m benchmarks --peers --implicit=PYTHON --rectools=PYTHON --recbole=PYTHON --output=DIR
+                                            quality and cost beside other packages' models, trained by interpreters
+                                            that have them; DIR keeps the results of earlier calls
     python -m benchmarks --catalogues       exports of 10^5 and 10^6 items: size, load, memory, latency
     python -m benchmarks --catalogues --largest     and of 10^7, which takes up to 14 GB
     python -m benchmarks --output DIR       also write lines.json (or growth, serving, ...), and plots
@@ -28,7 +28,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def main() -> None:
-    from benchmarks import growth, lines, measuring
+    from benchmarks import growth, lines, measuring, peers
     from bert4rec_tf.foundation import files
     from bert4rec_tf.runs.environment import describe_environment
 
@@ -38,9 +38,14 @@ def main() -> None:
     )
     parser.add_argument("--growth", action="store_true", help="measure the curves instead of the table")
     parser.add_argument("--serving", action="store_true", help="measure a served model instead of the table")
-    parser.add_argument("--peers", action="store_true", help="measure RecBole and RecTools instead of the table")
-    parser.add_argument("--recbole", metavar="PYTHON", help="an interpreter that has RecBole, for --peers")
-    parser.add_argument("--rectools", metavar="PYTHON", help="the same for RecTools")
+    parser.add_argument("--peers", action="store_true", help="measure models of other packages instead of the table")
+    for package in peers.PACKAGES:
+        parser.add_argument(f"--{package}", metavar="PYTHON", help=f"an interpreter that has {package}, for --peers")
+    for name, choices in (("model", peers.MODELS), ("data", peers.DATA)):
+        parser.add_argument(f"--{name}", choices=choices, action="append", help="with --peers: only this; repeatable")
+    parser.add_argument(
+        "--peer_minutes", type=float, default=20, help="processor time after which another package's training stops"
+    )
     parser.add_argument("--catalogues", action="store_true", help="measure exports of large catalogues instead")
     parser.add_argument("--largest", action="store_true", help="with --catalogues: also 10,000,000 items")
     parser.add_argument("--output", type=Path, help="folder for the results as JSON, and plots")
@@ -53,10 +58,12 @@ def main() -> None:
     kinds = ("serving", "growth", "peers", "catalogues")
     kind = next((name for name in kinds if getattr(named, name)), "lines")
     if named.peers:
-        from benchmarks import peers
-
-        results = peers.measure({"recbole": named.recbole, "rectools": named.rectools})
-        content["peers"] = show(results, "peer")
+        interpreters = {package: getattr(named, package) for package in peers.PACKAGES}
+        if not named.output:
+            parser.error("--peers needs --output")
+        models, data = named.model or peers.MODELS, named.data or peers.DATA
+        peers.measure(interpreters, models, data, named.peer_minutes, named.output)
+        return
     elif named.catalogues:
         from benchmarks import catalogues
 

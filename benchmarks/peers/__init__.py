@@ -1,168 +1,113 @@
-"""Times the training step of this project and those of RecBole and RecTools in turns.
+"""Trains other packages' models and ours on the same known actions, and measures all on the same test items.
 
-All take the same windows of histories, with the same batch size, d, L, h, N, dropout and share of masks. Each masks in
-its own way, before the timing. A peer has its own environment: the given interpreter runs its script, which takes steps
-on request.
+Every model gets each user's actions but the last one, and returns ten unseen items for every user. These lists are
+measured here, by one function. Each model has its own settings, may hold out some of the known actions for validation,
+and has its own process, on one thread. Each package may have its own interpreter.
 """
 
 import json
 import os
-import statistics
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from functools import partial
-from itertools import cycle
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from benchmarks import lines, measuring, shapes
-from bert4rec_tf.data.examples.cloze import cut_windows, mask_rows
+import bert4rec_tf
+from benchmarks.peers.peer_training import LIST_LENGTH, MODELS
 from bert4rec_tf.data.sequences import LeaveOneOut
-from bert4rec_tf.foundation.types import Batch
-from bert4rec_tf.models import BERT4Rec
+from bert4rec_tf.data.sources import inputs
+from bert4rec_tf.data.sources.datasets import resolve_data_folder
+from bert4rec_tf.evaluation.metrics import compute_per_user
+from bert4rec_tf.foundation import files
 
-SCRIPTS = {name: Path(__file__).parent / f"{name}_step.py" for name in ("recbole", "rectools")}
+DATA = {
+    "ml-latest-small": "ml-latest-small-2018-ratings.csv.gz",
+    "beauty-5core": "amazon-5core-beauty.txt.gz",
+    "ml-1m": "ml-1m.txt.gz",
+}
+"""Name -> file in the folder BERT4REC_DATA."""
 
-BATCH_SIZE = 64
-"""As in Beauty's preset `fast`. RecTools scores all items at every position, padding included, which takes over 10 GB
-for 256 rows of Beauty."""
-
-BATCHES = 4
-ROUNDS = 3
-OUR_STEPS = 10
-"""Our steps per turn; a peer takes one, because it is slower."""
-
-DROPOUT = 0.2
-
-
-class PeerError(Exception):
-    """A peer cannot be measured."""
+PACKAGES = ("implicit", "rectools", "recbole")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+COLUMNS = ("data", "model", "NDCG@10", "HR@10", "processor s", "peak GB", "GFLOP/s", "package", "settings")
 
 
-class Peer:
-    """A peer's process, ready to take steps.
+def measure(
+    interpreters: Mapping[str, str | None], models: Iterable[str], data: Iterable[str], minutes: float, output: Path
+) -> None:
+    """Measures models on data sets, prints the results, and writes each beside the older ones in `output`.
 
     Args:
-        name: of the peer.
-        interpreter: a Python that has the peer installed.
-        task: the file of `write_task`.
-
-    Attributes:
-        about: its versions, threads and matrix rate.
-        processor: seconds of processor time of each turn.
-
-    Raises:
-        PeerError: if it does not start; in `take`, if it has stopped.
+        interpreters: package -> a Python that has it; None for this one.
+        models, data: names in MODELS and DATA.
+        minutes: of processor time; another package's model stops after the epoch in which they pass.
+        output: folder of `peers.json` and `peers.md`, the table.
     """
-
-    def __init__(self, name: str, interpreter: str, task: Path) -> None:
-        self.name, self._messages = name, task.with_name(f"{name}.txt")
-        command = [interpreter, str(SCRIPTS[name]), str(task)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        try:
-            with self._messages.open("w") as messages:
-                self._process = subprocess.Popen(command, **pipes, stderr=messages, text=True, cwd=task.parent)
-        except OSError as error:
-            raise PeerError(f"{name}: cannot be run: {error}") from None
-        self.about, self.processor = self._answer(), []
-
-    def take(self, steps: int) -> None:
-        self._process.stdin.write(f"{steps}\n")
-        self._process.stdin.flush()
-        self.processor.append(self._answer()["processor"])
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def _answer(self) -> dict[str, Any]:
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        self._process.wait()
-        last = (self._messages.read_text().strip() or "no message").splitlines()[-1]
-        raise PeerError(f"{self.name}: cannot be run: {last}")
+    files.make_folder(output)
+    path = output / "peers.json"
+    rows = {(row["data"], row["model"]): row for row in json.loads(path.read_text())} if path.exists() else {}
+    for name in data:
+        split = LeaveOneOut(inputs.load_any(resolve_data_folder() / DATA[name])[1])
+        for model in models:
+            row = run_model(model, split, interpreters.get(MODELS[model][0]) or sys.executable, minutes)
+            rows[name, model] = {"data": name, "model": model, **row}
+            print("  ".join(format_cells(rows[name, model])), flush=True)
+            ordered = [rows[one, other] for one in DATA for other in MODELS if (one, other) in rows]
+            files.write_json(path, ordered)
+            lines = [COLUMNS, ["---"] * 2 + ["---:"] * 5 + ["---"] * 2, *map(format_cells, ordered)]
+            (output / "peers.md").write_text("".join(f"| {' | '.join(cells)} |\n" for cells in lines))
 
 
-def measure(interpreters: Mapping[str, str | None]) -> Iterator[lines.Row]:
-    """Times a training step on every shape, ours and those of the peers that can run, in samples per second.
+def run_model(model: str, split: LeaveOneOut, interpreter: str, minutes: float) -> dict[str, Any]:
+    """Returns a model's metrics and what its process reports; or only `skipped`, why there are none."""
+    known = split.histories("test")
+    numbers = np.full(split.sequences.num_items + 1, -2)  # items without known actions cannot be listed
+    present = np.unique(known.items)
+    numbers[present] = np.random.default_rng(0).permutation(len(present))  # so that a number says nothing of the item
+    users, items = np.repeat(np.arange(known.num_users), known.lengths), numbers[known.items]
+    root = str(Path(bert4rec_tf.__file__).parents[1])
+    environment = {**os.environ, **dict.fromkeys(THREADS, "1"), "PYTHONPATH": root}
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder) / "known.npz", users=users, items=items, minutes=minutes)
+        command = [interpreter, str(Path(__file__).with_name("peer_training.py")), model]
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            return {"skipped": (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]}
+        lists = np.load(Path(folder) / "lists.npy")
+    check_lists(lists, users, items)
+    accuracy = compute_list_accuracy(lists[split.users], numbers[split.targets("test")])
+    return {**accuracy, **json.loads(done.stdout.splitlines()[-1])}
+
+
+def check_lists(lists: np.ndarray, users: np.ndarray, items: np.ndarray) -> None:
+    """Raises ValueError if a list has an item twice, or one that its user has seen.
 
     Args:
-        interpreters: peer -> a Python that has it; None leaves it out, and prints so.
+        lists: int [users, LIST_LENGTH], -1 where there is no item.
+        users, items: int [actions], the known ones.
     """
-    for name, interpreter in interpreters.items():
-        if interpreter is None:
-            print(f"{name}: not measured; --{name}=/path/to/python names an interpreter that has it")
-    for shape_name in shapes.SHAPES:
-        with tempfile.TemporaryDirectory() as folder:
-            yield from _rows(shape_name, Path(folder) / "task.npz", interpreters)
+    listers, places = np.nonzero(lists >= 0)
+    pairs = np.stack([listers, lists[listers, places]], axis=1)
+    known_pairs = set(zip(users.tolist(), items.tolist()))
+    if len(np.unique(pairs, axis=0)) < len(pairs) or not known_pairs.isdisjoint(map(tuple, pairs.tolist())):
+        raise ValueError("`lists` must have different items that their users have not seen. Received: others")
 
 
-def _rows(shape_name: str, task: Path, interpreters: Mapping[str, str | None]) -> Iterator[lines.Row]:
-    shape, sequences = shapes.load_shape(shape_name)
-    histories = draw_histories(shape, LeaveOneOut(sequences))
-    write_task(task, shape, sequences.num_items, histories)
-    peers = []
-    try:
-        for name, interpreter in interpreters.items():
-            if interpreter is not None:
-                try:
-                    peers.append(Peer(name, interpreter, task))
-                except PeerError as error:
-                    print(error)
-        calls = {"ours": partial(_our_steps(shape, sequences.num_items, histories), OUR_STEPS)}
-        calls |= {peer.name: partial(peer.take, 1) for peer in peers}
-        timings = measuring.alternate(calls, ROUNDS) if peers else {}
-        matrix_rate = measuring.matrix_rate()
-        for peer in peers:
-            print(f"{peer.name} {peer.about['version']}, torch {peer.about['torch']}, {peer.about['threads']} threads")
-            ours, theirs = timings["ours"], statistics.median(peer.processor[-ROUNDS:])
-            notes = {
-                "processor ratio": OUR_STEPS * theirs / ours.processor,
-                "matrix rate GFLOP/s": matrix_rate / 1e9,
-                "torch's": peer.about["rate"] / 1e9,
-            }
-            rates = OUR_STEPS * BATCH_SIZE / ours.median, BATCH_SIZE / timings[peer.name].median
-            yield lines.Row(f"{peer.name}, {shape_name}", "samples/s", *rates, notes)
-    finally:
-        for peer in peers:
-            peer.close()
+def compute_list_accuracy(lists: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    """Returns NDCG@10 and HR@10. `lists`: int [users, LIST_LENGTH], the best first. `targets`: int [users]."""
+    is_target = lists == targets[:, None]
+    ranks = np.where(is_target.any(axis=1), is_target.argmax(axis=1), LIST_LENGTH)
+    return {name: float(compute_per_user(name, ranks).mean()) for name in ("ndcg@10", "hr@10")}
 
 
-def draw_histories(shape: shapes.Shape, split: LeaveOneOut) -> np.ndarray:
-    """Returns random windows of histories, int32 [BATCHES * BATCH_SIZE, N], right-padded with 0."""
-    windows = cut_windows(split.training(with_validation=True), shape.max_length, shape.masking.window_step)
-    drawn = np.random.default_rng(2).integers(len(windows), size=BATCHES * BATCH_SIZE)
-    return windows.rows(drawn, shape.max_length)
-
-
-def write_task(path: Path, shape: shapes.Shape, num_items: int, histories: np.ndarray) -> None:
-    """Writes a peer's task: `histories`, and `settings` as JSON."""
-    settings = BERT4Rec.settings_type(max_length=shape.max_length, hidden_dim=lines.WIDTH)
-    sizes = {name: getattr(settings, name) for name in ("hidden_dim", "num_layers", "num_heads", "intermediate_dim")}
-    content = {
-        **sizes,
-        "max_length": shape.max_length,
-        "num_items": num_items,
-        "batch_size": BATCH_SIZE,
-        "dropout": DROPOUT,
-        "mask_proportion": shape.masking.mask_proportion,
-        "threads": tf.config.threading.get_intra_op_parallelism_threads() or len(os.sched_getaffinity(0)),
-    }
-    np.savez(path, histories=histories, settings=json.dumps(content))
-
-
-def _our_steps(shape: shapes.Shape, num_items: int, histories: np.ndarray) -> Any:
-    step = lines.step_of(shape, num_items, "ours")
-    batches = cycle(_make_masked_batch(shape, num_items, rows) for rows in np.split(histories, BATCHES))
-    return lambda times: lines.make_steps(step, batches, times)
-
-
-def _make_masked_batch(shape: shapes.Shape, num_items: int, histories: np.ndarray) -> Batch:
-    number, lengths = len(histories), np.count_nonzero(histories, axis=1)
-    last_only = np.zeros(number, bool)
-    return lines.to_batch(mask_rows(histories, lengths, np.arange(number), last_only, shape.masking, num_items, [3]))
+def format_cells(row: Mapping[str, Any]) -> list[str]:
+    """Returns the texts of COLUMNS."""
+    if "skipped" in row:
+        return [row["data"], row["model"], *[""] * 6, f"skipped: {row['skipped']}"]
+    numbers = f"{row['ndcg@10']:.4f}", f"{row['hr@10']:.4f}", f"{row['processor']:,.0f}"
+    limits = f"{row['memory'] / 1e9:.1f}", f"{row['rate'] / 1e9:.0f}"
+    return [row["data"], row["model"], *numbers, *limits, row["package"], row["settings"]]

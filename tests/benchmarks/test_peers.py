@@ -1,49 +1,84 @@
-"""Peers are stood in for by small scripts: they take turns with ours, and one that cannot run is told in a line."""
+"""A small program takes the place of a package's interpreter. Installed packages are tried on generated data."""
 
+import importlib.util
+import json
+import math
 import sys
 
+import numpy as np
 import pytest
+from support.ranking_oracle import make_sequences
 
-from benchmarks import lines, measuring, peers, shapes
-from bert4rec_tf.config.run_record import MaskingSettings
+from benchmarks import peers
+from bert4rec_tf.data.sequences import LeaveOneOut
 
-TINY = shapes.Shape(60, 300, 5, 8.0, 10, MaskingSettings(mask_proportion=0.4, max_predictions=4, window_step=0.5))
-
-FAKE = """
+STAND_IN = f"""#!{sys.executable}
 import json, sys
 import numpy as np
 
-content = np.load(sys.argv[1])
-settings = json.loads(str(content["settings"]))
-assert content["histories"].shape == (settings["batch_size"] * 4, settings["max_length"])
-assert content["histories"].max() <= settings["num_items"] and settings["mask_proportion"] == 0.4
+known = np.load("known.npz")
+users, items = known["users"], known["items"]
+assert np.bincount(users).tolist() == [3, 4, 2] and sorted(set(items.tolist())) == [0, 1, 2, 3]
+lists = np.full([3, 10], -1)
+for user in range(3):
+    unseen = np.setdiff1d(items, items[users == user])
+    lists[user, :len(unseen)] = unseen
+np.save("lists.npy", lists)
 print("a greeting")
-print(json.dumps({"version": "9.9", "torch": "8.8", "threads": 1, "rate": 1e9}), flush=True)
-for line in sys.stdin:
-    open(sys.argv[1] + ".steps", "a").write(line)
-    print(json.dumps({"loss": 0.0, "processor": 0.5}), flush=True)
+print(json.dumps({{"processor": 5.0, "memory": 2e9, "rate": 3e9, "package": sys.argv[2], "settings": "few"}}))
 """
+
+ROWS = "user,item,time\n" + "".join(
+    f"{user},{item},{time}\n"
+    for user, items in {"a": "wxyz", "b": "wxyzv", "c": "ywx"}.items()
+    for time, item in enumerate(items)
+)
+"""Without the last actions, a has w, x and y, so that z is left, the test item; b has everything but v, its test item,
+which nobody else has; c has y and w, so that x, the test item, and z are left."""
 
 
 @pytest.fixture
-def scripts(monkeypatch, tmp_path):
-    """`recbole` answers and `rectools` lacks a module, and our step is not taken."""
-    monkeypatch.setattr(shapes, "SHAPES", {"tiny": TINY})
-    monkeypatch.setattr(measuring, "matrix_rate", lambda: 2e9)
-    monkeypatch.setattr(peers, "BATCH_SIZE", 4)
-    monkeypatch.setattr(peers, "SCRIPTS", {name: tmp_path / f"{name}.py" for name in ("recbole", "rectools")})
-    monkeypatch.setattr(lines, "step_of", lambda *arguments: lambda batch: {"loss": 0.0})
-    (tmp_path / "recbole.py").write_text(FAKE)
-    (tmp_path / "rectools.py").write_text("import there_is_no_such_module")
+def interpreter(tmp_path, monkeypatch):
+    (tmp_path / "rows.csv").write_text(ROWS)
+    monkeypatch.setenv("BERT4REC_DATA", str(tmp_path))
+    monkeypatch.setattr(peers, "DATA", {"few": "rows.csv"})
+    program = tmp_path / "python"
+    program.write_text(STAND_IN)
+    program.chmod(0o755)
+    return str(program)
 
 
-def test_a_peer_takes_turns_and_one_that_fails_is_one_line(scripts, capsys):
-    (row,) = peers.measure({"recbole": sys.executable, "rectools": sys.executable})
-    assert row.line == "recbole, tiny" and row.ours > 0 and row.theirs > 0
-    assert row.notes.pop("processor ratio") > 0
-    assert row.notes == {"matrix rate GFLOP/s": 2, "torch's": 1}
-    printed = capsys.readouterr().out.splitlines()
-    assert printed == [
-        "rectools: cannot be run: ModuleNotFoundError: No module named 'there_is_no_such_module'",
-        "recbole 9.9, torch 8.8, 1 threads",
-    ]
+def test_lists_are_measured_on_the_last_actions_and_a_second_call_adds_its_rows(interpreter, tmp_path):
+    output = tmp_path / "out"
+    peers.measure({"implicit": interpreter}, ["implicit BM25"], ["few"], 1, output)
+    peers.measure(
+        {"implicit": interpreter, "recbole": "/bin/false"}, ["RecBole BERT4Rec", "implicit ALS"], ["few"], 1, output
+    )
+    rows = json.loads((output / "peers.json").read_text())
+    assert [row["model"] for row in rows] == ["implicit ALS", "implicit BM25", "RecBole BERT4Rec"]
+    assert rows[0]["hr@10"] == pytest.approx(2 / 3) and rows[0]["package"] == "implicit ALS"
+    assert rows[0]["ndcg@10"] in [pytest.approx((1 + gain) / 3) for gain in (1, 1 / math.log2(3))]
+    assert rows[2] == {"data": "few", "model": "RecBole BERT4Rec", "skipped": "exit code 1"}
+    lines = (output / "peers.md").read_text().splitlines()
+    assert lines[2].endswith(" | 0.6667 | 5 | 2.0 | 3 | implicit ALS | few |") and lines[4].endswith(
+        "skipped: exit code 1 |"
+    )
+
+
+@pytest.mark.parametrize("items", [[4, 4], [4, 1]])
+def test_lists_with_a_seen_item_or_one_twice_are_refused(items):
+    peers.check_lists(np.array([[4, 5, -1, -1]]), np.array([0, 1]), np.array([1, 4]))
+    with pytest.raises(ValueError, match="`lists` must have different items that their users have not seen"):
+        peers.check_lists(np.array([[*items, -1, -1]]), np.array([0, 1]), np.array([1, 4]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [model for model in peers.MODELS if model not in ("SASRec", "BERT4Rec")])
+def test_a_package_s_model_lists_what_comes_next(model):
+    """Each user has eight items that follow each other on a circle of 60."""
+    if importlib.util.find_spec(peers.MODELS[model][0]) is None:
+        pytest.skip(f"{peers.MODELS[model][0]} is not installed")
+    starts = np.random.default_rng(3).integers(60, size=600)
+    split = LeaveOneOut(make_sequences([1 + (start + np.arange(8)) % 60 for start in starts], 60))
+    row = peers.run_model(model, split, sys.executable, minutes=0.2)
+    assert row["hr@10"] > 0.8 and row["processor"] > 0, row

@@ -1,6 +1,9 @@
-"""What the papers' equations say of each of the other models, written anew in NumPy."""
+"""What the papers' equations say of each of the other models, written anew in NumPy; and SASRec beside RecTools'."""
+
+import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 from support.models import HISTORIES, NUM_ITEMS, SEQUENCES, batches, make, tensors
@@ -8,8 +11,12 @@ from support.pairwise_oracles import ORACLES, sigmoid
 from support.profiles import slow_but
 from support.shards import mask_windows
 
+import bert4rec_tf as b4r
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import cut_windows
+from bert4rec_tf.data.sequences import LeaveOneOut
+from bert4rec_tf.data.sources import inputs
+from bert4rec_tf.evaluation.metrics import compute_per_user
 
 WEIGHTS = np.random.default_rng(8)
 
@@ -287,3 +294,73 @@ def test_bert4rec_with_one_mask_predicts_one_position_per_example():
     assert (made.num_masked == 1).all() and made.mask_targets.shape[1] == 1
     random_ones = made.mask_positions[: 10 * len(windows), 0]
     assert len(set(random_ones.tolist())) > 5 and (made.mask_targets > 0).all()
+
+
+SEEDS, EPOCHS, BATCH_SIZE, LENGTH = (1, 2), 10, 128, 20
+
+
+def recommend_with_rectools(split, seed):
+    """Returns the ten items that RecTools' SASRec lists for each user of `split.users`, int [users, 10].
+
+    It is set to ours where it can be: it does not attend to padding, and multiplies item vectors by sqrt(d). What stays
+    is its projection of what attention returns, normal initial weights, and an epsilon of 1e-5 in the blocks' norms.
+    """
+    lightning = pytest.importorskip("pytorch_lightning")
+    rectools = pytest.importorskip("rectools.dataset")
+    from rectools.models import SASRecModel
+
+    known = split.histories("test")
+    users = np.repeat(np.arange(known.num_users), known.lengths)
+    times = pd.Timestamp(2020, 1, 1) + pd.to_timedelta(np.arange(len(users)), unit="s")
+    columns = {"user_id": users, "item_id": known.items, "weight": 1.0, "datetime": times}
+    data = rectools.Dataset.construct(pd.DataFrame(columns))
+    lightning.seed_everything(seed)
+    model = SASRecModel(
+        n_blocks=2,
+        n_heads=2,
+        n_factors=64,
+        dropout_rate=0.2,
+        session_max_len=LENGTH,
+        loss="softmax",
+        lr=1e-3,
+        batch_size=BATCH_SIZE,
+        epochs=EPOCHS,
+        use_key_padding_mask=True,
+        pos_encoding_kwargs={"use_scale_factor": True},
+    )
+    table = model.fit(data).recommend(split.users, data, k=10, filter_viewed=True)
+    return table.sort_values(["user_id", "rank"])["item_id"].to_numpy().reshape(-1, 10)
+
+
+@pytest.mark.slow
+def test_sasrec_by_softmax_is_as_good_as_that_of_rectools(real_file):
+    sequences = inputs.load_any(real_file("steam-sample.csv.gz"))[1]
+    split, theirs, ours = LeaveOneOut(sequences), [], []
+    for seed in SEEDS:
+        is_target = recommend_with_rectools(split, seed) == split.targets("test")[:, None]
+        ranks = np.where(is_target.any(axis=1), is_target.argmax(axis=1), 10)
+        theirs.append(compute_per_user("ndcg@10", ranks).mean())
+        model = b4r.fit(
+            sequences,
+            model="sasrec",
+            seed=seed,
+            silent=True,
+            protocol="fixed",
+            steps=EPOCHS * math.ceil(sequences.num_users / BATCH_SIZE),
+            warmup_steps=0,
+            schedule="constant",
+            patience=0,
+            batch_size=BATCH_SIZE,
+            learning_rate=1e-3,
+            loss="cross_entropy",
+            max_length=LENGTH,
+            hidden_dim=64,
+            num_layers=2,
+            num_heads=2,
+            dropout=0.2,
+            evidence="none",
+            initial_vectors="random",
+        )
+        ours.append(model.metrics["test"]["full"]["ndcg@10"])
+    print("RecTools", theirs, "ours", ours)
+    assert np.mean(ours) == pytest.approx(np.mean(theirs), rel=0.03)
