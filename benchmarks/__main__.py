@@ -39,10 +39,11 @@ def main() -> None:
     parser.add_argument("--growth", action="store_true", help="measure the curves instead of the table")
     parser.add_argument("--serving", action="store_true", help="measure a served model instead of the table")
     parser.add_argument("--peers", action="store_true", help="measure models of other packages instead of the table")
-    for package in peers.PACKAGES:
-        parser.add_argument(f"--{package}", metavar="PYTHON", help=f"an interpreter that has {package}, for --peers")
-    for name, choices in (("model", peers.MODELS), ("data", peers.DATA)):
-        parser.add_argument(f"--{name}", choices=choices, action="append", help="with --peers: only this; repeatable")
+    parser.add_argument("--implicit", metavar="PYTHON", help="an interpreter that has implicit, for --peers")
+    parser.add_argument("--rectools", metavar="PYTHON", help="the same for RecTools")
+    parser.add_argument("--recbole", metavar="PYTHON", help="the same for RecBole")
+    parser.add_argument("--model", choices=peers.MODELS, action="append", help="with --peers: only this; repeatable")
+    parser.add_argument("--data", choices=peers.DATA, action="append", help="the same for a data set")
     parser.add_argument(
         "--peer_minutes", type=float, default=20, help="processor time after which another package's training stops"
     )
@@ -50,21 +51,21 @@ def main() -> None:
     parser.add_argument("--largest", action="store_true", help="with --catalogues: also 10,000,000 items")
     parser.add_argument("--output", type=Path, help="folder for the results as JSON, and plots")
     named = parser.parse_args()
-    rates = {"float32": measuring.matrix_rate(), "bfloat16": measuring.matrix_rate("bfloat16")}
-    copy = measuring.copy_rate()
-    print(f"matrix product {rates['float32'] / 1e9:.0f} GFLOP/s in float32, {rates['bfloat16'] / 1e9:.0f} in bfloat16;")
-    print(f"copy {copy / 1e9:.1f} GB/s; {describe_environment()}\n", flush=True)
-    content = {"machine": {"product": rates, "copy": copy, **describe_environment()}}
-    kinds = ("serving", "growth", "peers", "catalogues")
-    kind = next((name for name in kinds if getattr(named, name)), "lines")
     if named.peers:
-        interpreters = {package: getattr(named, package) for package in peers.PACKAGES}
+        interpreters = {"implicit": named.implicit, "rectools": named.rectools, "recbole": named.recbole}
         if not named.output:
             parser.error("--peers needs --output")
         models, data = named.model or peers.MODELS, named.data or peers.DATA
         peers.measure(interpreters, models, data, named.peer_minutes, named.output)
         return
-    elif named.catalogues:
+    rates = {"float32": measuring.matrix_rate(), "bfloat16": measuring.matrix_rate("bfloat16")}
+    copy = measuring.copy_rate()
+    print(f"matrix product {rates['float32'] / 1e9:.0f} GFLOP/s in float32, {rates['bfloat16'] / 1e9:.0f} in bfloat16;")
+    print(f"copy {copy / 1e9:.1f} GB/s; {describe_environment()}\n", flush=True)
+    content = {"machine": {"product": rates, "copy": copy, **describe_environment()}}
+    kinds = ("serving", "growth", "catalogues")
+    kind = next((name for name in kinds if getattr(named, name)), "lines")
+    if named.catalogues:
         from benchmarks import catalogues
 
         content["catalogues"] = catalogues.measure(named.largest)
@@ -84,8 +85,8 @@ def main() -> None:
         files.write_json(named.output / f"{kind}.json", content)
 
 
-def show(rows: Iterable["Row"], other: str = "original") -> list[dict]:
-    print(f"{'line':<36}{'unit':<12}{'ours':>14}{other:>14}{'ratio':>9}")
+def show(rows: Iterable["Row"]) -> list[dict]:
+    print(f"{'line':<36}{'unit':<12}{'ours':>14}{'original':>14}{'ratio':>9}")
     cells = []
     for row in rows:
         theirs, ratio = ("", "") if row.theirs is None else (f"{row.theirs:,.0f}", f"{row.ratio:,.1f}")

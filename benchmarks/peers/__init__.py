@@ -31,7 +31,6 @@ DATA = {
 }
 """Name -> file in the folder BERT4REC_DATA."""
 
-PACKAGES = ("implicit", "rectools", "recbole")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 COLUMNS = ("data", "model", "NDCG@10", "HR@10", "processor s", "peak GB", "GFLOP/s", "package", "settings")
 

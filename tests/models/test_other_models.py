@@ -296,7 +296,7 @@ def test_bert4rec_with_one_mask_predicts_one_position_per_example():
     assert len(set(random_ones.tolist())) > 5 and (made.mask_targets > 0).all()
 
 
-SEEDS, EPOCHS, BATCH_SIZE, LENGTH = (1, 2), 10, 128, 20
+SEEDS, EPOCHS, BATCH_SIZE, LENGTH = (1, 2, 3), 10, 128, 20
 
 
 def recommend_with_rectools(split, seed):
@@ -309,6 +309,7 @@ def recommend_with_rectools(split, seed):
     rectools = pytest.importorskip("rectools.dataset")
     from rectools.models import SASRecModel
 
+    pytest.importorskip("torch").set_num_threads(1)
     known = split.histories("test")
     users = np.repeat(np.arange(known.num_users), known.lengths)
     times = pd.Timestamp(2020, 1, 1) + pd.to_timedelta(np.arange(len(users)), unit="s")
