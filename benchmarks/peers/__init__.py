@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -90,10 +91,10 @@ def check_lists(lists: np.ndarray, users: np.ndarray, items: np.ndarray) -> None
         users, items: int [actions], the known ones.
     """
     listers, places = np.nonzero(lists >= 0)
-    pairs = np.stack([listers, lists[listers, places]], axis=1)
     known_pairs = set(zip(users.tolist(), items.tolist()))
-    if len(np.unique(pairs, axis=0)) < len(pairs) or not known_pairs.isdisjoint(map(tuple, pairs.tolist())):
-        raise ValueError("`lists` must have different items that their users have not seen. Received: others")
+    for pair, times in Counter(zip(listers.tolist(), lists[listers, places].tolist())).items():
+        if times > 1 or pair in known_pairs:
+            raise ValueError(f"`lists` must have different unseen items. Received: user {pair[0]}, item {pair[1]}")
 
 
 def compute_list_accuracy(lists: np.ndarray, targets: np.ndarray) -> dict[str, float]:

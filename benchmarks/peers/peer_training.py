@@ -98,7 +98,8 @@ def train_bm25(task: Task) -> Answer:
 def list_with_implicit(model: Any, task: Task) -> Answer:
     model.fit(task.matrix, show_progress=False)
     items, scores = model.recommend(np.arange(task.num_users), task.matrix, N=LIST_LENGTH)
-    return np.where(scores > np.finfo(np.float32).min, items, -1), "defaults"
+    is_listed = (scores > np.finfo(np.float32).min) & (scores != 0)  # BM25 fills short lists with seen items, at 0
+    return np.where(is_listed, items, -1), "defaults"
 
 
 def to_rectools(task: Task) -> Any:

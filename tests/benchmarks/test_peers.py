@@ -68,7 +68,7 @@ def test_lists_are_measured_on_the_last_actions_and_a_second_call_adds_its_rows(
 @pytest.mark.parametrize("items", [[4, 4], [4, 1]])
 def test_lists_with_a_seen_item_or_one_twice_are_refused(items):
     peers.check_lists(np.array([[4, 5, -1, -1]]), np.array([0, 1]), np.array([1, 4]))
-    with pytest.raises(ValueError, match="`lists` must have different items that their users have not seen"):
+    with pytest.raises(ValueError, match=f"different unseen items. Received: user 0, item {items[1]}"):
         peers.check_lists(np.array([[*items, -1, -1]]), np.array([0, 1]), np.array([1, 4]))
 
 
