@@ -58,8 +58,7 @@ def measure(
             print("  ".join(format_cells(rows[name, model])), flush=True)
             ordered = [rows[one, other] for one in DATA for other in MODELS if (one, other) in rows]
             files.write_json(path, ordered)
-            lines = [COLUMNS, ["---"] * 2 + ["---:"] * 5 + ["---"] * 2, *map(format_cells, ordered)]
-            (output / "peers.md").write_text("".join(f"| {' | '.join(cells)} |\n" for cells in lines))
+            (output / "peers.md").write_text(format_table(ordered))
 
 
 def run_model(model: str, split: LeaveOneOut, interpreter: str, minutes: float) -> dict[str, Any]:
@@ -111,3 +110,9 @@ def format_cells(row: Mapping[str, Any]) -> list[str]:
     numbers = f"{row['ndcg@10']:.4f}", f"{row['hr@10']:.4f}", f"{row['processor']:,.0f}"
     limits = f"{row['memory'] / 1e9:.1f}", f"{row['rate'] / 1e9:.0f}"
     return [row["data"], row["model"], *numbers, *limits, row["package"], row["settings"]]
+
+
+def format_table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Returns the rows of `peers.json` as a table in Markdown."""
+    lines = [COLUMNS, ["---"] * 2 + ["---:"] * 5 + ["---"] * 2, *map(format_cells, rows)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

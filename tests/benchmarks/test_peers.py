@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from support.paths import ROOT
 from support.ranking_oracle import make_sequences
 
 from benchmarks import peers
@@ -70,6 +71,11 @@ def test_lists_with_a_seen_item_or_one_twice_are_refused(items):
     peers.check_lists(np.array([[4, 5, -1, -1]]), np.array([0, 1]), np.array([1, 4]))
     with pytest.raises(ValueError, match=f"different unseen items. Received: user 0, item {items[1]}"):
         peers.check_lists(np.array([[*items, -1, -1]]), np.array([0, 1]), np.array([1, 4]))
+
+
+def test_table_in_the_docs_is_that_of_the_results():
+    rows = json.loads((ROOT / "docs" / "benchmarks" / "peers.json").read_text())
+    assert f"\n\n{peers.format_table(rows)}\n" in (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

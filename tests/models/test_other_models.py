@@ -296,7 +296,7 @@ def test_bert4rec_with_one_mask_predicts_one_position_per_example():
     assert len(set(random_ones.tolist())) > 5 and (made.mask_targets > 0).all()
 
 
-SEEDS, EPOCHS, BATCH_SIZE, LENGTH = (1, 2, 3), 10, 128, 20
+SEEDS, EPOCHS, BATCH_SIZE, LENGTH = (1, 2), 10, 128, 20
 
 
 def recommend_with_rectools(split, seed):
