@@ -5,6 +5,7 @@ on how often they read and write the large tensors.
 """
 
 import math
+from typing import Any
 
 import tensorflow as tf
 from keras import ops
@@ -86,18 +87,17 @@ def attend(
         through which no gradient flows.
     """
 
-    def split(joined: tf.Tensor, order: tuple[int, ...]) -> tf.Tensor:
-        batch, length, width = ops.shape(joined)
+    def split(joined: tf.Tensor, order: tuple[int, ...], length: Any = None) -> tf.Tensor:
+        length = num_keys if length is None else length
         return tf.transpose(tf.reshape(joined, [batch, length, num_heads, width // num_heads]), order)
 
-    def join(heads: tf.Tensor, order: tuple[int, ...]) -> tf.Tensor:
+    def join(heads: tf.Tensor, order: tuple[int, ...], length: Any = None) -> tf.Tensor:
         ordered = tf.transpose(heads, [order.index(axis) for axis in range(4)])
-        batch, length, _, width = ops.shape(ordered)
-        return tf.reshape(ordered, [batch, length, num_heads * width])
+        return tf.reshape(ordered, [batch, num_keys if length is None else length, width])
 
     @define_gradient
     def attend_heads(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):
-        queries = split(query, ROWS)
+        queries = split(query, ROWS, num_queries)
         scores = tf.cast(tf.matmul(queries, split(key, COLUMNS)), wide)
         probabilities = tf.nn.softmax(scores if penalty is None else scores + penalty)
         dropped = probabilities if keep_mask is None else probabilities * keep_mask
@@ -105,18 +105,21 @@ def attend(
         output = tf.matmul(narrow_dropped, split(value, ROWS)) * tf.cast(scale, narrow)
 
         def gradients(upstream: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            upstream = split(upstream, ROWS)
+            upstream = split(upstream, ROWS, num_queries)
             mean = tf.reduce_sum(tf.cast(upstream, wide) * tf.cast(output, wide), axis=-1, keepdims=True)
             upstream = upstream * tf.cast(scale, narrow)
             d_dropped = tf.cast(tf.matmul(upstream, split(value, COLUMNS)), wide)
             d_scores = tf.cast(dropped * d_dropped - probabilities * mean, narrow)
-            d_query = join(tf.matmul(d_scores, split(key, ROWS)), ROWS)
+            d_query = join(tf.matmul(d_scores, split(key, ROWS)), ROWS, num_queries)
             d_key = join(tf.matmul(queries, d_scores, transpose_a=True), COLUMNS)
             return d_query, d_key, join(tf.matmul(upstream, narrow_dropped, transpose_a=True), COLUMNS)
 
-        return (join(output, ROWS), probabilities), gradients
+        return (join(output, ROWS, num_queries), probabilities), gradients
 
     query, key, value = (tf.convert_to_tensor(part) for part in (query, key, value))
     narrow, wide = query.dtype, tf.float64 if query.dtype == tf.float64 else tf.float32
+    batch, num_queries, width = ops.shape(query)
+    # By its size: the converter to ONNX takes the shape of a dense layer's reshaped outputs from before the reshape.
+    num_keys = key.shape[1] or tf.size(key) // tf.maximum(batch * width, 1)
     output, probabilities = attend_heads(query, key, value)
     return output, tf.stop_gradient(probabilities)

@@ -67,7 +67,6 @@ class Trainer:
         folder: for checkpoints, the curve and TensorBoard's files.
         last_step: where to stop; None for `settings.stop_after`, or else `settings.steps`, at which the learning rate
             is 0.
-        max_seconds: training also stops after this time, at the end of a step; None for no limit.
         validate: returns the metrics on the validation items; None if training includes these items.
         title: shown with the progress.
         silent: whether to show no progress.
@@ -78,6 +77,7 @@ class Trainer:
         initialise: changes the initial weights of the model. Not called after a resume.
         later_steps: the most steps of the run's later trainings, for the time left that is shown.
         team: the machines that train together. All read the checkpoints in `folder`; the chief alone writes there.
+        max_seconds: training also stops after this time, at the end of a step; None for no limit.
     """
 
     model: Recommender
@@ -85,7 +85,6 @@ class Trainer:
     settings: TrainingSettings
     folder: Path
     last_step: int | None = None
-    max_seconds: float | None = None
     validate: Callable[[], dict[str, float]] | None = None
     title: str = "training"
     silent: bool = False
@@ -95,6 +94,7 @@ class Trainer:
     initialise: Callable[[], None] | None = None
     later_steps: int = 0
     team: Team = field(default_factory=Team)
+    max_seconds: float | None = None
 
     def __post_init__(self) -> None:
         self.state = State()

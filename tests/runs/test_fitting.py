@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.forks import call_in_fork
-from support.paths import ROOT
 from support.ranking_oracle import make_sequences, plain_metrics
 
 import bert4rec_tf as b4r
@@ -317,16 +316,11 @@ def test_a_history_without_an_order_is_refused(counted, learnt, raw):
     assert len(counted.recommend(user=3, candidates=raw, k=2)) <= 2
 
 
-def test_the_readme_s_snippet_runs(tmp_path, monkeypatch):
-    code = re.search(
-        r"## From Python\n.*?```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL
-    ).group(1)
-    monkeypatch.chdir(tmp_path)
+def test_a_saved_model_trains_on(tmp_path):
     shop, later = (part.assign(movieId=part["movieId"].str[1:]) for part in (FRAME, LATER))
-    code = code.replace("1196", "1").replace("b4r.fit(frame", "b4r.fit(frame, model='bpr_mf', steps=4, silent=True")
-    names = {"frame": shop, "later": later}
-    exec(code, names)
-    model, better = names["model"], names["better"]
+    model = b4r.fit(shop, model="bpr_mf", steps=4, silent=True)
+    model.save(tmp_path / "shop")
+    better = b4r.open(tmp_path / "shop").continue_training(later, silent=True)
     assert (tmp_path / "shop" / "saved_model").is_dir() and better.saved.history_of("3")[-1] == "25"
     assert "25" not in better.recommend(user=3, k=40)["item"].tolist()  # it is seen now
     assert "trained on other data" in better.metrics["initial"]["leak"]
