@@ -119,7 +119,7 @@ def attend(
     query, key, value = (tf.convert_to_tensor(part) for part in (query, key, value))
     narrow, wide = query.dtype, tf.float64 if query.dtype == tf.float64 else tf.float32
     batch, num_queries, width = ops.shape(query)
-    # By its size: the converter to ONNX takes the shape of a dense layer's reshaped outputs from before the reshape.
-    num_keys = key.shape[1] or tf.size(key) // tf.maximum(batch * width, 1)
+    # Of one feature: the converter to ONNX takes the shape of a dense layer's reshaped outputs from before the reshape.
+    num_keys = ops.shape(key[..., 0])[1]
     output, probabilities = attend_heads(query, key, value)
     return output, tf.stop_gradient(probabilities)
