@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert4rec_tf.config.presets import shorten_warmup
+from bert4rec_tf.config.presets.own import MEASUREMENTS
 from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
@@ -21,9 +22,6 @@ from bert4rec_tf.training.steps import make_optimizer, make_step
 
 MEASURED_STEPS = 8
 """Steps that are timed, after one that compiles."""
-
-MEASUREMENTS = 8
-"""How often a planned training is measured on the validation items."""
 
 FEWEST_STEPS = 50
 
@@ -202,7 +200,8 @@ def _narrow(run: Run, named: Collection[str], share: float) -> dict[str, Any]:
     change = {}
     for name, least in (("hidden_dim", 32), ("max_length", 10)):
         if share < WANTED_SHARE and hasattr(run.architecture, name) and name not in named:
-            change[name] = max(getattr(run.architecture, name) // 2, least)
+            size = getattr(run.architecture, name)
+            change[name] = min(size, max(size // 2, least))
             share *= 2
     return change
 

@@ -10,9 +10,10 @@ from support.ranking_oracle import make_sequences
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config import presets
+from bert4rec_tf.config.presets.own import MEASUREMENTS
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.budget import MEASUREMENTS, MOST_STEPS, Budget, plan_run
+from bert4rec_tf.runs.budget import MOST_STEPS, Budget, plan_run
 from bert4rec_tf.runs.driver import execute
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -89,6 +90,11 @@ def test_when_time_is_up_training_stops_and_stop_after_gives_the_same_bits(tmp_p
     for phase in ("select", "all"):
         assert sorted((tmp_path / "a" / phase).glob("step-*"))[-1].name == "step-000000001.npz"
         assert not differ(newest(tmp_path / "a" / phase), newest(tmp_path / "b" / phase))
+
+
+def test_a_small_budget_never_widens_a_narrow_model(tmp_path):
+    run = make_run(steps=10_000_000, hidden_dim=8)
+    assert plan(tmp_path, Budget(1), run).run.architecture.hidden_dim == 8
 
 
 @pytest.mark.parametrize(
