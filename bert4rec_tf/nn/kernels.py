@@ -5,7 +5,6 @@ on how often they read and write the large tensors.
 """
 
 import math
-from typing import Any
 
 import tensorflow as tf
 from keras import ops
@@ -87,32 +86,31 @@ def attend(
         through which no gradient flows.
     """
 
-    def split(joined: tf.Tensor, order: tuple[int, ...], length: Any = None) -> tf.Tensor:
-        length = num_keys if length is None else length
+    def split(joined: tf.Tensor, order: tuple[int, ...], length: tf.Tensor) -> tf.Tensor:
         return tf.transpose(tf.reshape(joined, [batch, length, num_heads, width // num_heads]), order)
 
-    def join(heads: tf.Tensor, order: tuple[int, ...], length: Any = None) -> tf.Tensor:
+    def join(heads: tf.Tensor, order: tuple[int, ...], length: tf.Tensor) -> tf.Tensor:
         ordered = tf.transpose(heads, [order.index(axis) for axis in range(4)])
-        return tf.reshape(ordered, [batch, num_keys if length is None else length, width])
+        return tf.reshape(ordered, [batch, length, width])
 
     @define_gradient
     def attend_heads(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):
         queries = split(query, ROWS, num_queries)
-        scores = tf.cast(tf.matmul(queries, split(key, COLUMNS)), wide)
+        scores = tf.cast(tf.matmul(queries, split(key, COLUMNS, num_keys)), wide)
         probabilities = tf.nn.softmax(scores if penalty is None else scores + penalty)
         dropped = probabilities if keep_mask is None else probabilities * keep_mask
         narrow_dropped = tf.cast(dropped, narrow)
-        output = tf.matmul(narrow_dropped, split(value, ROWS)) * tf.cast(scale, narrow)
+        output = tf.matmul(narrow_dropped, split(value, ROWS, num_keys)) * tf.cast(scale, narrow)
 
         def gradients(upstream: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             upstream = split(upstream, ROWS, num_queries)
             mean = tf.reduce_sum(tf.cast(upstream, wide) * tf.cast(output, wide), axis=-1, keepdims=True)
             upstream = upstream * tf.cast(scale, narrow)
-            d_dropped = tf.cast(tf.matmul(upstream, split(value, COLUMNS)), wide)
+            d_dropped = tf.cast(tf.matmul(upstream, split(value, COLUMNS, num_keys)), wide)
             d_scores = tf.cast(dropped * d_dropped - probabilities * mean, narrow)
-            d_query = join(tf.matmul(d_scores, split(key, ROWS)), ROWS, num_queries)
-            d_key = join(tf.matmul(queries, d_scores, transpose_a=True), COLUMNS)
-            return d_query, d_key, join(tf.matmul(upstream, narrow_dropped, transpose_a=True), COLUMNS)
+            d_query = join(tf.matmul(d_scores, split(key, ROWS, num_keys)), ROWS, num_queries)
+            d_key = join(tf.matmul(queries, d_scores, transpose_a=True), COLUMNS, num_keys)
+            return d_query, d_key, join(tf.matmul(upstream, narrow_dropped, transpose_a=True), COLUMNS, num_keys)
 
         return (join(output, ROWS, num_queries), probabilities), gradients
 
