@@ -109,6 +109,7 @@ def recommend_file(
         _discard_other_parts(job, parts)
         part = Part(model.folder.absolute(), model.trusted, choices, titles)
         paths, counts = _make_parts(model, users, parts, part, each, at_once)
+        files.remove_partials(target.parent, of=target.name)
         with files.atomic_write(target) as aside:
             WRITERS[target.suffix](paths, aside, part.schema)
     files.remove_folder(parts)
