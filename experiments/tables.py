@@ -9,6 +9,7 @@ from typing import Any
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import MASKED_MODEL
+from bert4rec_tf.config.presets.authors import get_released_dropout
 
 DATASETS = ("beauty", "steam", "ml-1m", "ml-20m")
 QUICK_DATASETS = ("synthetic",)
@@ -63,7 +64,7 @@ class Variant:
         if self.hidden_dim is not None:
             changes["hidden_dim"] = self.hidden_dim
             if self.model == MASKED_MODEL and preset != "fast":
-                changes = {**presets.dropout_of(dataset, self.hidden_dim), **changes}
+                changes = {**get_released_dropout(dataset, self.hidden_dim), **changes}
         if {"mask_proportion", "max_length"} & self.changes.keys():
             masked = {**presets.find_preset(preset, dataset).settings, **changes}
             changes["max_predictions"] = max_predictions(masked["mask_proportion"], masked["max_length"])

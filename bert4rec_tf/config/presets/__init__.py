@@ -7,13 +7,10 @@ from typing import Any, Protocol
 from bert4rec_tf.config.data_names import OWN, Interactions, add_source, is_own, remove_source
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.presets import authors, best, fast
-from bert4rec_tf.config.presets.authors import dropout_of
 from bert4rec_tf.config.presets.entry import Preset
 from bert4rec_tf.config.run_record import ALL, FIXED, SELECT_AND_RETRAIN, Run, TrainingSettings
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.progress import warn
-
-__all__ = ["NAMES", "PRESETS", "Preset", "dropout_of", "falls_back", "find", "make_run"]
 
 PRESETS: dict[tuple[str, str, str], Preset] = {
     (entry.name, entry.dataset, entry.model): entry for entry in (*fast.ENTRIES, *best.ENTRIES, *authors.ENTRIES)
@@ -58,21 +55,15 @@ def _find_preset_data(dataset: str) -> str:
 
 def _no_preset_error(name: str, dataset: str, model: str) -> UserError:
     """Returns the error for a preset that does not exist. It names what is unknown, or the presets that exist."""
-    data, datasets = _find_preset_data(dataset), dict.fromkeys(known_names for _, known_names, _ in PRESETS)
-    for what, requested, known_names in (
-        ("preset", name, NAMES),
-        ("model", model, MODEL_SETTINGS),
-        ("dataset", data, datasets),
-    ):
-        if requested not in known_names:
-            return unknown_name_error(what, requested, [choice for choice in known_names if choice != OWN])
-    preset_names = [preset_name for preset_name, *of in PRESETS if of == [data, model]]
-    hint = (
-        f"It has: {', '.join(preset_names)}"
-        if preset_names
-        else "Add an entry for it to bert4rec_tf/config/presets/fast.py"
-    )
-    return UserError(f"Model {model!r} has no preset {name!r} for {dataset!r}. {hint}")
+    data = _find_preset_data(dataset)
+    datasets = {entry.dataset for entry in PRESETS.values()}
+    for what, requested, choices in (("preset", name, NAMES), ("model", model, MODEL_SETTINGS)):
+        if requested not in choices:
+            return unknown_name_error(what, requested, choices)
+    if data not in datasets:
+        return unknown_name_error("dataset", data, datasets - {OWN})
+    names = [entry.name for entry in PRESETS.values() if (entry.dataset, entry.model) == (data, model)]
+    return UserError(f"Model {model!r} has no preset {name!r} for {dataset!r}. It has: {', '.join(names)}")
 
 
 def make_run(

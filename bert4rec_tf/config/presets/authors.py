@@ -1,11 +1,34 @@
-"""The authors' settings of BERT4Rec: of their scripts (`released`) and of the paper's best rows (`table2`, d = 256).
+"""The settings of the models' authors: their optimizers, and all of BERT4Rec's.
 
-`expect` holds the paper's own results.
+The presets are those of BERT4Rec's scripts (`released`) and of the paper's best rows (`table2`, d = 256). `expect`
+holds the paper's own results.
 """
 
 from typing import Any
 
 from bert4rec_tf.config.presets.entry import Preset
+
+ADAM = {
+    "learning_rate": 1e-3,
+    "schedule": "constant",
+    "warmup_steps": 0,
+    "bias_correction": True,
+    "epsilon": 1e-8,
+    "weight_decay": 0.0,
+    "clip_norm": 0.0,
+}
+ADAGRAD = {**ADAM, "optimizer": "adagrad", "learning_rate": 0.05, "batch_size": 128}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "bpr_mf": {**ADAM, "batch_size": 256},
+    "ncf": {**ADAM, "batch_size": 256},
+    "fpmc": {**ADAM, "batch_size": 256},
+    "gru4rec": ADAGRAD,
+    "gru4rec_plus": {**ADAGRAD, "momentum": 0.1},
+    "caser": {**ADAM, "batch_size": 512},
+    "sasrec": {**ADAM, "batch_size": 128, "beta_2": 0.98},
+}
+"""The optimizer of the models' authors, for every data set. If theirs is plain SGD (BPR-MF, FPMC) or changes with the
+data set (the GRUs), one that works for all of these."""
 
 AUTHORS = {"learning_rate": 1e-4, "warmup_steps": 100, "use_token_type": True, "protocol": "fixed"}
 
@@ -28,16 +51,16 @@ DROPOUT = {
 """Data set -> width -> the released `dropout` and `attention_dropout`, for experiments with the width."""
 
 
-def dropout_of(dataset: str, hidden_dim: int) -> dict[str, float]:
+def get_released_dropout(dataset: str, hidden_dim: int) -> dict[str, float]:
     """Returns the released dropout of the largest known width up to `hidden_dim`, else of the smallest."""
-    known = DROPOUT[dataset]
-    nearest = max((width for width in known if width <= hidden_dim), default=min(known))
-    return dict(zip(("dropout", "attention_dropout"), known[nearest]))
+    widths = DROPOUT[dataset]
+    nearest = max((width for width in widths if width <= hidden_dim), default=min(widths))
+    return dict(zip(("dropout", "attention_dropout"), widths[nearest]))
 
 
 def _preset(name: str, dataset: str, hidden_dim: int, expect: str, hours: int) -> Preset:
     takes = f"About {hours} hours on two cores, estimated from the time of a step."
-    width: dict[str, Any] = {"hidden_dim": hidden_dim, **dropout_of(dataset, hidden_dim)}
+    width: dict[str, Any] = {"hidden_dim": hidden_dim, **get_released_dropout(dataset, hidden_dim)}
     return Preset(name, dataset, "bert4rec", expect, takes, {**AUTHORS, **OF_DATA[dataset], **width})
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.presets import own
-from bert4rec_tf.config.presets.authors import OF_DATA, dropout_of
+from bert4rec_tf.config.presets.authors import OF_DATA, OPTIMIZERS, get_released_dropout
 from bert4rec_tf.config.presets.entry import NOT_MEASURED, Preset
-from bert4rec_tf.config.presets.model_optimizers import OPTIMIZERS
 
 NO_ORDER = "Nothing: there is no order to learn."
 ONE_THREAD = "of one thread (measured)."
@@ -78,7 +77,7 @@ AT_MOST_40_000 = _select_within(40_000, 1_000)
 
 def _bert4rec(dataset: str, **settings: Any) -> dict[str, Any]:
     """Returns the settings of BERT4Rec, with the authors' windows, masks and dropout for this data set."""
-    return {**BERT4REC, **OF_DATA[dataset], **dropout_of(dataset, 64), **settings}
+    return {**BERT4REC, **OF_DATA[dataset], **get_released_dropout(dataset, 64), **settings}
 
 
 def _entry(
@@ -99,38 +98,42 @@ def _make_measured(dataset: str, model: str, ndcg: str, takes: str, *settings: M
     return _entry(dataset, model, f"NDCG@10 {ndcg} on the test item (measured).", takes, *settings)
 
 
-def _others(dataset: str, at_most: Mapping[str, Any], *known: str, **further: Mapping[str, Any]) -> Iterator[Preset]:
-    """Yields presets without a measurement, for all models except BERT4Rec.
+def _make_unmeasured(
+    dataset: str,
+    at_most: Mapping[str, Any],
+    counting_takes: str = NOT_MEASURED,
+    training_takes: str = NOT_MEASURED,
+    **further: Mapping[str, Any],
+) -> Iterator[Preset]:
+    """Yields presets for all models except BERT4Rec.
 
-    `at_most`: the settings of the number of steps. `known`: nothing, or what to expect, how long counting models take,
-    and how long the others take. `further`: model -> further settings.
+    `at_most`: the settings of the number of steps. `further`: model -> further settings.
     """
-    expect, counting, training = known or (NOT_MEASURED,) * 3
     for model in COUNTING:
-        yield _entry(dataset, model, expect, counting)
+        yield _entry(dataset, model, takes=counting_takes)
     for model in OPTIMIZERS:
-        yield _entry(dataset, model, expect, training, {**at_most, **further.get(model, {})})
+        yield _entry(dataset, model, takes=training_takes, settings={**at_most, **further.get(model, {})})
 
 
-def _synthetic(dataset: str, of_caser: str, of_bert4rec: str) -> Iterator[Preset]:
+def _make_synthetic(dataset: str, caser_expect: str, bert4rec_expect: str) -> Iterator[Preset]:
     """Yields the presets of built-in data, with what to expect of two models.
 
     Only the last item and the user's community decide the next item. With three targets, Caser would have to rank the
     items after the next one high too.
     """
-    for entry in _others(dataset, _select_within(1_500, 300), caser={"num_targets": 1}):
+    for entry in _make_unmeasured(dataset, _select_within(1_500, 300), caser={"num_targets": 1}):
         is_caser = entry.model == "caser"
-        yield replace(entry, expect=of_caser, takes="A minute on two cores.") if is_caser else entry
-    yield _entry(dataset, "bert4rec", of_bert4rec, "A minute on two cores.", BERT4REC_SYNTHETIC)
+        yield replace(entry, expect=caser_expect, takes="A minute on two cores.") if is_caser else entry
+    yield _entry(dataset, "bert4rec", bert4rec_expect, "A minute on two cores.", BERT4REC_SYNTHETIC)
 
 
 ENTRIES = [
-    *_synthetic(
+    *_make_synthetic(
         "synthetic",
         "NDCG@10 .53 on the validation item, .24 with its authors' three targets (measured).",
         "At least 80 % of the generator's own NDCG@10.",
     ),
-    *_synthetic("synthetic-orderless", NO_ORDER, NO_ORDER),
+    *_make_synthetic("synthetic-orderless", NO_ORDER, NO_ORDER),
     _make_measured("beauty", "pop", ".030", "1 minute (measured)."),
     _make_measured("beauty", "item_transitions", ".171", f"2 minutes {BESIDE}"),
     _make_measured("beauty", "bpr_mf", ".137", f"9 minutes {BESIDE}", _train_for(40_000), AT_MOST_40_000),
@@ -147,7 +150,7 @@ ENTRIES = [
         "31 minutes on two cores beside other work, 44 minutes of processor time (measured).",
         _bert4rec("beauty", batch_size=64, protocol="fixed", steps=24_000, evaluate_every=2_000),
     ),
-    *_others("steam", AT_MOST_40_000),
+    *_make_unmeasured("steam", AT_MOST_40_000),
     _entry("steam", "bert4rec", NOT_MEASURED, f"About 4 hours {ESTIMATED}", _bert4rec("steam", steps=60_000)),
     # ML-1m has 47 batches of 128 histories, so 40,000 of them would be 850 epochs.
     _make_measured("ml-1m", "pop", ".064", "15 seconds (measured)."),
@@ -183,7 +186,7 @@ ENTRIES = [
         f"167 minutes of one thread beside other work (measured); about 52 minutes {ESTIMATED}",
         BERT4REC_ML_1M,
     ),
-    *_others(
+    *_make_unmeasured(
         "ml-20m",
         AT_MOST_40_000,
         gru4rec={"max_length": 200},
@@ -191,10 +194,9 @@ ENTRIES = [
         sasrec={"max_length": 200, "dropout": 0.2},
     ),
     _entry("ml-20m", "bert4rec", NOT_MEASURED, f"About 8 hours {ESTIMATED}", _bert4rec("ml-20m", steps=80_000)),
-    *_others(
+    *_make_unmeasured(
         OWN,
         _select_within(10_000, 500),
-        NOT_MEASURED,
         "One pass over the data.",
         "At most 10,000 steps, then a second training for the selected number of steps.",
     ),

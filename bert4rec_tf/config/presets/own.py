@@ -9,8 +9,8 @@ from typing import Any
 
 from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.model_settings import TRANSITIONS
+from bert4rec_tf.config.presets.authors import OPTIMIZERS
 from bert4rec_tf.config.presets.entry import NOT_MEASURED, Preset
-from bert4rec_tf.config.presets.model_optimizers import OPTIMIZERS
 
 LONG_HISTORIES = 50
 """From this mean length on, masks within long windows teach more per second than prefixes do."""
