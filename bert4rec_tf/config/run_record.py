@@ -236,6 +236,18 @@ class Run:
         groups = (self.architecture, *masking, self.training, self.evaluation)
         return {name: value for group in groups for name, value in dataclasses.asdict(group).items()}
 
+    def change(self, **settings: Any) -> "Run":
+        """Returns the run with other settings, each put into its group. Those that the model does not have are ignored.
+
+        Raises UserError for a value out of its range.
+        """
+        groups = {}
+        for group in _list_groups(self.model):
+            values = getattr(self, group)
+            names = [field.name for field in dataclasses.fields(values) if field.name in settings]
+            groups[group] = dataclasses.replace(values, **{name: settings[name] for name in names})
+        return dataclasses.replace(self, **groups)
+
     def check_named(self, names: Collection[str]) -> None:
         """Raises UserError if a setting that the user named has no effect on this model or optimizer."""
         if self.training.mixed_precision and self.model not in ATTENTION_MODELS:

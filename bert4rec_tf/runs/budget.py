@@ -41,11 +41,11 @@ SHORT_FINAL, SHORT_SHARE = 0.05, 1 / 2
 """The `final_share` where less than this share of the preset's steps fits. It costs 1 to 3 % of NDCG@10; half of the
 steps cost more (docs/quality.md)."""
 
-PLANNED = {
-    "architecture": ("hidden_dim", "max_length"),
-    "training": ("steps", "warmup_steps", "evaluate_every", "final_share"),
-}
-"""Group -> the settings that a plan may change."""
+SMALLEST = {"hidden_dim": 32, "max_length": 10}
+"""The settings that make a step quicker when they are halved -> how small they become at most."""
+
+PLANNED = (*SMALLEST, "steps", "warmup_steps", "evaluate_every", "final_share")
+"""The settings that a plan may change."""
 
 
 @dataclass(frozen=True)
@@ -151,11 +151,11 @@ def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirect
         return _read_plan(run, budget.minutes, workdir)
     costs, transitions = _measure_costs(run, sequences, workdir, {}, silent)
     if _count_steps(budget, costs) < SHORT_SHARE * run.training.steps and "final_share" not in budget.named:
-        run = dataclasses.replace(run, training=dataclasses.replace(run.training, final_share=SHORT_FINAL))
+        run = run.change(final_share=SHORT_FINAL)
         costs = dataclasses.replace(costs, later_share=SHORT_FINAL)
     steps = _count_steps(budget, costs)
     if change := _narrow(run, budget.named, steps / run.training.steps):
-        run = dataclasses.replace(run, architecture=dataclasses.replace(run.architecture, **change))
+        run = run.change(**change)
         costs, transitions = _measure_costs(run, sequences, workdir, transitions, silent)
         steps = _count_steps(budget, costs)
     if steps < FEWEST_STEPS:
@@ -165,20 +165,19 @@ def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirect
             f"seconds). Received: minutes={budget.minutes:g}"
         )
     steps = min(steps, MOST_STEPS * run.training.steps)
-    training = dataclasses.replace(
-        run.training,
+    run = run.change(
         steps=steps,
         warmup_steps=shorten_warmup(run.training.warmup_steps, run.training.steps, steps),
         evaluate_every=max(steps // MEASUREMENTS, 1),
     )
     max_seconds = round(60 * budget.minutes - budget.spent - costs.rest(steps), 1)
     record = {"minutes": budget.minutes, "max_seconds": max_seconds}
-    return Plan(dataclasses.replace(run, training=training), record, transitions)
+    return Plan(run, record, transitions)
 
 
 def describe_plan(run: Run, budget: Budget) -> str:
     """Returns a line that says what was planned."""
-    sizes = {name: getattr(run.architecture, name, None) for name in PLANNED["architecture"]}
+    sizes = {name: getattr(run.architecture, name, None) for name in SMALLEST}
     settings = ", ".join(f"{name} {value}" for name, value in sizes.items() if value is not None)
     return (
         f"Planned for {budget.minutes:g} minutes: {run.training.steps:,} steps of {run.training.batch_size}, {settings}"
@@ -198,7 +197,7 @@ def _narrow(run: Run, named: Collection[str], share: float) -> dict[str, Any]:
     history is halved too. What the user named stays.
     """
     change = {}
-    for name, least in (("hidden_dim", 32), ("max_length", 10)):
+    for name, least in SMALLEST.items():
         if share < WANTED_SHARE and hasattr(run.architecture, name) and name not in named:
             size = getattr(run.architecture, name)
             change[name] = min(size, max(size // 2, least))
@@ -208,18 +207,13 @@ def _narrow(run: Run, named: Collection[str], share: float) -> dict[str, Any]:
 
 def _read_plan(run: Run, minutes: float, workdir: WorkDirectory) -> Plan:
     """Returns the plan that a folder holds. Its settings are those of `run`, but for PLANNED."""
-    record, stored = workdir.read_plan(), Run.from_dict(workdir.read_config()["run"])
+    config = workdir.read_config()
+    record, planned = config.get("plan", {}), Run.from_dict(config["run"]).flatten()
     if record.get("minutes") != minutes:
         has = f"{record['minutes']:g}" if record else "left out"
         raise UserError(f"`minutes` must be {has}, as in {workdir.path}. Received: minutes={minutes:g}")
-    groups = {
-        group: dataclasses.replace(
-            getattr(run, group),
-            **{name: getattr(getattr(stored, group), name) for name in names if hasattr(getattr(stored, group), name)},
-        )
-        for group, names in PLANNED.items()
-    }
-    return Plan(dataclasses.replace(run, **groups), record, {})
+    run = run.change(**{name: planned[name] for name in PLANNED if name in planned})
+    return Plan(run, record, {})
 
 
 def _measure_costs(

@@ -57,7 +57,7 @@ def export(
             options = replace(options, exclude_seen=not needs_seen_items(config["repeats"]))
         ids = workdir.read_ids()
         if form != SAVED_MODEL:
-            run = replace(run, training=replace(run.training, mixed_precision=False))
+            run = run.change(mixed_precision=False)
         model = fold_features(
             load_trained(run, ids.vocabulary.num_items, config["num_users"], workdir, list_phases(run)[-1])
         )
