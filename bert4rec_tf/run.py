@@ -97,7 +97,7 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_string("export_dir", None, "folder of the exported model (default: the format's name in the workdir)")
 flags.DEFINE_string("format", SAVED_MODEL, "what --mode=export writes: " + ", ".join(FORMATS))
-flags.DEFINE_boolean("verbose", False, "also print every metric, the settings chosen for you, and the files of the run")
+flags.DEFINE_boolean("verbose", False, "also print every metric and the settings chosen for you")
 flags.DEFINE_string("mode", "all", "what to do: all, prepare, train, evaluate or export")
 flags.DEFINE_string("engine", LOCAL, "what --mode=prepare reads --interactions with: local or spark (docs/cluster.md)")
 flags.DEFINE_string(
@@ -168,18 +168,18 @@ def make_run(machines: Machines | None) -> tuple[Run, Interactions | None, Seque
     settings, interactions = collect_settings(), collect_interactions()
     if machines is not None and FLAGS.mode in TRAINS:
         settings.setdefault("replicas", machines.count)
-    named = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
+    options = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
     if FLAGS.dataset is not None:
         dataset, sequences = data_names.add_source(FLAGS.dataset, FLAGS.source), None
         if presets.uses_own_preset(FLAGS.preset, dataset, FLAGS.model):
             sequences = load_data(dataset, None, collect_features())
-        return presets.make_run(dataset, *named, sequences, **settings), None, sequences
+        return presets.make_run(dataset, *options, sequences, **settings), None, sequences
     if interactions is not None:
-        presets.make_run(interactions, *named, **settings)  # reports mistakes before a long file is read
+        presets.make_run(interactions, *options, **settings)  # reports mistakes before a long file is read
         sequences = load_data(interactions.name, interactions, features=collect_features())
-        return presets.make_run(interactions, *named, sequences, **settings), interactions, sequences
-    decisive = ("source", "model", "preset", "seed", "init_from")
-    present = [name for name in decisive if FLAGS[name].present] + list(collect_features()) + list(collect_settings())
+        return presets.make_run(interactions, *options, sequences, **settings), interactions, sequences
+    run_flags = ("source", "model", "preset", "seed", "init_from", ITEM_FEATURES, USER_FEATURES, *list_settings())
+    present = [name for name in run_flags if FLAGS[name].present]
     if FLAGS.workdir is None or present:
         when = f" with --{present[0]}" if present else ", unless --workdir names a run"
         raise UserError(f"--dataset is required{when}. Try --dataset=synthetic, or --interactions=FILE")
@@ -238,18 +238,18 @@ def main(argv: list[str]) -> None:
         join_machines(machines, run)
     run, start = resolve_init_from(run, read_folder("workdir"))
     workdir = WorkDirectory.from_run(run, read_folder("workdir"), read_folder("prepared_dir"), FLAGS.minutes)
-    named = FLAGS.dataset is not None or FLAGS.interactions is not None
-    if FLAGS.mode in ("evaluate", "export") and named:
+    names_data = FLAGS.dataset is not None or FLAGS.interactions is not None
+    if FLAGS.mode in ("evaluate", "export") and names_data:
         workdir.check_run(run)
     needs_data = FLAGS.mode != "export" or FLAGS.with_histories is not None
     if needs_data and sequences is None:
-        sequences = load_data(run.dataset, interactions, collect_features() if named else workdir.read_features())
+        sequences = load_data(run.dataset, interactions, collect_features() if names_data else workdir.read_features())
     if FLAGS.mode == "export":
         export_model(workdir, sequences)
         return
     digest = "" if FLAGS.minutes else f", run {run.digest}"  # a plan changes the run
     print(f"\nModel {run.model}{digest} in {workdir.path}", flush=True)
-    for line in describe_plan(run, sequences, named):
+    for line in describe_plan(run, sequences, names_data):
         print(line, flush=True)
     options = {"interactions": interactions, "init_from": start, "checkpoint_seconds": FLAGS.checkpoint_seconds}
     if FLAGS.minutes is not None:
@@ -260,14 +260,14 @@ def main(argv: list[str]) -> None:
     carry_out(run, sequences, workdir, options)
 
 
-def describe_plan(run: Run, sequences: Sequences, is_named: bool) -> list[str]:
-    """Returns what to expect of a run. `is_named`: whether flags name its data, and so its preset."""
+def describe_plan(run: Run, sequences: Sequences, names_data: bool) -> list[str]:
+    """Returns what to expect of a run. `names_data`: whether flags name its data, and so its preset."""
     lines = []
-    if is_named and not collect_settings():
+    if names_data and not collect_settings():
         preset = presets.find_preset(FLAGS.preset, run.dataset, run.model)
-        known = [text for text in (preset.expect, preset.takes) if text != NOT_MEASURED]
-        is_shown = known and (preset.dataset != OWN or FLAGS.verbose)  # your own data's speak of trainings
-        lines += [f"Preset {FLAGS.preset}. Expect: {' '.join(known)}"] * bool(is_shown)
+        measured = [text for text in (preset.expect, preset.takes) if text != NOT_MEASURED]
+        if measured and (preset.dataset != OWN or FLAGS.verbose):  # your own data's speak of trainings
+            lines.append(f"Preset {FLAGS.preset}. Expect: {' '.join(measured)}")
     if FLAGS.mode in TRAINS and run.model not in COUNT_BASELINES:
         lines.append(
             f"Training on {sequences.num_actions:,} actions of {sequences.num_users:,} users. "
@@ -360,8 +360,6 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
         is_requested = any(FLAGS[name].present for name in export_flags)
         if FLAGS.mode == "all" and (is_requested or not workdir.export.exists()):
             export_model(experiment.workdir, sequences)
-    if FLAGS.verbose or not result.metrics:
-        print("\n" + summary.list_files(workdir.path))
     if result.metrics:
         where = "" if FLAGS.verbose else f"All metrics: {workdir.metrics}; --verbose prints them"
         print("\n" + "\n".join(filter(None, [summary.compare_with_counting(result.metrics), where])))

@@ -10,7 +10,7 @@ from typing import Any
 from bert4rec_tf.config.data_names import remove_source
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.config.popularity_option import CORRECTION
-from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT
+from bert4rec_tf.config.run_record import ALL
 from bert4rec_tf.evaluation.metrics import (
     ANY,
     COLD,
@@ -24,7 +24,6 @@ from bert4rec_tf.evaluation.metrics import (
     PROTOCOLS,
     UNIFORM,
 )
-from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.runs.comparison import Comparison
 
 TRANSITIONS_MODEL = "item_transitions"
@@ -196,7 +195,7 @@ def compare_with_counting(content: dict[str, Any]) -> str:
 
 
 def _compare_with_transitions(difference: dict[str, float]) -> str:
-    """Returns what the network adds to counting. `found`: a `metrics.Difference` of NDCG@10 among all items."""
+    """Returns what the network adds to counting. `difference`: a `metrics.Difference` of NDCG@10 among all items."""
     interval = f"{difference['mean']:+.4f} (95 % interval {difference['low']:+.4f} to {difference['high']:+.4f})"
     if difference["low"] > 0:
         return f"Beyond counting transitions, the network adds {interval} of NDCG@10 among all unseen items."
@@ -212,26 +211,3 @@ def make_next_command(model: Path, history: Sequence[str], user: str | None = No
     csv.writer(line, lineterminator="").writerow(history)
     words = ["bert4rec", "recommend", f"--model={model}", f"--history={line.getvalue()}"]
     return f"Next: {shlex.join(words + ([f'--user={user}'] if user is not None else []))}"
-
-
-def list_files(workdir: Path) -> str:
-    """Returns a list of the files in a work directory, with what they hold."""
-    has_picture = any((workdir / phase / "curve.png").exists() for phase in (SELECT, RETRAIN, ALL))
-    curves = "curve.csv, curve.png" if has_picture else "curve.csv"
-    descriptions = {
-        "metrics.json": "these results and all settings",
-        "transitions.json": "how transitions are counted, as the validation items decided",
-        "config.json": "the settings",
-        "vocabulary.npz": "raw ids of items and users, and how often each item occurs",
-        "item_features.npz": "the features of the items",
-        "user_features.npz": "the features of the users",
-        "initial.npz": "the weights that training started from",
-        "ranks-test.npz": "the rank of every user's test item",
-        SELECT: f"training without the validation items: checkpoints, {curves}, tensorboard",
-        RETRAIN: "training with the validation items: the same files",
-        ALL: "training on all actions: the same files",
-        "prepared": "training examples and candidates",
-        SAVED_MODEL: "the exported TensorFlow model, with its card in assets.extra",
-    }
-    lines = [f"  {name:<17} {what}" for name, what in descriptions.items() if (workdir / name).exists()]
-    return "\n".join([f"In {workdir}:", *lines])
