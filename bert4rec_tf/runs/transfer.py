@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pandas as pd
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.run_record import ALL, RETRAIN, Run
@@ -21,7 +22,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.construction import needs_users
-from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, USERS
+from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,20 +96,15 @@ class StartWeights:
             model: with fresh weights.
             items, users: its raw ids, in the order of its own ids.
         """
-        names = {ITEMS: (self.items, items), USERS: (self.users, users)}
-        names |= {kind: (self.features.get(kind, ()), ours) for kind, ours in list_feature_names(model).items()}
-        shared = {kind: _match_ids(theirs, ours) for kind, (theirs, ours) in names.items()}
-        numbers = {kind: (len(theirs), len(ours)) for kind, (theirs, ours) in names.items()}
+        source_names = {ITEMS: self.items, USERS: self.users, **self.features}
+        names = {ITEMS: items, USERS: users, **list_feature_names(model)}
         for weight, value in zip(_select_transferable(model), self.weights, strict=True):
             kind = model.row_kind(weight)
             if kind is not None:
                 moved = np.asarray(weight).copy()
-                lengths = len(value), len(moved)
-                if kind in shared:
-                    theirs, ours = _match_rows(kind, lengths, shared[kind], numbers[kind])
-                else:
-                    theirs, ours = _match_positions(kind, lengths)
-                moved[ours] = value[theirs]
+                source_labels = _label_rows(kind, len(value), source_names.get(kind, ()))
+                places = source_labels.get_indexer(_label_rows(kind, len(moved), names.get(kind, ())))
+                moved[places >= 0] = value[places[places >= 0]]
                 value = moved
             weight.assign(value)
 
@@ -166,8 +162,8 @@ def list_feature_names(model: Recommender) -> dict[str, list[str]]:
 
 def copy_weights(source: Recommender, target: Recommender) -> None:
     """Copies all weights but those of the evidence to a model of the same settings and sizes."""
-    for theirs, ours in zip(_select_transferable(source), _select_transferable(target), strict=True):
-        ours.assign(theirs)
+    for value, weight in zip(_select_transferable(source), _select_transferable(target), strict=True):
+        weight.assign(value)
 
 
 def _select_transferable(model: Recommender) -> list[keras.Variable]:
@@ -181,40 +177,18 @@ def _list_fixed_settings(settings: Settings) -> dict[str, Any]:
     return {field.name: field.default for field in dataclasses.fields(settings) if not field.metadata["may_change"]}
 
 
-def _match_ids(theirs: Sequence[str], ours: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the places of the shared ids in the first and in the second list, int64 [shared] each."""
-    numbers = {raw: number for number, raw in enumerate(theirs)}
-    matches = [(numbers[raw], number) for number, raw in enumerate(ours) if raw in numbers]
-    pairs = np.array(matches, np.int64).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]
-
-
-def _count_matches(theirs: Sequence[str], ours: Sequence[str]) -> dict[str, int]:
-    shared = len(_match_ids(theirs, ours)[0])
-    return {"kept": shared, "new": len(ours) - shared, "gone": len(theirs) - shared}
-
-
-def _match_rows(
-    kind: str, lengths: tuple[int, int], shared: tuple[np.ndarray, np.ndarray], numbers: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns matching rows of the source's weight and of the model's weight, for rows that have names.
-
-    Args:
-        kind: what each row represents. Only those of ITEMS have padding and special tokens too.
-        lengths: the two weights' numbers of rows.
-        shared: from `_match_ids`.
-        numbers: the two weights' numbers of names.
-    """
-    if kind != ITEMS:
-        return shared
-    special = np.arange(min(length - number - 1 for length, number in zip(lengths, numbers)))
-    theirs, ours = (np.concatenate([[0], 1 + rows, number + 1 + special]) for rows, number in zip(shared, numbers))
-    return theirs, ours
-
-
-def _match_positions(kind: str, lengths: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns matching rows of two weights whose rows are positions, counted from the first or from the last."""
-    both = np.arange(min(lengths))
+def _label_rows(kind: str, size: int, names: Sequence[str]) -> pd.Index:
+    """Returns what each of the `size` rows of a weight is: a name, or a number for a position or a special token."""
+    labels: Sequence[str | int] = names
     if kind == FROM_FIRST:
-        return both, both
-    return lengths[0] - len(both) + both, lengths[1] - len(both) + both
+        labels = range(size)
+    elif kind == FROM_LAST:
+        labels = range(-size, 0)
+    elif kind == ITEMS:
+        labels = [0, *names, *range(1, size - len(names))]  # 0: padding
+    return pd.Index(labels, dtype=object)
+
+
+def _count_matches(source_ids: Sequence[str], ids: Sequence[str]) -> dict[str, int]:
+    shared = len(set(source_ids) & set(ids))
+    return {"kept": shared, "new": len(ids) - shared, "gone": len(source_ids) - shared}
