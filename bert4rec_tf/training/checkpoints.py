@@ -42,18 +42,15 @@ def restore(path: Path, groups: Groups) -> dict[str, Any]:
         CorruptFileError: if the file is damaged.
         UserError: if a variable is missing or has another shape: the checkpoint belongs to another model.
     """
-    named, header = _name_variables(groups), _read_header(path, npz.read(path, [HEADER]))
-    for name, variable in named:
+    variables, header = _name_variables(groups), _read_header(path, npz.read(path, [HEADER]))
+    for name, variable in variables:
         shape, expected = header["shapes"].get(name), list(variable.shape)
         if shape != expected:
             raise UserError(
                 f"{path}: belongs to another model ({name} must have the shape {expected}. Received: {shape})"
             )
-    values = npz.read(path, [name for name, _ in named])
-    for name, variable in named:
-        if list(values[name].shape) != list(variable.shape) or values[name].dtype.kind not in "biuf":
-            raise CorruptFileError(f"{path}: cannot be read ({name} is not what its header says)")
-    for name, variable in named:
+    values = npz.read(path, [name for name, _ in variables])
+    for name, variable in variables:
         variable.assign(values[name])
     return header["state"]
 
@@ -74,8 +71,8 @@ class Series:
         newest = self.folder / f"step-{step:09d}.npz"
         save(newest, groups, state)
         self._damaged.discard(newest)
-        whole = [path for path in self.paths() if path not in self._damaged]
-        for path in [*self._damaged, *whole[NUM_KEPT:]]:
+        undamaged = [path for path in self.paths() if path not in self._damaged]
+        for path in [*self._damaged, *undamaged[NUM_KEPT:]]:
             path.unlink(missing_ok=True)
         self._damaged.clear()
 

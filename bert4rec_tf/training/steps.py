@@ -106,21 +106,10 @@ def make_step(
         strategy: from `make_strategy`, with model and optimizer created under its scope; None for one device. Each
             replica gets part of each batch; the result is the step of one device with the whole batch.
         signature: `element_spec` of the batches, to trace one graph for all widths; None to trace one per shape.
-
-    Raises:
-        ValueError: for a model or an optimizer created outside the strategy's scope.
     """
-    if strategy is None:
-        return _make_single_step(model, optimizer, settings, signature)
-    for name, variables in (("model", model.variables), ("optimizer", optimizer.variables)):
-        if not all(strategy.extended.variable_created_in_scope(variable.value) for variable in variables):
-            raise ValueError(f"all variables of `{name}` must be created under `strategy.scope()`")
-    return _make_replicated_step(model, optimizer, settings, strategy, signature)
+    if strategy is not None:
+        return _make_replicated_step(model, optimizer, settings, strategy, signature)
 
-
-def _make_single_step(
-    model: Recommender, optimizer: Optimizer, settings: TrainingSettings, signature: Signature | None
-) -> Step:
     @tf_function(input_signature=signature and [signature])
     def step(batch: Batch) -> dict[str, Tensor]:
         rate = tf.convert_to_tensor(optimizer.learning_rate)
@@ -203,12 +192,6 @@ def _make_replicated_step(
     return step
 
 
-def _scale(gradient: Tensor, scale: Tensor) -> Tensor:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
-    return gradient * scale
-
-
 def clip_gradients(gradients: list[Tensor], clip_norm: float) -> tuple[list[Tensor], Tensor]:
     """Returns the gradients, scaled to a global norm of at most `clip_norm` (0: not scaled), and their norm before, [].
 
@@ -218,7 +201,7 @@ def clip_gradients(gradients: list[Tensor], clip_norm: float) -> tuple[list[Tens
     norm = tf.linalg.global_norm(gradients)
     if clip_norm:
         scale = tf.where(norm > clip_norm, clip_norm / norm, 1.0)
-        gradients = [_scale(gradient, scale) for gradient in gradients]
+        gradients = [tf.math.scalar_mul(scale, gradient) for gradient in gradients]
     return gradients, norm
 
 

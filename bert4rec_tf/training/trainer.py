@@ -236,10 +236,7 @@ def read_state(folder: Path) -> State:
     saved = checkpoints.Series(folder).read_state()
     if saved is None or not saved.get("finished"):
         raise UserError(f"{folder}: no finished training; run with --mode=train first")
-    try:
-        return State(**saved)
-    except TypeError as error:
-        raise UserError(f"{folder}: holds a damaged checkpoint ({error})") from error
+    return State(**saved)
 
 
 def restore_best(model: keras.Model, folder: Path, state: State) -> None:

@@ -230,15 +230,6 @@ def groups_of(model, optimizer):
     return {"model": model.variables, "optimizer": optimizer.variables}
 
 
-def what_was_made_outside_the_scope_is_refused():
-    strategy, (model, optimizer, _) = steps.make_strategy(2), make()
-    mirrored, mirrored_optimizer, _ = make(strategy)
-    with pytest.raises(ValueError, match=r"all variables of `model` must be created under `strategy.scope\(\)`"):
-        steps.make_step(model, mirrored_optimizer, TrainingSettings(), strategy)
-    with pytest.raises(ValueError, match=r"all variables of `optimizer` must be created under `strategy.scope\(\)`"):
-        steps.make_step(mirrored, optimizer, TrainingSettings(), strategy)
-
-
 def more_replicas_than_rows_or_devices_are_refused():
     with pytest.raises(
         UserError, match=r"`batch_size` must be at least `replicas`. Received: batch_size=1, replicas=2"
@@ -257,7 +248,6 @@ CHECKS = {name: functools.partial(shared_training_is_that_of_one_device, **how) 
         replicas_stay_together_and_repeat_themselves,
         replicas_learn_in_bfloat16,
         a_checkpoint_goes_from_one_number_of_replicas_to_another,
-        what_was_made_outside_the_scope_is_refused,
         more_replicas_than_rows_or_devices_are_refused,
     )
 }
