@@ -40,10 +40,15 @@ def shorten_final(training: TrainingSettings, selected_steps: int) -> TrainingSe
 def load_trained(run: Run, num_items: int, num_users: int, workdir: WorkDirectory, phase: str) -> Recommender:
     """Returns the model of the finished training `phase`. Raises UserError if it has not finished."""
     model = make_model(run, num_items, num_users, features=workdir.read_features())
-    if model.evidence is not None:
-        model.evidence.build((workdir.read_num_pairs(phase),))
+    build_evidence(model, workdir, phase)
     trainer.load_weights(model, workdir.phase_folder(phase))
     return model
+
+
+def build_evidence(model: Recommender, workdir: WorkDirectory, phase: str) -> None:
+    """Makes the weights of the evidence, if the model has any, as large as in a training that has started."""
+    if model.evidence is not None:
+        model.evidence.build((workdir.read_num_pairs(phase),))
 
 
 def select_training_data(split: LeaveOneOut, phase: str) -> Sequences:

@@ -1,6 +1,6 @@
 """One run with its data and its folder: prepare, train, evaluate."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -175,11 +175,9 @@ class Experiment:
             UserError: if the loss or the gradient norm is NaN or infinite, or a file of the training is damaged.
         """
         with self.workdir.lock():
-            selected, mix, strategy = None, self._read_fixed_mix(), make_strategy(self.run.training.replicas)
+            selected, strategy = None, make_strategy(self.run.training.replicas)
             for phase in list_phases(self.run):
-                trained = self._run_phase(phase, selected, mix, strategy)
-                if self.run.uses_evidence:
-                    mix = trained.model.evidence.mix.numpy().tolist()
+                trained = self._run_phase(phase, selected, strategy)
                 if phase == SELECT:
                     selected = trained
                 if phase == find_measured_phase(self.run):
@@ -191,11 +189,7 @@ class Experiment:
         return construction.make_model(self.run, *sizes, strategy, self.sequences.features)
 
     def _run_phase(
-        self,
-        phase: str,
-        selected: "_Trained | None",
-        mix: Sequence[float] | None,
-        strategy: tf.distribute.Strategy | None,
+        self, phase: str, selected: "_Trained | None", strategy: tf.distribute.Strategy | None
     ) -> "_Trained":
         model = self.new_model(strategy)
         model.adapt(select_training_data(self.split, phase), self.transitions)
@@ -203,8 +197,10 @@ class Experiment:
             record = self.workdir.read_transitions()
             pairs = {**record["pairs"], phase: model.evidence.num_pairs}
             self.workdir.write_transitions({**record, "pairs": pairs})
-        if self.run.uses_evidence and mix is not None:
-            model.evidence.mix.assign(mix)
+        if self.run.uses_evidence:
+            mix = selected.model.evidence.mix.numpy() if selected else self._read_fixed_mix()
+            if mix is not None:
+                model.evidence.mix.assign(mix)
         if model.examples is None:
             trainer.save_counted_model(model, self.workdir.phase_folder(phase))
             return _Trained(model)
@@ -268,24 +264,23 @@ class Experiment:
     def _make_trainer(
         self, model: Recommender, phase: str, selected: "_Trained | None", strategy: tf.distribute.Strategy | None
     ) -> trainer.Trainer:
-        is_first, settings = phase == list_phases(self.run)[0], self.run.training
-        last_step, source = selected.best_step if selected else None, None
+        settings, last_step = self.run.training, selected.best_step if selected else None
         if selected and settings.final_share:
-            settings, last_step, source = shorten_final(settings, selected.best_step), None, selected.model
+            settings, last_step = shorten_final(settings, selected.best_step), None
         return trainer.Trainer(
             model,
             lambda start_step: self.make_batches(phase, model, start_step),
             settings,
             self.workdir.phase_folder(phase),
             last_step=last_step,
-            max_seconds=self.workdir.read_plan().get("max_seconds") if is_first else None,
+            max_seconds=None if selected else self.workdir.read_config().get("plan", {}).get("max_seconds"),
             validate=self.make_validation(model) if phase == SELECT else None,
-            title="training" if is_first else "final training",
+            title="final training" if selected else "training",
             silent=self.silent,
             checkpoint_seconds=self.checkpoint_seconds,
             strategy=strategy,
             watch=self.watch,
-            initialise=lambda: self._set_first_weights(model, phase, source),
+            initialise=lambda: self._set_first_weights(model, phase, selected),
             later_steps=0 if phase == list_phases(self.run)[-1] else int(settings.steps * (settings.final_share or 1)),
             team=self.team,
         )
@@ -312,15 +307,14 @@ class Experiment:
             )
         return None
 
-    def _set_first_weights(self, model: Recommender, phase: str, source: Recommender | None = None) -> None:
-        if source is not None:
-            transfer.copy_weights(source, model)
-            return
-        if self.run.initial_weights is None:
+    def _set_first_weights(self, model: Recommender, phase: str, selected: "_Trained | None") -> None:
+        if selected and self.run.training.final_share:
+            transfer.copy_weights(selected.model, model)
+        elif self.run.initial_weights is None:
             model.initialise(select_training_data(self.split, phase))
-            return
-        start = self.start or warm_start.load_initial(self.workdir, self.run)
-        start.apply_to(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
+        else:
+            start = self.start or warm_start.load_initial(self.workdir, self.run)
+            start.apply_to(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
 
     def make_validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
         """Returns what measures the model on the validation items, and first chooses how evidence joins its scores."""

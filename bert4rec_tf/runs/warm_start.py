@@ -11,6 +11,7 @@ from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models import Recommender, tf1_import
 from bert4rec_tf.models.construction import make_model
+from bert4rec_tf.runs.phases import build_evidence
 from bert4rec_tf.runs.transfer import StartWeights, load_start_weights
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import checkpoints, trainer
@@ -107,20 +108,15 @@ def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None
     """Restores the trained weights of a folder into a model. Returns the name of the checkpoint and its step."""
     for phase in (ALL, RETRAIN) if checkpoint is None else ():
         if checkpoints.Series(workdir.phase_folder(phase)).paths():
-            _build_evidence(model, workdir, phase)
+            build_evidence(model, workdir, phase)
             trainer.load_weights(model, workdir.phase_folder(phase))
             return phase, trainer.read_state(workdir.phase_folder(phase)).step
     checkpoint = checkpoint or workdir.phase_folder(SELECT) / trainer.BEST
     if not checkpoint.exists():
         raise UserError(f"{workdir.path}: holds no trained weights yet; run it with --mode=train first")
-    _build_evidence(model, workdir, checkpoint.resolve().parent.name)
+    build_evidence(model, workdir, checkpoint.resolve().parent.name)
     state = checkpoints.restore(checkpoint, {"model": model.variables})
     return f"{checkpoint.resolve().parent.name}/{checkpoint.name}", state["step"]
-
-
-def _build_evidence(model: Recommender, workdir: WorkDirectory, phase: str) -> None:
-    if model.evidence is not None:
-        model.evidence.build((workdir.read_num_pairs(phase),))
 
 
 def _index_path(path: Path) -> Path:

@@ -318,10 +318,6 @@ class WorkDirectory:
                 f"{self.transitions}: cannot be read ({error}); delete {self.path} to train again"
             ) from error
 
-    def read_plan(self) -> dict[str, float]:
-        """Returns the record of the budget of time; empty if the run has none."""
-        return self.read_config().get("plan", {})
-
     def read_num_pairs(self, phase: str) -> int:
         """Returns how many pairs of items a training has counted. Raises UserError if it has not started."""
         record = self.read_transitions()
