@@ -77,9 +77,13 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
         **baselines,
         "transitions": workdir.read_transitions(),
         "beyond_counting": _compare_with_counting(ranked.ranks[FULL], counted_ranks[FULL]),
-        **_measure_validation(experiment, selected),
-        **_read_training_results(experiment),
     }
+    if selected is not None:
+        validation = experiment.make_task("validation", all_items=True)
+        content["validation"] = popularity_penalty.make_ranker(selected).measure(validation)
+    for phase in list_phases(run):
+        state = trainer.read_state(workdir.phase_folder(phase))
+        content[phase] = {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
     if experiment.sequences.features:
         content[COLD] = {"below": COLD_BELOW, **compute_cold_metrics(ranked.ranks[FULL], target_counts)}
     if experiment.initial is not None:
@@ -149,20 +153,3 @@ def _choose_correction(experiment: "Experiment", model: Recommender, selected: R
         "trained_on_validation": is_trained_on,
         "validation": curve,
     }
-
-
-def _read_training_results(experiment: "Experiment") -> dict[str, Any]:
-    """Returns the steps and seconds of each training."""
-    content: dict[str, Any] = {}
-    for phase in list_phases(experiment.run):
-        state = trainer.read_state(experiment.workdir.phase_folder(phase))
-        content[phase] = {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
-    return content
-
-
-def _measure_validation(experiment: "Experiment", selected: Recommender | None) -> dict[str, Any]:
-    """Returns the metrics of `select`'s model on the validation items, by every protocol; empty without `select`."""
-    if selected is None:
-        return {}
-    ranker = popularity_penalty.make_ranker(selected)
-    return {"validation": ranker.measure(experiment.make_task("validation", all_items=True))}
