@@ -54,12 +54,12 @@ class Budget:
 
     Attributes:
         minutes: for everything, from reading the data to the exported model.
-        named: the settings that the user named, which stay.
+        fixed: the settings that the user named, which stay.
         begin: when it began, by `time.monotonic()`.
     """
 
     minutes: float
-    named: Collection[str] = ()
+    fixed: Collection[str] = ()
     begin: float = dataclasses.field(default_factory=time.monotonic)
 
     @property
@@ -71,7 +71,7 @@ class Budget:
         """Raises UserError if a run cannot be planned."""
         if not self.minutes > 0:
             raise UserError(f"`minutes` must be above 0. Received: minutes={self.minutes}")
-        if "steps" in self.named:
+        if "steps" in self.fixed:
             raise UserError("`minutes` must be left out with `steps`, which it plans. Received: both")
         if MODELS[run.model].examples is None:
             raise UserError(
@@ -133,28 +133,21 @@ class _Costs:
 def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirectory, silent: bool = False) -> Plan:
     """Returns the run with as many steps as fit into a budget.
 
-    A work directory that already holds a plan for as many minutes keeps it. So a resumed run gives the same bytes, and
-    so do the planned settings, if they are given instead of the minutes.
+    `run` has the steps that the preset takes without a budget. A work directory that already holds a plan for as many
+    minutes keeps it. So a resumed run gives the same bytes, and so do the planned settings, if they are given instead
+    of the minutes. The training examples, which the measured steps need, are kept in the folder.
 
-    Args:
-        run: the settings, with the steps that the preset takes without a budget.
-        sequences: the data.
-        budget: the time.
-        workdir: the folder of the run. The training examples, which the measured steps need, are kept in it.
-        silent: whether to hide the result of counting, which is known first.
-
-    Raises:
-        UserError: if the run cannot be planned, or the budget is too small.
+    Raises UserError if the run cannot be planned, or the budget is too small.
     """
     budget.check(run)
     if workdir.config.exists():
         return _read_plan(run, budget.minutes, workdir)
     costs, transitions = _measure_costs(run, sequences, workdir, {}, silent)
-    if _count_steps(budget, costs) < SHORT_SHARE * run.training.steps and "final_share" not in budget.named:
+    if _count_steps(budget, costs) < SHORT_SHARE * run.training.steps and "final_share" not in budget.fixed:
         run = run.change(final_share=SHORT_FINAL)
         costs = dataclasses.replace(costs, later_share=SHORT_FINAL)
     steps = _count_steps(budget, costs)
-    if change := _narrow(run, budget.named, steps / run.training.steps):
+    if change := _narrow(run, budget.fixed, steps / run.training.steps):
         run = run.change(**change)
         costs, transitions = _measure_costs(run, sequences, workdir, transitions, silent)
         steps = _count_steps(budget, costs)
@@ -190,7 +183,7 @@ def _count_steps(budget: Budget, costs: _Costs) -> int:
     return int(left / (costs.total(1) - costs.total(0)))
 
 
-def _narrow(run: Run, named: Collection[str], share: float) -> dict[str, Any]:
+def _narrow(run: Run, fixed: Collection[str], share: float) -> dict[str, Any]:
     """Returns the change of the architecture for a budget that has time for a share of the preset's steps.
 
     Below WANTED_SHARE the width is halved, which about halves the time of a step. If that is not enough, the longest
@@ -198,7 +191,7 @@ def _narrow(run: Run, named: Collection[str], share: float) -> dict[str, Any]:
     """
     change = {}
     for name, least in SMALLEST.items():
-        if share < WANTED_SHARE and hasattr(run.architecture, name) and name not in named:
+        if share < WANTED_SHARE and hasattr(run.architecture, name) and name not in fixed:
             size = getattr(run.architecture, name)
             change[name] = min(size, max(size // 2, least))
             share *= 2
@@ -221,7 +214,7 @@ def _measure_costs(
 ) -> tuple[_Costs, dict[str, Any]]:
     """Trains a few steps in a folder that is deleted, and measures the model on the validation items.
 
-    Also returns how transitions are counted, if `transitions` is empty.
+    Also returns how transitions are counted, which is searched if `transitions` is empty.
     """
     run = dataclasses.replace(run, initial_weights=None)
     with tempfile.TemporaryDirectory() as folder:
@@ -236,11 +229,11 @@ def _measure_costs(
         optimizer = make_optimizer(run.training, model)
         optimizer.build(model.trainable_variables)
         step = make_step(model, optimizer, run.training, None, batches.element_spec)
-        taken = iter(batches)
-        step(next(taken))
+        examples = iter(batches)
+        step(next(examples))
         laps.append(time.monotonic())
         for _ in range(MEASURED_STEPS):
-            step(next(taken))
+            step(next(examples))
         laps.append(time.monotonic())
         validate = experiment.make_validation(model)
         for _ in range(2):

@@ -90,11 +90,7 @@ class StartWeights:
         """Copies the weights into a model with the same settings, which may have other items, users and features.
 
         Rows are matched by raw id, name of the feature value, position or special token (padding, mask). Rows without
-        a match stay as they are.
-
-        Args:
-            model: with fresh weights.
-            items, users: its raw ids, in the order of its own ids.
+        a match stay as they are. `items`, `users`: the model's raw ids, in the order of its own ids.
         """
         source_names = {ITEMS: self.items, USERS: self.users, **self.features}
         names = {ITEMS: items, USERS: users, **list_feature_names(model)}

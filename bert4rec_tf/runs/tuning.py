@@ -44,11 +44,11 @@ COMPLETE, PRUNED, FAIL = "COMPLETE", "PRUNED", "FAIL"
 BUSY = "another process is searching in this folder; wait for it, or name another `workdir`"
 
 
-def find_space(run: Run, named: Collection[str]) -> dict[str, list[Any]]:
-    """Returns setting -> the values to try, which include the run's own. Settings in `named` keep their value."""
-    usual = {name: value for name, value in run.flatten().items() if value and name in FACTORS and name not in named}
+def find_space(run: Run, fixed: Collection[str]) -> dict[str, list[Any]]:
+    """Returns setting -> the values to try, which include the run's own. Settings in `fixed` keep their value."""
+    usual = {name: value for name, value in run.flatten().items() if value and name in FACTORS and name not in fixed}
     space = {name: sorted({value, *(_multiply(value, by) for by in FACTORS[name])}) for name, value in usual.items()}
-    if "dropout" in run.flatten().keys() - named:
+    if "dropout" in run.flatten().keys() - fixed:
         space["dropout"] = sorted({*DROPOUTS, run.flatten()["dropout"]})
     return space
 
@@ -59,7 +59,7 @@ def _multiply(value: float, factor: float) -> float:
 
 def tune_settings(
     make_run: Callable[..., Run],
-    named: Collection[str],
+    fixed: Collection[str],
     sequences: Sequences,
     num_trials: int,
     folder: Path,
@@ -69,23 +69,19 @@ def tune_settings(
 
     Args:
         make_run: makes the run of any settings, in place of the usual ones.
-        named: the settings that the user named, which are not searched.
-        sequences: the data.
+        fixed: the settings that the user named, which are not searched.
         num_trials: number of trials, together with those that `folder` holds.
         folder: for TRIALS, and the training of the current trial.
-        silent: whether to hide the progress.
 
-    Returns:
-        The settings of the best trial; and a row for each trial, the best first: the values that were searched, and
-        `ndcg@10` (of a trial that was ended early: until then; NaN if it failed).
+    Returns the settings of the best trial; and a row for each trial, the best first: the values that were searched, and
+    `ndcg@10` (of a trial that was ended early: until then; NaN if it failed).
 
-    Raises:
-        UserError: without Optuna, if the model has nothing to search, the first trial fails, or `folder` holds another
-            search.
+    Raises UserError without Optuna, if the model has nothing to search, the first trial fails, or `folder` holds
+    another search.
     """
     _import_optuna()  # reports its absence before the first training
     usual = make_run()
-    space = find_space(usual, named)
+    space = find_space(usual, fixed)
     if MODELS[usual.model].examples is None or not space:
         raise UserError(
             f"`tune` needs a model with settings to search. Received: tune={num_trials}, model={usual.model}"
@@ -101,29 +97,29 @@ def tune_settings(
         trials = record["trials"]
         while len(trials) < num_trials:
             trial = _ask(space, trials, usual)
-            known = next((one for one in trials if one["values"] == trial.params), None)
-            if known is None:
-                settings = {**derive_settings(usual, named, trial.params), "protocol": SELECT}
-                known = _train(partial(make_run, **settings), sequences, folder, trial, must_succeed=not trials)
-            trials.append(known)
+            entry = next((one for one in trials if one["values"] == trial.params), None)
+            if entry is None:
+                settings = {**derive_settings(usual, fixed, trial.params), "protocol": SELECT}
+                entry = _train(partial(make_run, **settings), sequences, folder, trial, must_succeed=not trials)
+            trials.append(entry)
             files.write_json(folder / TRIALS, record)
-            outcome = f"NDCG@10 {known['curve'][-1]:.4f}" if known["curve"] else "no measurement"
+            outcome = f"NDCG@10 {entry['curve'][-1]:.4f}" if entry["curve"] else "no measurement"
             values = ", ".join(f"{name}={value}" for name, value in trial.params.items())
-            progress.say(f"tuning: trial {len(trials)} of {num_trials}: {outcome}, {known['state'].lower()}: {values}")
+            progress.say(f"tuning: trial {len(trials)} of {num_trials}: {outcome}, {entry['state'].lower()}: {values}")
         files.remove_folder(folder / PREPARED)
     progress.close()
     best = max((trial for trial in trials if trial["state"] == COMPLETE), key=lambda trial: trial["curve"][-1])
     table = pd.DataFrame([{**trial["values"], NDCG: trial["curve"][-1:] or [None]} for trial in trials]).explode(NDCG)
-    return derive_settings(usual, named, best["values"]), table.sort_values(
+    return derive_settings(usual, fixed, best["values"]), table.sort_values(
         NDCG, ascending=False, kind="stable", ignore_index=True
     )
 
 
-def derive_settings(usual: Run, named: Collection[str], values: dict[str, Any]) -> dict[str, Any]:
+def derive_settings(usual: Run, fixed: Collection[str], values: dict[str, Any]) -> dict[str, Any]:
     """Returns the values of a trial, and the settings that follow from them: with other batches, those of the steps."""
     share = usual.training.batch_size / values.get("batch_size", usual.training.batch_size)
-    followers = ("steps", "evaluate_every") if share != 1 and "steps" not in named else ()
-    steps = {name: max(1, round(getattr(usual.training, name) * share)) for name in followers if name not in named}
+    followers = ("steps", "evaluate_every") if share != 1 and "steps" not in fixed else ()
+    steps = {name: max(1, round(getattr(usual.training, name) * share)) for name in followers if name not in fixed}
     return {**values, **steps}
 
 

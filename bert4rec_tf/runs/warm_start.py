@@ -45,14 +45,10 @@ def resolve_initial(
 ) -> tuple[Run, StartWeights | None]:
     """Returns the run that starts from trained weights, and the weights.
 
-    Args:
-        run: the settings.
-        init_from: the weights, or their path (see `read_start_weights`).
-        workdir: the folder of the run, if known. If that run started from `init_from` and this path no longer exists,
-            the weights are None: the folder has its own copy.
+    `init_from` is the weights or their path (`read_start_weights`). If the run in `workdir` started from it, and this
+    path no longer exists, the weights are None: the folder has its own copy.
 
-    Raises:
-        UserError: as in `read_start_weights`, or if there are fewer devices than replicas.
+    Raises UserError as `read_start_weights` does, or if there are fewer devices than replicas.
     """
     if isinstance(init_from, StartWeights):
         return dataclasses.replace(run, initial_weights=init_from.fingerprint), init_from

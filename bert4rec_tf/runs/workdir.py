@@ -136,16 +136,10 @@ class WorkDirectory:
     ) -> None:
         """Writes the run into a new folder, or checks that the folder belongs to the run and its data.
 
-        Args:
-            run, sequences, ids: the settings and the data.
-            environment: versions, threads and devices; warns if they have changed.
-            interactions: the user's own files, recorded so that they can be found again.
-            **records: further entries of `config.json`, if not None: `initial` of a warm start; and for a later export
-                `repeats`, "validation" -> the share of these targets that are in their user's history, and `columns`
-                (`Sequences.columns`). And `plan`, if the run was planned for a budget of time (`budget`).
+        Warns if the environment (`describe_environment`) has changed. `records`: further entries of `config.json`, if
+        not None: `initial` of a warm start, the `plan` of a budget, and for a later export `repeats` and `columns`.
 
-        Raises:
-            UserError: if the folder holds another run, other data or something else, or cannot be written.
+        Raises UserError if the folder holds another run, other data or something else, or cannot be written.
         """
         with self._make_prepared_folder(), self.lock():
             if self.config.exists():
