@@ -99,28 +99,26 @@ def fit(
     budget = None if minutes is None else Budget(minutes, settings)
     columns: dict[str, Any] = {"user": user, "item": item, "time": time}
     name, sequences, interactions = inputs.load_any(data, **columns, split=split)
-    carried = sequences.features if model in ATTENTION_MODELS else {}
+    features: dict[str, Any] = dict(sequences.features) if model in ATTENTION_MODELS else {}
+    for kind, source in {ITEM_FEATURES: item_features, USER_FEATURES: user_features}.items():
+        if source is not None:
+            features[kind] = source
     if validation is not None:
         if split is not None:
             raise UserError("`validation` must be left out with a `split`. Received: both")
-        sequences, interactions = (
-            append_held_out(sequences, inputs.load_any(validation, **columns, min_actions=1)[1]),
-            None,
-        )
+        sequences = append_held_out(sequences, inputs.load_any(validation, **columns, min_actions=1)[1])
+        interactions = None
     if holdout != PRESET:
         if holdout not in list(HELD_OUT):
             raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")
         settings["protocol"] = HELD_OUT[holdout]
-    sources = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
-    features = {kind: carried.get(kind) if source is None else source for kind, source in sources.items()}
-    given_ones = [kind for kind, source in features.items() if source is not None]
     sequences = with_features(sequences, **features, new_items=new_items, silent=silent)
-    settings = {**settings_for_features(model, given_ones), **settings}
+    settings = {**settings_for_features(model, features), **settings}
 
     def make_run(**changes: Any) -> Run:
         return presets.make_run(name, model, preset, seed, size=sequences, **{**settings, **changes})
 
-    chosen, trials = dict[str, Any](), None
+    best_settings, trials = dict[str, Any](), None
     if tune:
         if budget is not None:
             raise UserError("`minutes` must be left out with `tune`, whose trainings have no budget. Received: both")
@@ -132,8 +130,8 @@ def fit(
         with tempfile.TemporaryDirectory(prefix="bert4rec-") as scratch:
             path = files.expand_path(workdir or Path(scratch) / name)
             folder = path.with_name(f"{path.name}-tuning")
-            chosen, trials = tune_settings(make_run, settings, sequences, tune, folder, silent)
-    run = make_run(**chosen)
+            best_settings, trials = tune_settings(make_run, settings, sequences, tune, folder, silent)
+    run = make_run(**best_settings)
     fitted = train_and_open(run, sequences, interactions, titles, init_from, workdir, callbacks, silent, budget)
     fitted.trials = trials
     return fitted
