@@ -381,13 +381,7 @@ def export_model(workdir: WorkDirectory, sequences: Sequences | None) -> None:
 
     path = exporting.export(workdir, read_folder("export_dir"), options, FLAGS.format)
     if FLAGS.mode == "export":
-        k = min(FLAGS.k, workdir.read_ids().vocabulary.num_items)
-        what = {
-            "saved_model": f"SavedModel; takes raw ids, returns `items` and `scores` of {k} recommendations",
-            "onnx": "encoder.onnx and scorer.onnx, for onnxruntime",
-            "litert": "encoder.tflite and scorer.tflite, for LiteRT",
-        }
-        print(f"{path}: {what[FLAGS.format]}")
+        print(f"{path}: the exported model, as {FLAGS.format}")
     if histories is not None:
         size = max(1, round((path / HISTORIES).stat().st_size / 1e3))
         print(f"{path / HISTORIES}: the last {FLAGS.with_histories} items of every user, {size:,} kB")

@@ -81,9 +81,9 @@ def main(arguments: list[str]) -> None:
 
     if options.output is not None:
         batch.check_target(options.output)
-    listed = {name: tuple(split_ids(getattr(options, name))) for name in ("exclude", "candidates")}
+    id_lists = {name: tuple(split_ids(getattr(options, name))) for name in ("exclude", "candidates")}
     exclude_seen = None if options.keep_seen is None else not options.keep_seen
-    choices = Choices(options.k, exclude_seen, popularity_correction=options.popularity_correction, **listed)
+    choices = Choices(options.k, exclude_seen, popularity_correction=options.popularity_correction, **id_lists)
     model = SavedRecommender(options.model, options.trust_model)
     if titles:
         check_matches("titles", titles, model.items)
@@ -111,13 +111,13 @@ def main(arguments: list[str]) -> None:
             Interactions(options.interactions, **collect_given_flags(options, COLUMNS))
         )
         print(report)
-    elsewhere = {}
+    spark_options = {}
     if options.engine == "spark":
         from bert4rec_tf.cluster.spark import Spark
 
         spark = Spark(options.master)
-        elsewhere = {"each": spark.map, "at_once": spark.tasks_in_flight}
-    counts = batch.recommend_file(model, user_histories, options.output, choices, titles, **elsewhere)
+        spark_options = {"each": spark.map, "at_once": spark.tasks_in_flight}
+    counts = batch.recommend_file(model, user_histories, options.output, choices, titles, **spark_options)
     if counts.unknown or counts.without_known:
         warn(str(counts))
     print(f"{options.output}: recommendations to {counts.users:,} users")
@@ -133,9 +133,9 @@ def check_options(options: argparse.Namespace) -> None:
         raise UserError("--engine=spark needs --input or --interactions")
     if options.master and options.engine != "spark":
         raise UserError(f"--master needs --engine=spark. Received: engine={options.engine}")
-    named = collect_given_flags(options, COLUMNS)
-    if named and options.interactions is None:
-        raise UserError(f"--{next(iter(named))} needs --interactions=FILE")
+    columns = collect_given_flags(options, COLUMNS)
+    if columns and options.interactions is None:
+        raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")
 
 
 def make_tables(answer: "Recommendations", titles: Mapping[str, str] | None, names: Sequence[str]) -> str:

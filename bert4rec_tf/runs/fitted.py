@@ -241,12 +241,12 @@ class FittedModel:
                 f"{had:,} of {len(users):,} test rows are items that the user already has in the known histories. If "
                 "they are the same actions, the model was trained on them, and the metrics are too high"
             )
-        whole = _append_targets(known_histories, users, targets)
+        extended = _append_targets(known_histories, users, targets)
         num_negatives = min(num_negatives, known_histories.num_items)
-        negatives = {name: draw(whole, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
+        negatives = {name: draw(extended, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
         with_seen = not self.saved.card.get("exclude_seen", True)
         task = RankingTask(
-            known_histories, users, targets, negatives, all_items=True, excluded=whole, with_seen=with_seen
+            known_histories, users, targets, negatives, all_items=True, excluded=extended, with_seen=with_seen
         )
         return pd.DataFrame(Ranker(self._score, self.saved.card.get("max_history")).measure(task))
 
@@ -347,8 +347,8 @@ class FittedModel:
         if card.get("run", {}).get("training", {}).get("protocol") == ALL:
             lines.append("  (measured with a model that held out the last actions; this one was trained on them too)")
         if self.trials is not None:
-            chosen = ", ".join(f"{name}={value}" for name, value in self.trials.iloc[0, :-1].items())
-            lines.append(f"  best of {len(self.trials)} trials: {chosen}")
+            best = ", ".join(f"{name}={value}" for name, value in self.trials.iloc[0, :-1].items())
+            lines.append(f"  best of {len(self.trials)} trials: {best}")
         return "\n".join([*lines, f"  in {self.workdir or self.saved.folder}"])
 
     @cached_property
@@ -412,8 +412,8 @@ def train_and_open(
     experiment = open_experiment(run, sequences, workdir=workdir, init_from=init_from, budget=budget, **options)
     with experiment.workdir.lock():
         run_mode(experiment)
-        whole = Histories.from_sequences(sequences, int(sequences.lengths.max()))
-        exporting.export(experiment.workdir, options=ExportOptions(histories=whole))
+        histories = Histories.from_sequences(sequences, int(sequences.lengths.max()))
+        exporting.export(experiment.workdir, options=ExportOptions(histories=histories))
     path = experiment.workdir.path
     if title_of:
         files.write_text(path / TITLES, format_titles(title_of))
