@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import time
 from dataclasses import dataclass, field
@@ -85,10 +86,8 @@ class Machines:
 
 
 def _is_address(address: Any) -> bool:
-    if not isinstance(address, str):
-        return False
-    host, _, port = address.rpartition(":")
-    return bool(host) and port.isascii() and port.isdecimal() and len(port) <= 5 and 1 <= int(port) <= 65_535
+    match = re.fullmatch(r".+:(\d{1,5})", address, re.ASCII) if isinstance(address, str) else None
+    return match is not None and 1 <= int(match[1]) <= 65_535
 
 
 def _answers(address: str) -> bool:
