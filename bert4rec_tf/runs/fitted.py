@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import CONFIG, MODEL
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files, npz, plots
-from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
+from bert4rec_tf.foundation.errors import UserError, speak_python
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.foundation.stores import LocalCopy
@@ -141,14 +141,10 @@ class FittedModel:
             Columns `user`, `rank`, `item`, `score`, and `title` if titles are known.
         """
         title_of = self._load_titles(titles)
-        known_users = self.saved.require_histories().users
-        names = known_users if users is None else to_texts("users", users, self.saved.knows_user)
-        choice_names = [field.name for field in fields(Choices) if field.name != "k"]
-        for name, value in choices.items():
-            if name not in choice_names:
-                raise unknown_name_error("option of `recommend_all`", name, choice_names)
-            if name in ("exclude", "candidates"):
-                choices[name] = self._texts(name, value)
+        all_users = self.saved.require_histories().users
+        names = all_users if users is None else to_texts("users", users, self.saved.knows_user)
+        for name in choices.keys() & {"exclude", "candidates"}:
+            choices[name] = self._texts(name, choices[name])
         request = Choices(k, **choices)
         self.saved.warn_about_unknown(request)
         rows = [(name, self.saved.history_of(name)) for name in names]
