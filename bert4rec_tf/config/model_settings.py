@@ -291,7 +291,7 @@ ATTENTION_MODELS = ("bert4rec", "sasrec")
 """The models with `AttentionSettings`. Only they can compute in bfloat16: the others would gain little."""
 
 
-def features_used(settings: Settings) -> tuple[str, ...]:
+def list_used_features(settings: Settings) -> tuple[str, ...]:
     """Returns which features a model with these settings reads: ITEM_FEATURES, USER_FEATURES, both or none."""
     if not isinstance(settings, AttentionSettings):
         return ()

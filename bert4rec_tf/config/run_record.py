@@ -248,7 +248,7 @@ class Run:
             groups[group] = dataclasses.replace(values, **{name: settings[name] for name in names})
         return dataclasses.replace(self, **groups)
 
-    def check_named(self, names: Collection[str]) -> None:
+    def refuse_unused(self, names: Collection[str]) -> None:
         """Raises UserError if a setting that the user named has no effect on this model or optimizer."""
         if self.training.mixed_precision and self.model not in ATTENTION_MODELS:
             raise UserError(

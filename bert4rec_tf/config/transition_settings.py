@@ -7,7 +7,7 @@ from typing import Any
 from bert4rec_tf.config.setting_fields import Settings, setting
 
 
-def _chosen(help: str, **limits: Any) -> Any:
+def _searched_setting(help: str, **limits: Any) -> Any:
     return setting(None, f"{help} (default: chosen on the validation items)", **limits)
 
 
@@ -18,24 +18,26 @@ class ItemTransitionsSettings(Settings):
     One that is None is chosen on the validation items, from `GRID`.
     """
 
-    window: int | None = _chosen("how many places apart two items are counted at most", at_least=1)
-    distance_power: float | None = _chosen(
+    window: int | None = _searched_setting("how many places apart two items are counted at most", at_least=1)
+    distance_power: float | None = _searched_setting(
         "p of the weight decay^(d - 1) / d^p of two items d places apart", at_least=0
     )
-    distance_decay: float | None = _chosen(
+    distance_decay: float | None = _searched_setting(
         "decay of the weight decay^(d - 1) / d^p of two items d places apart", above=0, at_most=1
     )
-    backward: float | None = _chosen("weight of an item that came before; one that came after has 1", at_least=0)
-    smoothing: float | None = _chosen("tau: the larger, the less a few counts say", above=0)
-    history_power: float | None = _chosen(
+    backward: float | None = _searched_setting(
+        "weight of an item that came before; one that came after has 1", at_least=0
+    )
+    smoothing: float | None = _searched_setting("tau: the larger, the less a few counts say", above=0)
+    history_power: float | None = _searched_setting(
         "p of the weight decay^age / (age + 1)^p of a recent item of the history", at_least=0
     )
-    history_decay: float | None = _chosen(
+    history_decay: float | None = _searched_setting(
         "decay of the weight decay^age / (age + 1)^p of a recent item of the history", above=0, at_most=1
     )
-    recent_items: int | None = _chosen("how many last items are recent; older ones count alike", at_least=1)
-    recent_share: float | None = _chosen("the weight of all recent items together", at_least=0, at_most=1)
-    popularity_weight: float | None = _chosen("lambda: weight of the logarithm of an item's popularity")
+    recent_items: int | None = _searched_setting("how many last items are recent; older ones count alike", at_least=1)
+    recent_share: float | None = _searched_setting("the weight of all recent items together", at_least=0, at_most=1)
+    popularity_weight: float | None = _searched_setting("lambda: weight of the logarithm of an item's popularity")
     max_history: int = setting(200, "how many of a history's last items are read", at_least=1, at_most=1_000)
     num_neighbors: int | None = setting(
         None, "how many neighbours of an item are kept (default: as memory allows)", at_least=1

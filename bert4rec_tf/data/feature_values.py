@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, features_used
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, list_used_features
 from bert4rec_tf.config.setting_fields import Settings
 from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary, number_within_groups
 from bert4rec_tf.foundation import npz
@@ -152,7 +152,7 @@ def select_features(
         UserError: if features that the settings use are missing or have another number of rows.
     """
     selected, rows = {}, {ITEM_FEATURES: num_items, USER_FEATURES: num_users}
-    for name in features_used(settings):
+    for name in list_used_features(settings):
         if name not in features:
             raise UserError(f"`use_{name}` needs the features: name their file with --{name}=FILE")
         if len(features[name].lengths) != rows[name]:

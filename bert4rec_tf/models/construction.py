@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import USER_FEATURES, features_used
+from bert4rec_tf.config.model_settings import USER_FEATURES, list_used_features
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.models import MODELS, Recommender
@@ -15,7 +15,7 @@ from bert4rec_tf.models import MODELS, Recommender
 
 def needs_users(run: Run) -> bool:
     """Returns whether the model of a run needs the user of a history."""
-    return MODELS[run.model].needs_users or USER_FEATURES in features_used(run.architecture)
+    return MODELS[run.model].needs_users or USER_FEATURES in list_used_features(run.architecture)
 
 
 def make_model(

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import LOSSES, USER_FEATURES, Loss, features_used
+from bert4rec_tf.config.model_settings import LOSSES, USER_FEATURES, Loss, list_used_features
 from bert4rec_tf.config.setting_fields import Settings
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.feature_values import Features, select_features
@@ -87,7 +87,7 @@ class Recommender(KerasModel):
         super().__init__(**of_keras)
         self.settings = resolve_settings(type(self).settings_type, settings, options)
         self.num_items = check_size("num_items", num_items)
-        self.needs_users = type(self).needs_users or USER_FEATURES in features_used(self.settings)
+        self.needs_users = type(self).needs_users or USER_FEATURES in list_used_features(self.settings)
         if (num_users is not None) != self.needs_users:
             expected = "a number" if self.needs_users else "left out"
             raise ValueError(

@@ -29,7 +29,7 @@ from support.ranking_oracle import make_sequences, plain_lists, plain_metrics
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import OWN, TimeSplit
-from bert4rec_tf.config.model_settings import ATTENTION_MODELS, MODEL_SETTINGS, features_used
+from bert4rec_tf.config.model_settings import ATTENTION_MODELS, MODEL_SETTINGS, list_used_features
 from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.config.run_record import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
@@ -171,7 +171,7 @@ def make_run(case, **settings):
 
 def open_run(folder, case, sequences, **settings):
     run = make_run(case, **settings)
-    used = features_used(run.architecture)
+    used = list_used_features(run.architecture)
     if used:
         features = both(sequences.vocabulary.items.tolist(), sequences.users.tolist())
         sequences = dataclasses.replace(sequences, features={name: features[name] for name in used})

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import USER_FEATURES, features_used
+from bert4rec_tf.config.model_settings import USER_FEATURES, list_used_features
 from bert4rec_tf.config.run_record import MaskingSettings, Run
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.cloze import cut_windows
@@ -36,7 +36,7 @@ FEATURES = both(SEQUENCES.vocabulary.items.tolist(), SEQUENCES.users.tolist())
 
 def needed(settings):
     """What the constructor of a model needs beside these settings."""
-    used = features_used(settings)
+    used = list_used_features(settings)
     return {
         **({"features": FEATURES} if used else {}),
         **({"num_users": NUM_USERS} if USER_FEATURES in used else {}),

@@ -104,7 +104,7 @@ def make_run(
     if is_own(dataset):
         entry = replace(entry, settings={**entry.settings, "protocol": ALL})
     run = Run.make(dataset, model, seed, **_make_base_settings(entry, settings), **settings)
-    run.check_named(settings)
+    run.refuse_unused(settings)
     return run
 
 

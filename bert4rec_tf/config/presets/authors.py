@@ -32,7 +32,7 @@ data set (the GRUs), one that works for all of these."""
 
 AUTHORS = {"learning_rate": 1e-4, "warmup_steps": 100, "use_token_type": True, "protocol": "fixed"}
 
-OF_DATA = {
+DATA_SETTINGS = {
     "beauty": {"max_length": 50, "mask_proportion": 0.6, "max_predictions": 30, "window_step": 0.1, "steps": 400_000},
     "steam": {"max_length": 50, "mask_proportion": 0.4, "max_predictions": 20, "window_step": 0.5, "steps": 800_000},
     "ml-1m": {"max_length": 200, "mask_proportion": 0.2, "max_predictions": 40, "window_step": 0.5, "steps": 400_000},
@@ -61,7 +61,7 @@ def get_released_dropout(dataset: str, hidden_dim: int) -> dict[str, float]:
 def _preset(name: str, dataset: str, hidden_dim: int, expect: str, hours: int) -> Preset:
     takes = f"About {hours} hours on two cores, estimated from the time of a step."
     width: dict[str, Any] = {"hidden_dim": hidden_dim, **get_released_dropout(dataset, hidden_dim)}
-    return Preset(name, dataset, "bert4rec", expect, takes, {**AUTHORS, **OF_DATA[dataset], **width})
+    return Preset(name, dataset, "bert4rec", expect, takes, {**AUTHORS, **DATA_SETTINGS[dataset], **width})
 
 
 ENTRIES = [

@@ -10,7 +10,7 @@ from typing import Any
 
 from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.presets import own
-from bert4rec_tf.config.presets.authors import OF_DATA, OPTIMIZERS, get_released_dropout
+from bert4rec_tf.config.presets.authors import DATA_SETTINGS, OPTIMIZERS, get_released_dropout
 from bert4rec_tf.config.presets.entry import NOT_MEASURED, Preset
 
 NO_ORDER = "Nothing: there is no order to learn."
@@ -77,7 +77,7 @@ AT_MOST_40_000 = _select_within(40_000, 1_000)
 
 def _bert4rec(dataset: str, **settings: Any) -> dict[str, Any]:
     """Returns the settings of BERT4Rec, with the authors' windows, masks and dropout for this data set."""
-    return {**BERT4REC, **OF_DATA[dataset], **get_released_dropout(dataset, 64), **settings}
+    return {**BERT4REC, **DATA_SETTINGS[dataset], **get_released_dropout(dataset, 64), **settings}
 
 
 def _entry(
