@@ -53,7 +53,7 @@ def export(
     run = Run.from_dict(config["run"])
     with workdir.lock():
         options = replace(options, popularity_correction=_alpha_of_export(workdir, options.popularity_correction))
-        if options.exclude_seen is None and "repeats" in config:
+        if options.exclude_seen is None:
             options = replace(options, exclude_seen=not needs_seen_items(config["repeats"]))
         ids = workdir.read_ids()
         if form != SAVED_MODEL:

@@ -241,7 +241,7 @@ class WorkDirectory:
             content["data_fingerprint"], content["vocabulary_fingerprint"], content["users_fingerprint"]
             content["num_users"], {**content["environment"], **content.get("features", {})}
             interactions_from_config(content)
-            content.get("repeats", {"validation": 0.0})["validation"] + 0.0
+            content["repeats"]["validation"] + 0.0
             initial = content.get("initial", {"path": "", "leak": ""})
             initial["path"], initial["leak"]
             if content["digest"] != compute_digest(content["run"]):

@@ -161,14 +161,6 @@ def test_the_export_s_default_for_seen_items_can_be_set(repeating, tmp_path):
     assert not {"i0", "i3"} & set(answer.items[0]) and card_of(folder)["exclude_seen"] is True
 
 
-@pytest.mark.slow
-def test_seen_items_are_left_out_unless_the_run_says_otherwise(tmp_path):
-    """A work directory of an older version says nothing of repeats; nor does a model without a run."""
-    one = experiment(tmp_path / "work", 20)
-    one.train()
-    config = json.loads(one.workdir.config.read_text())
-    assert config.pop("repeats") == {"validation": 0.5}
-    one.workdir.config.write_text(json.dumps(config))
-    assert card_of(exporting.export(one.workdir))["exclude_seen"] is True
+def test_seen_items_are_left_out_of_a_model_without_a_run(tmp_path):
     saved_model.export(Pop(VOCABULARY.num_items), VOCABULARY, tmp_path / "model")
     assert card_of(tmp_path / "model")["exclude_seen"] is True
