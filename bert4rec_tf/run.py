@@ -44,12 +44,23 @@ from bert4rec_tf.runs import summary
 from bert4rec_tf.runs.workdir import WorkDirectory, interactions_from_config
 
 FLAGS = flags.FLAGS
-SAVED_MODEL_ONLY = ("k", "with_histories")
-"""Flags for an export as a SavedModel. Another is --popularity_correction, which is for an evaluation too."""
+SAVED_MODEL_FLAGS = ("k", "with_histories", "popularity_correction")
+"""Flags for an export as a SavedModel alone."""
 
 MODES = ("all", "prepare", "train", "evaluate", "export")
 TRAINS = ("all", "train")
 """The modes that use all machines of TF_CONFIG. The chief does the others alone."""
+
+EXPORTS = ("all", "export")
+USED_BY = {
+    "minutes": TRAINS,
+    "format": ("export",),
+    "export_dir": EXPORTS,
+    "k": EXPORTS,
+    "with_histories": EXPORTS,
+    "popularity_correction": ("all", "evaluate", "export"),
+}
+"""Flag -> the modes that use it, for the flags that not all modes use."""
 
 MAX_COUNT = 1_000_000
 """The limit of --processes, --threads, --k and --with_histories."""
@@ -206,23 +217,12 @@ def check_flags(argv: list[str]) -> None:
     if not FLAGS.checkpoint_seconds >= 0:
         seconds = FLAGS.checkpoint_seconds
         raise UserError(f"`checkpoint_seconds` must be at least 0. Received: checkpoint_seconds={seconds}")
-    if FLAGS.minutes is not None and FLAGS.mode not in TRAINS:
-        raise UserError(f"--minutes needs --mode=all or train. Received: mode={FLAGS.mode}")
-    check_export_flags()
-
-
-def check_export_flags() -> None:
-    """Raises UserError for flags of an export that do not fit the others."""
-    if FLAGS.mode != "export":
-        refuse_flags(["format"], f"needs --mode=export. Received: mode={FLAGS.mode}")
+    for name, modes in USED_BY.items():
+        if FLAGS.mode not in modes:
+            refuse_flags([name], f"needs --mode={' or '.join(modes)}. Received: mode={FLAGS.mode}")
     if FLAGS.format != SAVED_MODEL:
-        names = ("popularity_correction", *SAVED_MODEL_ONLY)
-        refuse_flags(names, f"needs --format={SAVED_MODEL}. Received: format={FLAGS.format}")
-    exports = FLAGS.mode in ("all", "export")
-    if popularity_option.parse_correction(FLAGS.popularity_correction) and not (exports or FLAGS.mode == "evaluate"):
-        raise UserError(f"--popularity_correction needs --mode=all, evaluate or export. Received: mode={FLAGS.mode}")
-    if not exports:
-        refuse_flags(("export_dir", *SAVED_MODEL_ONLY), f"needs --mode=all or export. Received: mode={FLAGS.mode}")
+        refuse_flags(SAVED_MODEL_FLAGS, f"needs --format={SAVED_MODEL}. Received: format={FLAGS.format}")
+    popularity_option.parse_correction(FLAGS.popularity_correction)
 
 
 def main(argv: list[str]) -> None:
@@ -339,7 +339,6 @@ def start_tensorflow() -> None:
 def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> None:
     """Does what --mode says, and exports. `options`: further arguments of `driver.open_experiment`."""
     start_tensorflow()
-    correction = popularity_option.parse_correction(FLAGS.popularity_correction)
     from bert4rec_tf.runs import driver, exporting
 
     if FLAGS.mode == "all":
@@ -350,14 +349,13 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
     if experiment.initial is not None:
         print(summary.describe_start(experiment.initial), flush=True)
     with experiment.workdir.lock():
-        result = driver.run_mode(experiment, FLAGS.mode, correction)
+        result = driver.run_mode(experiment, FLAGS.mode, FLAGS.popularity_correction)
         if not experiment.team.is_chief:
             print(f"Worker {experiment.team.index} has done its part; worker 0 measures and exports")
             return
         if result.metrics:
             print("\n" + (summary.make_table if FLAGS.verbose else summary.make_short_table)(result.metrics))
-        export_flags = ("export_dir", "popularity_correction", *SAVED_MODEL_ONLY)
-        is_requested = any(FLAGS[name].present for name in export_flags)
+        is_requested = any(FLAGS[name].present for name in ("export_dir", *SAVED_MODEL_FLAGS))
         if FLAGS.mode == "all" and (is_requested or not workdir.export.exists()):
             export_model(experiment.workdir, sequences)
     if result.metrics:
