@@ -54,12 +54,12 @@ class Budget:
 
     Attributes:
         minutes: for everything, from reading the data to the exported model.
-        fixed: the settings that the user named, which stay.
+        named: the settings that the user named, which stay.
         begin: when it began, by `time.monotonic()`.
     """
 
     minutes: float
-    fixed: Collection[str] = ()
+    named: Collection[str] = ()
     begin: float = dataclasses.field(default_factory=time.monotonic)
 
     @property
@@ -71,7 +71,7 @@ class Budget:
         """Raises UserError if a run cannot be planned."""
         if not self.minutes > 0:
             raise UserError(f"`minutes` must be above 0. Received: minutes={self.minutes}")
-        if "steps" in self.fixed:
+        if "steps" in self.named:
             raise UserError("`minutes` must be left out with `steps`, which it plans. Received: both")
         if MODELS[run.model].examples is None:
             raise UserError(
@@ -134,11 +134,11 @@ def plan_run(
     if workdir.config.exists():
         return *_read_plan(run, budget.minutes, workdir), {}
     costs, transitions = _measure_costs(run, sequences, workdir, {}, silent)
-    if _count_steps(budget, costs) < SHORT_SHARE * run.training.steps and "final_share" not in budget.fixed:
+    if _count_steps(budget, costs) < SHORT_SHARE * run.training.steps and "final_share" not in budget.named:
         run = run.change(final_share=SHORT_FINAL)
         costs = dataclasses.replace(costs, later_share=SHORT_FINAL)
     steps = _count_steps(budget, costs)
-    if change := _narrow(run, budget.fixed, steps / run.training.steps):
+    if change := _narrow(run, budget.named, steps / run.training.steps):
         run = run.change(**change)
         costs, transitions = _measure_costs(run, sequences, workdir, transitions, silent)
         steps = _count_steps(budget, costs)
@@ -173,7 +173,7 @@ def _count_steps(budget: Budget, costs: _Costs) -> int:
     return int(left / (costs.total(1) - costs.total(0)))
 
 
-def _narrow(run: Run, fixed: Collection[str], share: float) -> dict[str, Any]:
+def _narrow(run: Run, named: Collection[str], share: float) -> dict[str, Any]:
     """Returns the change of the architecture for a budget that has time for a share of the preset's steps.
 
     Below WANTED_SHARE the width is halved, which about halves the time of a step. If that is not enough, the longest
@@ -181,7 +181,7 @@ def _narrow(run: Run, fixed: Collection[str], share: float) -> dict[str, Any]:
     """
     change = {}
     for name, least in SMALLEST.items():
-        if share < WANTED_SHARE and hasattr(run.architecture, name) and name not in fixed:
+        if share < WANTED_SHARE and hasattr(run.architecture, name) and name not in named:
             size = getattr(run.architecture, name)
             change[name] = min(size, max(size // 2, least))
             share *= 2

@@ -96,7 +96,7 @@ def fit(
         UserError: for data that cannot be read or trained on, or a setting that is unknown, out of range or unused
             (models that only count take the settings of training, and ignore them).
     """
-    budget = None if minutes is None else Budget(minutes, settings)
+    budget = None if minutes is None else Budget(minutes, named=settings)
     columns: dict[str, Any] = {"user": user, "item": item, "time": time}
     name, sequences, interactions = inputs.load_any(data, **columns, split=split)
     features: dict[str, Any] = dict(sequences.features) if model in ATTENTION_MODELS else {}
