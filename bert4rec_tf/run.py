@@ -179,18 +179,18 @@ def make_run(machines: Machines | None) -> tuple[Run, Interactions | None, Seque
     settings, interactions = collect_settings(), collect_interactions()
     if machines is not None and FLAGS.mode in TRAINS:
         settings.setdefault("replicas", machines.count)
-    options = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
+    named = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
     if FLAGS.dataset is not None:
         dataset, sequences = data_names.add_source(FLAGS.dataset, FLAGS.source), None
         if presets.uses_own_preset(FLAGS.preset, dataset, FLAGS.model):
             sequences = load_data(dataset, None, collect_features())
-        return presets.make_run(dataset, *options, sequences, **settings), None, sequences
+        return presets.make_run(dataset, *named, sequences, **settings), None, sequences
     if interactions is not None:
-        presets.make_run(interactions, *options, **settings)  # reports mistakes before a long file is read
+        presets.make_run(interactions, *named, **settings)  # reports mistakes before a long file is read
         sequences = load_data(interactions.name, interactions, features=collect_features())
-        return presets.make_run(interactions, *options, sequences, **settings), interactions, sequences
-    run_flags = ("source", "model", "preset", "seed", "init_from", ITEM_FEATURES, USER_FEATURES, *list_settings())
-    present = [name for name in run_flags if FLAGS[name].present]
+        return presets.make_run(interactions, *named, sequences, **settings), interactions, sequences
+    decisive = ("source", "model", "preset", "seed", "init_from")
+    present = [name for name in decisive if FLAGS[name].present] + list(collect_features()) + list(collect_settings())
     if FLAGS.workdir is None or present:
         when = f" with --{present[0]}" if present else ", unless --workdir names a run"
         raise UserError(f"--dataset is required{when}. Try --dataset=synthetic, or --interactions=FILE")
