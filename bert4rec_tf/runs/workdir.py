@@ -227,27 +227,17 @@ class WorkDirectory:
         try:
             content = json.loads(self.config.read_text(encoding="utf-8"))
             version = content["format"]
+            if version == FORMAT:
+                _check_record(content)
         except OSError as error:
             raise UserError(f"{self.path}: no work directory ({self.config.name}: {error.strerror})") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{self.config}: not the configuration of a run; {ELSEWHERE}") from error
+            raise UserError(f"{self.config}: not the configuration of a run ({error}); {ELSEWHERE}") from error
         if version != FORMAT:
             raise UserError(
                 f"{self.path}: was made by another version of this program (format {version}; this one has {FORMAT}); "
                 f"{ELSEWHERE}"
             )
-        try:
-            Run.from_dict(content["run"])
-            content["data_fingerprint"], content["vocabulary_fingerprint"], content["users_fingerprint"]
-            content["num_users"], {**content["environment"], **content.get("features", {})}
-            interactions_from_config(content)
-            content["repeats"]["validation"] + 0.0
-            initial = content.get("initial", {"path": "", "leak": ""})
-            initial["path"], initial["leak"]
-            if content["digest"] != compute_digest(content["run"]):
-                raise UserError("the settings were changed since the run started")
-        except (UserError, KeyError, TypeError) as error:
-            raise UserError(f"{self.config}: not the configuration of a run ({error}); {ELSEWHERE}") from error
         return content
 
     def read_metrics(self) -> dict[str, Any] | None:
@@ -318,6 +308,19 @@ class WorkDirectory:
         if phase not in record.get("pairs", {}):
             raise UserError(f"{self.phase_folder(phase)}: no finished training; run with --mode=train first")
         return record["pairs"][phase]
+
+
+def _check_record(content: dict[str, Any]) -> None:
+    """Raises UserError, KeyError or TypeError if `config.json` lacks something or was changed."""
+    Run.from_dict(content["run"])
+    content["data_fingerprint"], content["vocabulary_fingerprint"], content["users_fingerprint"]
+    content["num_users"], {**content["environment"], **content.get("features", {})}
+    interactions_from_config(content)
+    content["repeats"]["validation"] + 0.0
+    initial = content.get("initial", {"path": "", "leak": ""})
+    initial["path"], initial["leak"]
+    if content["digest"] != compute_digest(content["run"]):
+        raise UserError("the settings were changed since the run started")
 
 
 def compute_feature_fingerprints(sequences: Sequences) -> dict[str, str]:
