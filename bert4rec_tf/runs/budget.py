@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert4rec_tf.config.presets import shorten_warmup
 from bert4rec_tf.config.presets.own import MEASUREMENTS
@@ -84,6 +84,20 @@ class Budget:
             )
 
 
+class Plan(NamedTuple):
+    """A planned run.
+
+    Attributes:
+        run: the run with the planned settings.
+        record: `minutes`, and `max_seconds` for the first training; kept in `config.json`.
+        transitions: how transitions are counted (`WorkDirectory.write_transitions`), found while planning; or empty.
+    """
+
+    run: Run
+    record: dict[str, float]
+    transitions: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class _Costs:
     """Measured seconds, from which those of the trainings follow.
@@ -116,13 +130,8 @@ class _Costs:
         return self.first_training(steps) + self.rest(steps)
 
 
-def plan_run(
-    run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirectory, silent: bool = False
-) -> tuple[Run, dict[str, float], dict[str, Any]]:
+def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirectory, silent: bool = False) -> Plan:
     """Returns the run with as many steps as fit into a budget.
-
-    Also returns the plan's record, `minutes` and `max_seconds` for the first training, which `config.json` keeps; and
-    how transitions are counted (`WorkDirectory.write_transitions`), empty if the folder knows it.
 
     `run` has the steps that the preset takes without a budget. A work directory that already holds a plan for as many
     minutes keeps it. So a resumed run gives the same bytes, and so do the planned settings, if they are given instead
@@ -132,7 +141,7 @@ def plan_run(
     """
     budget.check(run)
     if workdir.config.exists():
-        return *_read_plan(run, budget.minutes, workdir), {}
+        return _read_plan(run, budget.minutes, workdir)
     costs, transitions = _measure_costs(run, sequences, workdir, {}, silent)
     if _count_steps(budget, costs) < SHORT_SHARE * run.training.steps and "final_share" not in budget.named:
         run = run.change(final_share=SHORT_FINAL)
@@ -155,7 +164,8 @@ def plan_run(
         evaluate_every=max(steps // MEASUREMENTS, 1),
     )
     max_seconds = round(60 * budget.minutes - budget.spent - costs.rest(steps), 1)
-    return run, {"minutes": budget.minutes, "max_seconds": max_seconds}, transitions
+    record = {"minutes": budget.minutes, "max_seconds": max_seconds}
+    return Plan(run, record, transitions)
 
 
 def describe_plan(run: Run, budget: Budget) -> str:
@@ -188,14 +198,15 @@ def _narrow(run: Run, named: Collection[str], share: float) -> dict[str, Any]:
     return change
 
 
-def _read_plan(run: Run, minutes: float, workdir: WorkDirectory) -> tuple[Run, dict[str, float]]:
-    """Returns the run with the folder's values of PLANNED, and the record of its plan."""
+def _read_plan(run: Run, minutes: float, workdir: WorkDirectory) -> Plan:
+    """Returns the plan that a folder holds. Its settings are those of `run`, but for PLANNED."""
     config = workdir.read_config()
     record, planned = config.get("plan", {}), Run.from_dict(config["run"]).flatten()
     if record.get("minutes") != minutes:
         has = f"{record['minutes']:g}" if record else "left out"
         raise UserError(f"`minutes` must be {has}, as in {workdir.path}. Received: minutes={minutes:g}")
-    return run.change(**{name: planned[name] for name in PLANNED if name in planned}), record
+    run = run.change(**{name: planned[name] for name in PLANNED if name in planned})
+    return Plan(run, record, {})
 
 
 def _measure_costs(

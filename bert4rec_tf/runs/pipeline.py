@@ -65,7 +65,7 @@ class Experiment:
             training.
         start: the weights of a warm start; None for a fresh start, or if the folder already has them.
         team: the machines that train together (`workers.join_team`).
-        plan: the record of a budget of time (`budget.plan_run`), with `max_seconds` of training; None without one.
+        plan: the record of a budget of time (`budget.Plan`), with `max_seconds` of training; None without one.
         known_transitions: how transitions are counted (`WorkDirectory.write_transitions`); empty to search it.
     """
 
