@@ -31,7 +31,7 @@ def work_directory(path, ranks, sequences=None, **settings):
     folder = WorkDirectory(path)
     sequences = sequences or data()
     ids = RawIds(sequences.vocabulary, sequences.count_items()[1:])
-    folder.initialize(Run.make("synthetic", **settings), sequences, ids, {})
+    folder.initialize(Run.make("synthetic", **settings), sequences, ids, {}, repeats={"validation": 0.0})
     if ranks is not None:
         npz.write(folder.ranks, {"users": np.arange(NUM_USERS), **ranks})
     return folder

@@ -15,7 +15,7 @@ def test_only_the_first_lock_deletes_partial_files(tmp_path):
     workdir = WorkDirectory(tmp_path)
     sequences = make_sequences([[1, 2, 3], [2, 3, 1]], 3)
     ids = RawIds(sequences.vocabulary, sequences.vocabulary.counts)
-    workdir.initialize(Run.make("beauty", "pop"), sequences, ids, environment={})
+    workdir.initialize(Run.make("beauty", "pop"), sequences, ids, environment={}, repeats={"validation": 0.0})
     workdir.phase_folder(SELECT).mkdir()
     left = workdir.phase_folder(SELECT) / ".file.partial"
     left.touch()
