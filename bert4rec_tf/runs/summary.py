@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.data_names import remove_source
-from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.config.run_record import ALL
 from bert4rec_tf.evaluation.metrics import (
@@ -133,12 +131,8 @@ def _make_notes(content: dict[str, Any]) -> list[str]:
         notes.append(
             "These metrics are of the model that held out the last actions; the exported one was trained on them too."
         )
-    dataset = remove_source(content["run"]["dataset"])
-    published = read_paper()["table5"].get(dataset, {}).get("default", {}).get(NDCG)
-    if "paper" in content and published and content["run"]["model"] == "bert4rec":
-        notes.append(
-            f"paper: Table 2, with the best width for this data set. With d = 64, NDCG@10 is {published} (Table 5)."
-        )
+    if "paper" in content:
+        notes.append("paper: Table 2, with the best width for this data set.")
     if COLD in content:
         below = content[COLD]["below"]
         for name, what in ((COLD, f"fewer than {below}"), ("others", f"at least {below}")):
