@@ -141,7 +141,14 @@ class WorkDirectory:
 
         Raises UserError if the folder holds another run, other data or something else, or cannot be written.
         """
-        with self._make_prepared_folder(), self.lock():
+        if self.prepared.resolve() == self.path.resolve():
+            raise UserError(
+                f"`prepared_dir` must be another folder than `workdir`. Received: prepared_dir={self.prepared}"
+            )
+        self._refuse_foreign()
+        if self.prepared.parent != self.path:
+            files.make_folder(self.prepared)
+        with self.lock():
             if self.config.exists():
                 self._check(run, sequences, environment)
             else:
@@ -166,24 +173,6 @@ class WorkDirectory:
                 if not self.features_path(name).exists():
                     npz.write(self.features_path(name), features.to_arrays())
             self.read_features()
-
-    @contextlib.contextmanager
-    def _make_prepared_folder(self) -> Iterator[None]:
-        """Creates `prepared` if it is outside this folder. If the block fails, removes the folders it created."""
-        if self.prepared.resolve() == self.path.resolve():
-            raise UserError(
-                f"`prepared_dir` must be another folder than `workdir`. Received: prepared_dir={self.prepared}"
-            )
-        new = [path for end in (self.prepared, self.path) for path in (end, *end.parents) if not path.exists()]
-        try:
-            if self.prepared.parent != self.path:
-                files.make_folder(self.prepared)
-            yield
-        except UserError:
-            for path in new:
-                with contextlib.suppress(OSError):
-                    path.rmdir()
-            raise
 
     def check_run(self, run: Run) -> dict[str, Any]:
         """Returns `config.json`. Raises UserError if it belongs to another run."""
