@@ -3,8 +3,9 @@
 import argparse
 import dataclasses
 import math
+import operator
 import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from bert4rec_tf.foundation.errors import UserError, wrong_type_error
@@ -46,12 +47,12 @@ def change_default(settings: type["Settings"], name: str, default: Any) -> Any:
     return dataclasses.field(default=default, metadata=field.metadata)
 
 
-_LIMITS = {
-    "at_least": (lambda value, limit: value >= limit, "at least {}"),
-    "above": (lambda value, limit: value > limit, "above {}"),
-    "at_most": (lambda value, limit: value <= limit, "at most {}"),
-    "below": (lambda value, limit: value < limit, "below {}"),
-    "choices": (lambda value, limit: value in limit, "one of {}"),
+_LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "at_least": (operator.ge, "at least {}"),
+    "above": (operator.gt, "above {}"),
+    "at_most": (operator.le, "at most {}"),
+    "below": (operator.lt, "below {}"),
+    "choices": (lambda value, choices: value in choices, "one of {}"),
 }
 
 

@@ -54,7 +54,7 @@ FIXED = {"data", "model", "preset", "holdout", "validation", "titles", "init_fro
 SHORTEST_OVERLAP = 3
 """Fewer known actions at the beginning of new ones may be done again."""
 
-NOT_KEPT = ("prepared", ".lock")
+NOT_COPIED = ("prepared", ".lock")
 """What `save` does not copy from a work directory."""
 
 
@@ -297,7 +297,7 @@ class FittedModel:
             raise UserError(f"`path` must be a new folder. Received: path={target}")
         with files.replace_directory(target, CONFIG if self.workdir else MODEL) as aside:
             origin = LocalCopy(self.workdir or self.saved.folder)
-            shutil.copytree(origin.folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_KEPT))
+            shutil.copytree(origin.folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
         return target
 
     @property

@@ -14,7 +14,7 @@ from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import warn
 
 HEADER = "header"
-NUM_KEPT = 2
+NUM_CHECKPOINTS = 2
 """How many of the newest checkpoints are kept: if one is damaged, the other still works."""
 
 Groups = Mapping[str, list[keras.Variable]]
@@ -67,12 +67,12 @@ class Series:
         return sorted(self.folder.glob("step-*.npz"), reverse=True)
 
     def save(self, groups: Groups, step: int, state: Mapping[str, Any]) -> None:
-        """Writes a checkpoint, then deletes damaged ones and all but the newest NUM_KEPT."""
+        """Writes a checkpoint, then deletes damaged ones and all but the newest NUM_CHECKPOINTS."""
         newest = self.folder / f"step-{step:09d}.npz"
         save(newest, groups, state)
         self._damaged.discard(newest)
         undamaged = [path for path in self.paths() if path not in self._damaged]
-        for path in [*self._damaged, *undamaged[NUM_KEPT:]]:
+        for path in [*self._damaged, *undamaged[NUM_CHECKPOINTS:]]:
             path.unlink(missing_ok=True)
         self._damaged.clear()
 

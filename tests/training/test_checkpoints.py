@@ -24,7 +24,7 @@ from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.training import checkpoints
-from bert4rec_tf.training.checkpoints import NUM_KEPT, Series
+from bert4rec_tf.training.checkpoints import NUM_CHECKPOINTS, Series
 from bert4rec_tf.training.trainer import BEST, load_weights
 
 STATE = {"step": 7, "curve": [{"step": 5, "loss": 0.1, "hr@10": 1e-300}], "finished": False, "note": "ß"}
@@ -161,7 +161,7 @@ def restored(series):
 
 def test_only_the_newest_checkpoints_stay(tmp_path):
     series = series_of(tmp_path, 8, 9, 10, 100)
-    assert NUM_KEPT == 2 and names(tmp_path) == ["step-000000010.npz", "step-000000100.npz"]
+    assert NUM_CHECKPOINTS == 2 and names(tmp_path) == ["step-000000010.npz", "step-000000100.npz"]
     assert restored(series) == 100 == series.read_state()["step"]
 
 
