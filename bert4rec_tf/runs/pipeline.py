@@ -99,11 +99,11 @@ class Experiment:
             self.sequences,
             RawIds(self.sequences.vocabulary, counts, users),
             describe_environment(),
-            self.interactions,
             initial=initial,
             repeats=self.repeats,
             columns=check_types(self.sequences) or None,
             plan=self.plan,
+            interactions=None if self.interactions is None else self.interactions.to_dict(),
         )
         if self.start is not None:
             with self.workdir.lock():

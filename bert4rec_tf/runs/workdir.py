@@ -131,13 +131,13 @@ class WorkDirectory:
         sequences: Sequences,
         ids: RawIds,
         environment: dict[str, Any],
-        interactions: Interactions | None = None,
         **records: dict[str, Any] | None,
     ) -> None:
         """Writes the run into a new folder, or checks that the folder belongs to the run and its data.
 
         Warns if the environment (`describe_environment`) has changed. `records`: further entries of `config.json`, if
-        not None: `initial` of a warm start, the `plan` of a budget, and for a later export `repeats` and `columns`.
+        not None: `initial` of a warm start, the `plan` of a budget, the user's own `interactions`, and for a later
+        export `repeats` and `columns`.
 
         Raises UserError if the folder holds another run, other data or something else, or cannot be written.
         """
@@ -163,8 +163,6 @@ class WorkDirectory:
                     "environment": environment,
                 }
                 content |= {name: record for name, record in records.items() if record is not None}
-                if interactions is not None:
-                    content["interactions"] = interactions.to_dict()
                 if sequences.features:
                     content["features"] = compute_feature_fingerprints(sequences)
                 files.write_json(self.config, content)
