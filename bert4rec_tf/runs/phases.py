@@ -1,11 +1,18 @@
-"""The trainings of a run: which there are, what each trains on, and its trained model."""
+"""The model of a run, and its trainings: which there are, what each trains on, and its trained model."""
 
+import contextlib
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+import keras
+import tensorflow as tf
+
+from bert4rec_tf.config.model_settings import USER_FEATURES, list_used_features
 from bert4rec_tf.config.run_record import ALL, RETRAIN, TRAININGS, Run, TrainingSettings
+from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.models.construction import make_model
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import trainer
 
@@ -35,6 +42,34 @@ def shorten_final(training: TrainingSettings, selected_steps: int) -> TrainingSe
     steps = max(round(training.final_share * selected_steps), 1)
     rate = FINAL_RATE * training.learning_rate
     return replace(training, steps=steps, warmup_steps=steps // 10, learning_rate=rate, stop_after=0)
+
+
+def needs_users(run: Run) -> bool:
+    """Returns whether the model of a run needs the user of a history."""
+    return MODELS[run.model].needs_users or USER_FEATURES in list_used_features(run.architecture)
+
+
+def make_model(
+    run: Run,
+    num_items: int,
+    num_users: int,
+    strategy: tf.distribute.Strategy | None = None,
+    features: Mapping[str, Features] | None = None,
+) -> Recommender:
+    """Returns a run's model with new weights, drawn with its seed.
+
+    Raises UserError if the run uses missing features.
+    """
+    keras.utils.set_random_seed(run.seed)
+    # Without a name, Keras would number the models of the process, and the number would be in the export's bytes.
+    kind, options = MODELS[run.model], dict[str, Any](name=run.model)
+    if needs_users(run):
+        options["num_users"] = num_users
+    if run.training.mixed_precision:
+        options["dtype"] = "mixed_bfloat16"
+    options["features"] = features
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        return kind(num_items, run.architecture, **options)
 
 
 def load_trained(run: Run, num_items: int, num_users: int, workdir: WorkDirectory, phase: str) -> Recommender:

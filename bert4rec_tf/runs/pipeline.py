@@ -21,7 +21,7 @@ from bert4rec_tf.evaluation.evidence_search import MixSearch, search_settings
 from bert4rec_tf.evaluation.metrics import FULL, NDCG, POPULAR, compute_metrics, needs_seen_items
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.models import MODELS, Recommender, construction
+from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.runs import measurement, transfer, warm_start
 from bert4rec_tf.runs.environment import describe_environment
 from bert4rec_tf.runs.id_texts import check_types
@@ -29,6 +29,8 @@ from bert4rec_tf.runs.phases import (
     find_measured_phase,
     list_phases,
     load_trained,
+    make_model,
+    needs_users,
     select_training_data,
     shorten_final,
 )
@@ -93,7 +95,7 @@ class Experiment:
             raise UserError(f"{reason}. Received: dataset={self.run.dataset}")
         initial = self._check_start()
         counts = select_training_data(self.split, list_phases(self.run)[-1]).count_items()[1:]
-        users = self.sequences.users.tolist() if construction.needs_users(self.run) else []
+        users = self.sequences.users.tolist() if needs_users(self.run) else []
         self.workdir.initialize(
             self.run,
             self.sequences,
@@ -186,7 +188,7 @@ class Experiment:
 
     def new_model(self, strategy: tf.distribute.Strategy | None = None) -> Recommender:
         sizes = self.sequences.num_items, self.sequences.num_users
-        return construction.make_model(self.run, *sizes, strategy, self.sequences.features)
+        return make_model(self.run, *sizes, strategy, self.sequences.features)
 
     def _run_phase(
         self, phase: str, selected: "_Trained | None", strategy: tf.distribute.Strategy | None

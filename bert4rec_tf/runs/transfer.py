@@ -21,8 +21,8 @@ from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.models.construction import needs_users
 from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
+from bert4rec_tf.runs.phases import needs_users
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,7 @@ from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models import Recommender, tf1_import
-from bert4rec_tf.models.construction import make_model
-from bert4rec_tf.runs.phases import build_evidence
+from bert4rec_tf.runs.phases import build_evidence, make_model
 from bert4rec_tf.runs.transfer import StartWeights, load_start_weights
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import checkpoints, trainer

@@ -10,7 +10,7 @@ from support.trainings import small_and_quick
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.run_record import FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN, Run
-from bert4rec_tf.models.construction import make_model
+from bert4rec_tf.runs.phases import make_model
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 

@@ -36,8 +36,8 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.models import MODELS, recommender
-from bert4rec_tf.models.construction import make_model
 from bert4rec_tf.nn.dropout import Dropout
+from bert4rec_tf.runs.phases import make_model
 from bert4rec_tf.training import steps
 from bert4rec_tf.training.steps import make_optimizer
 

@@ -9,7 +9,6 @@ from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.foundation import npz
-from bert4rec_tf.models import construction
 from bert4rec_tf.runs import phases, summary, warm_start
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.pipeline import Experiment
@@ -72,7 +71,7 @@ def test_the_export_is_of_the_model_trained_on_all_actions(finished):
 
 def test_the_last_items_are_among_the_targets(tmp_path):
     experiment = opened(tmp_path / "work", "bert4rec", max_length=8, hidden_dim=8)
-    model, last = construction.make_model(experiment.run, 30, 40), {int(SEQUENCES[user][-1]) for user in range(40)}
+    model, last = phases.make_model(experiment.run, 30, 40), {int(SEQUENCES[user][-1]) for user in range(40)}
 
     def last_targets(phase):
         found = set()

@@ -15,8 +15,8 @@ import bert4rec_tf as b4r
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.models import tf1_import
-from bert4rec_tf.models.construction import make_model
 from bert4rec_tf.runs import warm_start
+from bert4rec_tf.runs.phases import make_model
 from bert4rec_tf.training import checkpoints, trainer
 
 
