@@ -145,12 +145,13 @@ class ShardMaker:
                 "window": Column(np.where(special, -1, windows)),
                 "items": Column(items, lengths),
             }
-        masked = mask_rows(items, lengths, users, special, self.masking, self.num_items, [self.seed, 1, number])
+        masked = mask_rows(items, lengths, special, self.masking, self.num_items, [self.seed, 1, number])
+        num_masked = np.count_nonzero(masked["mask_targets"], axis=1)
         return {
             "user": Column(users),
-            "items": Column(masked.items, lengths),
-            "mask_positions": Column(masked.mask_positions, masked.num_masked),
-            "mask_targets": Column(masked.mask_targets, masked.num_masked),
+            "items": Column(masked["items"], lengths),
+            "mask_positions": Column(masked["mask_positions"], num_masked),
+            "mask_targets": Column(masked["mask_targets"], num_masked),
         }
 
 
