@@ -82,7 +82,7 @@ class Shards:
 
     @cached_property
     def _copy(self) -> LocalCopy:
-        return LocalCopy(self.folder, self.names)
+        return LocalCopy(self.folder)
 
     def _compute_checksums(self) -> list[str | None]:
         return [compute_checksum(self.folder / name) for name in self.names]
