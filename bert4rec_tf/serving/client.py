@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from bert4rec_tf.config import popularity_option
 from bert4rec_tf.export.functions import INPUTS, SCALARS
-from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import encode_text
@@ -108,17 +107,6 @@ class SavedRecommender(LoadedModel):
 
     def knows_user(self, user: str) -> bool:
         return self.histories is not None and user in self.histories
-
-    def require_histories(self) -> Histories:
-        """Returns the users' histories. Raises UserError if the export has none, or their file is damaged."""
-        if self.histories is None:
-            raise UserError(f"{self.folder}: holds no histories of users; export it with --with_histories=N")
-        return self.histories
-
-    def history_of(self, user: str) -> list[str]:
-        """Does what `LoadedModel.history_of` does. Raises UserError also if the export has no histories."""
-        self.require_histories()
-        return super().history_of(user)
 
     def warn_about_unknown(self, choices: Choices) -> None:
         """Warns of ids to leave out or to rank that are no items of the model."""

@@ -116,9 +116,18 @@ class LoadedModel:
         path = self.local_folder / HISTORIES
         return Histories.read(path, len(self.items)) if path.exists() else None
 
+    def require_histories(self) -> Histories:
+        """Returns the users' histories. Raises UserError if the export has none, or their file is damaged."""
+        if self.histories is None:
+            raise UserError(f"{self.folder}: holds no histories of users; export it with --with_histories=N")
+        return self.histories
+
     def history_of(self, user: str) -> list[str]:
-        """Returns the raw ids of a user's last items, oldest first. Raises UserError for an unknown user."""
-        return [self.items[int(number) - 1] for number in self.histories[user]]
+        """Returns the raw ids of a user's last items, oldest first.
+
+        Raises UserError for an unknown user, and as `require_histories`.
+        """
+        return [self.items[int(number) - 1] for number in self.require_histories()[user]]
 
     def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature, by name.
