@@ -66,15 +66,19 @@ def write_shard(path: Path, columns: Mapping[str, Column]) -> None:
 
 @dataclass(frozen=True)
 class Shards:
-    """The files in a folder, in order, and how many examples each has.
+    """Shards in a folder, and how many examples each has.
 
     `widths`: feature -> the width to which its rows are padded; None for one value per row.
     """
 
     folder: Path
-    names: tuple[str, ...]
     sizes: tuple[int, ...]
     widths: Mapping[str, int | None]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        count = len(self.sizes)
+        return tuple(f"train-{number:05d}-of-{count:05d}.tfrecord" for number in range(count))
 
     @property
     def num_examples(self) -> int:
