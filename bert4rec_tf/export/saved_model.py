@@ -142,7 +142,7 @@ def _encode_lines(raw: Sequence[str]) -> bytes:
     if isinstance(raw, Lines):
         return raw.content
     try:
-        return "".join(f"{one}\n" for one in raw).encode()
+        return Lines.from_texts(raw).content
     except UnicodeEncodeError as error:
         bad = next(one for one in raw if any(0xD800 <= ord(letter) < 0xE000 for letter in one))
         raise UserError(f"A raw id must be text that UTF-8 can hold. Received: {bad!r}") from error
