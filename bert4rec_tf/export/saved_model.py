@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,11 @@ def export(
     """
     content = encode_id_files(model, vocabulary, users)
     refuse_other_content(folder)
-    correction = float(options.popularity_correction)
-    exclude_seen = options.exclude_seen is None or bool(options.exclude_seen)
+    defaults = {
+        "k": min(options.k, model.num_items),
+        "popularity_correction": float(options.popularity_correction),
+        "exclude_seen": options.exclude_seen is None or bool(options.exclude_seen),
+    }
     with files.replace_directory(folder, MODEL) as aside, tempfile.TemporaryDirectory() as scratch:
         for name, lines in content.items():
             (Path(scratch) / name).write_bytes(lines)
@@ -63,14 +67,11 @@ def export(
             Path(scratch, VOCABULARY),
             _compute_log_shares(vocabulary.counts),
             np.log1p(vocabulary.counts if counts is None else counts).astype(np.float32),
-            min(options.k, model.num_items),
-            correction,
-            exclude_seen,
+            replace(options, **defaults),
             Path(scratch, USERS) if model.needs_users else None,
         )
         _save(service, aside, folder)
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
-        defaults = {"k": service.k, "popularity_correction": correction, "exclude_seen": exclude_seen}
         facts = {**defaults, "histories": None}
         if options.histories is not None:
             options.histories.write(aside / HISTORIES)
