@@ -97,7 +97,7 @@ def main(arguments: list[str]) -> None:
             users = split_ids(options.user)
             if not users:
                 raise UserError("--user must name users. Received: nothing")
-            histories = [model.history_of(user) for user in users]
+            histories = [model.get_history(user) for user in users]
         answer = model.recommend(histories, users, choices)
         for unknown, history in zip(answer.unknown, histories):
             if unknown:

@@ -160,13 +160,13 @@ def attach_features(sequences: Sequences, features: Mapping[str, Features]) -> S
     occur only there are left out. `features`: ITEM_FEATURES, USER_FEATURES or both -> the features, in any order.
     """
     all_features = dict(sequences.features)
-    if (of_items := features.get(ITEM_FEATURES)) is not None:
-        vocabulary, ids = sequences.vocabulary, of_items.ids.tolist()
+    if (item_features := features.get(ITEM_FEATURES)) is not None:
+        vocabulary, ids = sequences.vocabulary, item_features.ids.tolist()
         new = [raw for raw, number in zip(ids, vocabulary.encode(ids)) if number == PAD]
         counts = np.concatenate([vocabulary.counts, np.zeros(len(new), np.int64)])
         vocabulary = Vocabulary(np.array([*vocabulary.items.tolist(), *new], object), counts)
         sequences = replace(sequences, vocabulary=vocabulary)
-        all_features[ITEM_FEATURES] = of_items.select_rows(vocabulary.items.tolist())
-    if (of_users := features.get(USER_FEATURES)) is not None:
-        all_features[USER_FEATURES] = of_users.select_rows(sequences.users.tolist())
+        all_features[ITEM_FEATURES] = item_features.select_rows(vocabulary.items.tolist())
+    if (user_features := features.get(USER_FEATURES)) is not None:
+        all_features[USER_FEATURES] = user_features.select_rows(sequences.users.tolist())
     return replace(sequences, features=all_features)

@@ -122,7 +122,7 @@ class LoadedModel:
             raise UserError(f"{self.folder}: holds no histories of users; export it with --with_histories=N")
         return self.histories
 
-    def history_of(self, user: str) -> list[str]:
+    def get_history(self, user: str) -> list[str]:
         """Returns the raw ids of a user's last items, oldest first.
 
         Raises UserError for an unknown user, and as `require_histories`.

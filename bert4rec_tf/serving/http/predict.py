@@ -119,7 +119,7 @@ def find_history(user: Any, model: LoadedModel, settings: ServerSettings) -> lis
         raise RequestError("This model holds no users' histories")
     user_id = _to_text(USERS, user)
     try:
-        return model.history_of(user_id)[-settings.max_history :]
+        return model.get_history(user_id)[-settings.max_history :]
     except UserError as error:
         raise RequestError(str(error)) from None
 
