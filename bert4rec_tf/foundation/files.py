@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -208,6 +209,12 @@ def open_binary(path: Path) -> BinaryIO:
     if path.suffix != ".gz":
         return path.open("rb")
     return gzip.open(path.open("rb") if isinstance(path, Url) else path, "rb")
+
+
+def compute_checksum(path: Path) -> str:
+    """Returns the SHA-256 of a file's content. Raises OSError if it cannot be read."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def unreadable_error(path: Path, error: Exception) -> UserError:

@@ -96,9 +96,11 @@ def recommend_file(
         UserError: if a file cannot be read or written, a line is not CSV, or the target has another ending.
     """
     check_target(target)
+    folder = model.local_folder
+    model_files = sorted(path for path in folder.rglob("*") if path.is_file())
     job = {
         "source": users.checksum,
-        "model": _hash_folder(model.local_folder),
+        "model": {str(path.relative_to(folder)): files.compute_checksum(path) for path in model_files},
         "choices": json.loads(json.dumps(asdict(choices))),
         "titles": None if titles is None else hashlib.sha256(json.dumps(titles).encode()).hexdigest(),
         "users_of_a_part": PART_BATCHES * BATCH_USERS,
@@ -118,8 +120,8 @@ def recommend_file(
 def _discard_other_parts(job: dict, parts: Path) -> None:
     """Keeps the finished parts of the same job, and deletes those of any other."""
     job_file = parts / "job.json"
-    with suppress(ValueError):
-        if job_file.exists() and json.loads(job_file.read_text(encoding="utf-8")) == job:
+    with suppress(UserError):
+        if job_file.exists() and files.read_json(job_file) == job:
             return
     old = [path for path in parts.iterdir() if path.name.startswith("part-")]
     if old:
@@ -209,15 +211,6 @@ def recommend_rows(
     for (user, _), (items, scores) in zip(rows, results, strict=True):
         for rank, (item, score) in enumerate(zip(items, scores), start=1):
             yield user, rank, item, score, titles.get(item, "")
-
-
-def _hash_folder(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(str(path.relative_to(folder)).encode())
-        with open(path, "rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
 
 
 def check_target(target: Path) -> None:
