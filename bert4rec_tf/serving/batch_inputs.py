@@ -1,15 +1,14 @@
 """Reads the users of a batch recommendation, from a file of histories or from files of interactions."""
 
 import csv
-import hashlib
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading import conversion, layouts
-from bert4rec_tf.data.reading.columns import TEXT, USER_NAMES, Columns, guess_column
+from bert4rec_tf.data.reading import archives, conversion
+from bert4rec_tf.data.reading.columns import TEXT, USER_NAMES, guess_column
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
@@ -34,14 +33,15 @@ def read_histories(path: Path, items: Lines) -> Users:
         UserError: if the file cannot be read, is not CSV, has one action per row, or a user twice. A first line that
             names columns is skipped with a warning, unless it has one of the model's `items`.
     """
-    checksum, lines = _hash_and_count(path)
     _refuse_interactions(path)
+    num_rows = _count_rows(path)
     first_user, first_history = next(_read_rows(path), ("", []))
     has_header = guess_column([first_user], USER_NAMES) is not None and not items.contains_each(first_history).any()
     if has_header:
         warn(f"{path}: the first line is taken for a header: {','.join([first_user, *first_history])[:100]}")
-    _refuse_repeated_users(path)
-    return Users(checksum, lines, lambda: itertools.islice(_read_rows(path), int(has_header), None))
+    return Users(
+        files.compute_checksum(path), num_rows, lambda: itertools.islice(_read_rows(path), int(has_header), None)
+    )
 
 
 def read_interactions(interactions: Interactions) -> tuple[Users, conversion.Report]:
@@ -58,8 +58,8 @@ def read_interactions(interactions: Interactions) -> tuple[Users, conversion.Rep
     return Users(sequences.fingerprint, sequences.num_users, rows), report
 
 
-def _refuse_repeated_users(path: Path) -> None:
-    """Raises UserError if a user has two rows."""
+def _count_rows(path: Path) -> int:
+    """Returns the number of rows. Raises UserError if a user has two."""
     users = set[str]()
     for number, (user, _) in enumerate(_read_rows(path), start=1):
         if user in users:
@@ -68,14 +68,13 @@ def _refuse_repeated_users(path: Path) -> None:
                 f"one action per row, use --interactions={path} in place of --input"
             )
         users.add(user)
+    return len(users)
 
 
 def _refuse_interactions(path: Path) -> None:
     """Raises UserError if the file has the layout of interactions, other than a CSV without a header."""
-    with files.open_binary(path) as file:
-        start = file.read(layouts.SAMPLE_BYTES)
     try:
-        layout = layouts.find_layout(path, Columns(str(path)), start)
+        layout = conversion.read_layout(path, Interactions(str(path)))
     except UserError:  # no file of interactions, or one whose columns must be named
         return
     if layout.kind != TEXT or layout.header or layout.separator != ",":
@@ -87,29 +86,16 @@ def _refuse_interactions(path: Path) -> None:
 
 def _read_rows(path: Path) -> Iterator[Row]:
     """Yields the users and histories of a file. Empty lines are skipped."""
-    with files.open_binary(path) as file:
+    with archives.open_unpacked(path) as file:
         # Only the first line may begin with a byte order mark.
         encodings = itertools.chain(["utf-8-sig"], itertools.repeat("utf-8"))
-        lines = csv.reader((line.decode(encoding) for encoding, line in zip(encodings, file)), strict=True)
+        lines = iter(file.readline, b"")
+        rows = csv.reader((line.decode(encoding) for encoding, line in zip(encodings, lines)), strict=True)
         try:
-            for fields in lines:
+            for fields in rows:
                 if fields:
                     yield fields[0], fields[1:]
         except (csv.Error, UnicodeDecodeError) as error:
             # `line_num` does not count a line that could not be decoded.
-            number = lines.line_num + isinstance(error, UnicodeDecodeError)
+            number = rows.line_num + isinstance(error, UnicodeDecodeError)
             raise UserError(f"{path}:{number}: is not CSV in UTF-8 ({error})") from error
-
-
-def _hash_and_count(path: Path) -> tuple[str, int]:
-    """Returns the SHA-256 of a file's content and its number of lines."""
-    digest, lines, last = hashlib.sha256(), 0, b"\n"
-    try:
-        with files.open_binary(path) as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-                lines += block.count(b"\n")
-                last = block[-1:]
-    except files.UNREADABLE as error:
-        raise files.unreadable_error(path, error) from error
-    return digest.hexdigest(), lines + (last != b"\n")

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.data.reading import tables, text
+from bert4rec_tf.data.reading import archives, tables, text
 from bert4rec_tf.data.reading.columns import ITEM_NAMES, VALUE_SEPARATOR, guess_column
-from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 
 IDS = ("id", *ITEM_NAMES)
@@ -73,11 +72,8 @@ def read_titles_and_tags(path: Path, id_name: str | None = None) -> tuple[dict[s
 
 def _read_content(path: Path) -> tuple[bytes, str]:
     """Returns the content of a file in UTF-8, and what separates its columns."""
-    try:
-        with files.open_binary(path) as file:
-            content = file.read()
-    except files.UNREADABLE as error:
-        raise files.unreadable_error(path, error) from error
+    with archives.open_unpacked(path) as file:
+        content = file.read()
     start = content.split(b"\n", 1)[0].decode("utf-8", "replace")
     separator = next((one for one in (DOUBLE_COLON, "\t", ",", ";") if one in start), ",")
     try:
