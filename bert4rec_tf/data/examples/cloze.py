@@ -69,8 +69,8 @@ def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Wi
     return Windows(sequences.items, sequences.splits[users][owner] + offsets, lengths, users[owner])
 
 
-def cut_last_windows(sequences: Sequences, max_length: int, settings: MaskingSettings) -> Windows:
-    """Returns the last N items of every history of two items or more. The settings do not matter."""
+def cut_last_windows(sequences: Sequences, max_length: int) -> Windows:
+    """Returns the last N items of every history of two items or more."""
     users = np.flatnonzero(sequences.lengths >= 2)
     lengths = np.minimum(sequences.lengths[users], max_length)
     return Windows(sequences.items, sequences.splits[users + 1] - lengths, lengths, users)

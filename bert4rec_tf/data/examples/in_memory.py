@@ -223,8 +223,10 @@ class MaskedExamples(Examples):
     ) -> None:
         self.num_items, self.max_length, self.last_only = sequences.num_items, max_length, last_only
         self.masking = replace(masking, masking="dynamic")
-        cut = cut_last_windows if last_only else cut_windows_and_prefixes
-        self.windows = cut(sequences, max_length, self.masking)
+        if last_only:
+            self.windows = cut_last_windows(sequences, max_length)
+        else:
+            self.windows = cut_windows_and_prefixes(sequences, max_length, masking)
         self.numbering = Numbering(self.masking, self.windows.num_whole, self.windows.num_prefixes)
         self.num_examples = self.numbering.num_examples
 
