@@ -111,13 +111,12 @@ def main(arguments: list[str]) -> None:
             Interactions(options.interactions, **collect_given_flags(options, COLUMNS))
         )
         print(report)
-    elsewhere = {}
+    cluster = None
     if options.engine == "spark":
         from bert4rec_tf.cluster.spark import Spark
 
-        spark = Spark(options.master)
-        elsewhere = {"each": spark.map, "at_once": spark.tasks_in_flight}
-    counts = batch.recommend_file(model, user_histories, options.output, choices, titles, **elsewhere)
+        cluster = Spark(options.master)
+    counts = batch.recommend_file(model, user_histories, options.output, choices, titles, cluster)
     if counts.unknown or counts.without_known:
         warn(str(counts))
     print(f"{options.output}: recommendations to {counts.users:,} users")

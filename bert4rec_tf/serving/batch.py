@@ -5,10 +5,11 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -72,8 +73,7 @@ def recommend_file(
     target: Path,
     choices: Choices,
     titles: Mapping[str, str] | None = None,
-    each: Callable[..., Iterable] | None = None,
-    at_once: int = 1,
+    cluster: Any = None,
 ) -> Counts:
     """Recommends to every user and writes one line per recommended item.
 
@@ -86,8 +86,7 @@ def recommend_file(
         target: ends in `.csv` or `.parquet`; written atomically.
         choices: options of `recommend`.
         titles: raw id -> title, for a title column; None for no such column.
-        each: like `map`, but calls the function in other processes (`write_part_in_worker`). None to use this process.
-        at_once: how many parts `each` gets at once.
+        cluster: computes the parts in other processes (`cluster.spark.Spark`); None to use this one.
 
     Returns:
         The counts of users and ids, finished parts included.
@@ -109,7 +108,7 @@ def recommend_file(
     with files.FolderLock(parts, BUSY).lock():
         _discard_other_parts(job, parts)
         part = Part(model.folder.absolute(), model.trusted, choices, titles)
-        paths, counts = _make_parts(model, users, parts, part, each, at_once)
+        paths, counts = _make_parts(model, users, parts, part, cluster)
         files.remove_partials(target.parent, of=target.name)
         with files.atomic_write(target) as aside:
             WRITERS[target.suffix](paths, aside, part.schema)
@@ -153,7 +152,7 @@ class Part:
 
 
 def _make_parts(
-    model: SavedRecommender, users: Users, folder: Path, part: Part, each: Callable[..., Iterable] | None, at_once: int
+    model: SavedRecommender, users: Users, folder: Path, part: Part, cluster: Any
 ) -> tuple[list[Path], Counts]:
     """Writes the missing parts. Returns the paths of all parts, and the counts of all users."""
     done = PART_BATCHES * len(list(folder.glob("part-*")))
@@ -161,11 +160,11 @@ def _make_parts(
     waiting: list[tuple[Sequence[Row], Path]] = []
 
     def write_waiting() -> None:
-        if each is None:
+        if cluster is None:
             for some, path in waiting:
                 part.write(model, some, path, progress)
         elif waiting:
-            list(each(write_part_in_worker, [part] * len(waiting), *zip(*waiting)))
+            cluster.map(write_part_in_worker, [part] * len(waiting), *zip(*waiting))
             for _ in range(sum(-(-len(some) // BATCH_USERS) for some, _ in waiting)):
                 progress.advance()
         waiting.clear()
@@ -176,7 +175,7 @@ def _make_parts(
             paths.append(folder / f"part-{len(paths):06d}")
             if not paths[-1].exists():
                 waiting.append((some, paths[-1].absolute()))
-            if len(waiting) >= at_once:
+            if cluster is None or len(waiting) >= cluster.tasks_in_flight:
                 write_waiting()
         write_waiting()
     return paths, counts
