@@ -134,13 +134,8 @@ def select_features(
 ) -> dict[str, Features]:
     """Returns the features that a model with these settings uses.
 
-    Args:
-        settings: of the model.
-        features: ITEM_FEATURES and USER_FEATURES -> features, in the order of the items or users.
-        num_items, num_users: how many rows they must have.
-
-    Raises:
-        UserError: if features that the settings use are missing or have another number of rows.
+    `features`: ITEM_FEATURES and USER_FEATURES -> features, in the order of the items or users. Raises UserError if
+    those that the settings use are missing, or have not `num_items` or `num_users` rows.
     """
     selected, rows = {}, {ITEM_FEATURES: num_items, USER_FEATURES: num_users}
     for name in features_used(settings):

@@ -42,7 +42,7 @@ def export(
         model: a trained model.
         vocabulary: its items. If all their counts are 0, all items are equally popular.
         folder: written atomically (`files.replace_directory`); replaces an older SavedModel.
-        options: what it holds beside the model, and its defaults.
+        options: its defaults, and the histories it holds.
         users: raw ids of the users with embeddings, in the model's order.
         counts: int64 [n], how often each item occurs in what the model was trained on, for the popularity correction;
             None for the vocabulary's counts.

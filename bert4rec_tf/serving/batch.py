@@ -81,10 +81,9 @@ def recommend_file(
     only the missing parts, and the result is identical.
 
     Args:
-        model: the exported model.
+        model, choices: the exported model, and the options of its `recommend`.
         users: the users with their histories (`serving.batch_inputs`).
         target: ends in `.csv` or `.parquet`; written atomically.
-        choices: options of `recommend`.
         titles: raw id -> title, for a title column; None for no such column.
         cluster: computes the parts in other processes (`cluster.spark.Spark`); None to use this one.
 

@@ -45,14 +45,9 @@ class Signature:
 
 
 class LoadedModel:
-    """An exported SavedModel in memory.
-
-    Args:
-        folder: of the SavedModel.
-        trusted: whether it may do more than compute (`serving.trust`).
+    """An exported SavedModel in memory. `trusted`: whether it may do more than compute (`serving.trust`).
 
     Attributes:
-        folder, trusted: as given.
         local_folder: the folder on this machine; a copy if the model is in a store.
         signatures: name -> signature; `description` has them in the JSON format of TensorFlow Serving.
         card: the model card.

@@ -33,7 +33,7 @@ class Windows:
         return len(self) - self.num_prefixes
 
     def rows(self, windows: np.ndarray, width: int) -> np.ndarray:
-        """Returns the items of the chosen windows, int32 [chosen, width], right-padded."""
+        """Returns the items of windows, int64 [k], by their numbers: int32 [k, width], right-padded."""
         return pad_rows(self.items, self.starts[windows], self.lengths[windows], width)
 
 

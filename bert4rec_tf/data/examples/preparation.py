@@ -36,15 +36,10 @@ SHARD_SIZE = 8_192
 def prepare_shards(
     sequences: Sequences, masking: MaskingSettings, max_length: int, seed: int, folder: Path, processes: int = 1
 ) -> Shards:
-    """Returns the shards of Cloze examples of `sequences`, shuffled. Writes those that are missing or damaged.
+    """Returns the shards of Cloze examples of training sequences, shuffled. Writes those that are missing or damaged.
 
-    If another process works in the same folder, this one waits.
-
-    Args:
-        sequences, masking, max_length: the training sequences, how they are masked, and N.
-        seed: decides the masks and the order on disk.
-        folder: the shards get their own folder in it, named by their fingerprint.
-        processes: number of processes that write.
+    They get their own folder in `folder`, named by their fingerprint. If another process works there, this one waits.
+    The seed decides the masks and the order on disk. `max_length`: N. `processes`: how many processes write.
 
     Raises UserError if nothing can be masked, the folder cannot be created, or `processes` is below 1.
     """
