@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 import filelock
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.processes import host_code, is_running, new_writer_name
+from bert4rec_tf.foundation.processes import get_host_code, is_running, make_writer_name
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.store_lock import StoreLock
 from bert4rec_tf.foundation.stores import OWNER, URL, Url
@@ -66,7 +66,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         with report_write_errors(path), path.replace_file() as aside:
             yield aside
         return
-    aside = path.with_name(f".{path.name}.{new_writer_name()}{PARTIAL}")
+    aside = path.with_name(f".{path.name}.{make_writer_name()}{PARTIAL}")
     try:
         with report_write_errors(path):
             yield aside
@@ -109,7 +109,7 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     place = path.resolve()
     if place.exists() and not place.is_dir():
         raise UserError(f"{path}: is not a folder")
-    writer = new_writer_name()
+    writer = make_writer_name()
     aside, old = (place.with_name(f".{place.name}.{writer}.{part}{PARTIAL}") for part in ("new", "old"))
     try:
         with report_write_errors(path):
@@ -245,7 +245,7 @@ def _may_be_in_use(path: Path) -> bool:
     name = _PARTIAL_NAME.fullmatch(path.name)
     if name is None:
         return False
-    if name["host"] != host_code():
+    if name["host"] != get_host_code():
         with contextlib.suppress(OSError):
             return time.time() - path.stat().st_mtime < ABANDONED_SECONDS
     return int(name["pid"]) != os.getpid() and os.name != "nt" and is_running(int(name["pid"]))

@@ -52,11 +52,11 @@ class Choices:
         if self.popularity_correction is not None:
             popularity_option.check_correction(self.popularity_correction)
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns these options as inputs of the signature `recommend`."""
-        return {**self.scalars(), "exclude": pad_ids([self.exclude]), "candidates": pad_ids([self.candidates])}
+        return {**self.to_scalars(), "exclude": pad_ids([self.exclude]), "candidates": pad_ids([self.candidates])}
 
-    def scalars(self) -> dict[str, np.ndarray]:
+    def to_scalars(self) -> dict[str, np.ndarray]:
         """Returns the options with one value for all users as inputs of a signature, without those that are None."""
         return {
             name: np.array(value, INPUTS[name].dtype.as_numpy_dtype)
@@ -120,7 +120,7 @@ class SavedRecommender(LoadedModel):
 
         Raises UserError if the model cannot compute the result, because memory runs out.
         """
-        inputs = {**self._make_user_inputs(histories, users), **choices.arrays()}
+        inputs = {**self._make_user_inputs(histories, users), **choices.to_arrays()}
         return _make_recommendations(self._call("recommend", inputs))
 
     def similar(self, items: Sequence[str], k: int | None = None) -> Recommendations:
@@ -129,7 +129,7 @@ class SavedRecommender(LoadedModel):
         Raises:
             UserError: for a k below 1, or a model that cannot compare items.
         """
-        return _make_recommendations(self._call("similar", {"items": pad_ids([items])[0], **Choices(k).scalars()}))
+        return _make_recommendations(self._call("similar", {"items": pad_ids([items])[0], **Choices(k).to_scalars()}))
 
     def item_vectors(self, items: Sequence[str]) -> np.ndarray:
         """Returns the vectors of items, float32 [b, d]; zeros for unknown ones. Raises UserError if items have none."""

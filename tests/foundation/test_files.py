@@ -192,13 +192,13 @@ def test_a_process_of_another_container_may_still_write(tmp_path, monkeypatch):
     names_of_writers = []
     for namespace in ("pid:[1]", "pid:[2]"):
         monkeypatch.setattr(processes.os, "readlink", lambda path, namespace=namespace: namespace)
-        processes.host_code.cache_clear()
-        names_of_writers.append(processes.host_code())
-        (tmp_path / f".model.{2**22 + 5}-{processes.host_code()}-12345678.new{files.PARTIAL}").mkdir()
+        processes.get_host_code.cache_clear()
+        names_of_writers.append(processes.get_host_code())
+        (tmp_path / f".model.{2**22 + 5}-{processes.get_host_code()}-12345678.new{files.PARTIAL}").mkdir()
     assert len(set(names_of_writers)) == 2
     files.remove_partials(tmp_path)
     assert names(tmp_path) == [f".model.{2**22 + 5}-{names_of_writers[0]}-12345678.new{files.PARTIAL}"]
-    processes.host_code.cache_clear()
+    processes.get_host_code.cache_clear()
 
 
 def test_a_file_is_not_replaced_by_a_folder(tmp_path):

@@ -88,7 +88,7 @@ class Shards:
 
     def write_manifest(self, fingerprint: str) -> None:
         """Writes the manifest. A folder that has it is complete."""
-        manifest = self._manifest(fingerprint)
+        manifest = self._make_manifest(fingerprint)
         for row in manifest["shards"]:
             row["sha256"] = files.compute_checksum(self.folder / row["name"])
         files.write_json(self.folder / MANIFEST, manifest)
@@ -105,7 +105,7 @@ class Shards:
             checksums = [row.pop("sha256") for row in manifest["shards"]]
         except (UserError, KeyError, TypeError, AttributeError):
             return all_shards
-        if manifest != self._manifest(fingerprint):
+        if manifest != self._make_manifest(fingerprint):
             return all_shards
         damaged = [number for number in all_shards if self._is_damaged(number, checksums[number])]
         for number in damaged:
@@ -118,7 +118,7 @@ class Shards:
         except OSError:
             return True
 
-    def _manifest(self, fingerprint: str) -> dict[str, Any]:
+    def _make_manifest(self, fingerprint: str) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "fingerprint": fingerprint,
