@@ -62,6 +62,7 @@ setup(
         "tensorboard>=2.19",
         "tensorflow>=2.21,<2.22",
         "tqdm>=4.66",
+        "wrapt>=1.16",
     ],
     extras_require={
         "cuda": ["tensorflow[and-cuda]>=2.21,<2.22"],

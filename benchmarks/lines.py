@@ -169,15 +169,13 @@ def make_batch(shape: shapes.Shape, sequences: Sequences, batch_size: int = BATC
     windows = cut_windows(LeaveOneOut(sequences).training(True), shape.max_length, shape.masking.window_step)
     rows_drawn = np.random.default_rng(2).integers(len(windows) * (shape.masking.mask_copies + 1), size=batch_size)
     window, last_only = Numbering(shape.masking, len(windows), 0).locate_windows(rows_drawn)
-    rows = windows.rows(window, shape.max_length), windows.lengths[window], windows.users[window]
-    masked = mask_rows(*rows, last_only, shape.masking, sequences.num_items, [3])
-    return to_batch(masked), int(masked.lengths.sum()), int(masked.num_masked.sum())
-
-
-def to_batch(masked: Any) -> Batch:
-    """Returns masked rows (`mask_rows`) as a training batch."""
-    columns = ("users", "lengths", "items", "mask_positions", "mask_targets")
-    return {name: tf.constant(getattr(masked, name).astype(np.int32)) for name in columns}
+    lengths = windows.lengths[window]
+    masked = mask_rows(
+        windows.rows(window, shape.max_length), lengths, last_only, shape.masking, sequences.num_items, [3]
+    )
+    columns = {"users": windows.users[window], "lengths": lengths, **masked}
+    batch = {name: tf.constant(column.astype(np.int32)) for name, column in columns.items()}
+    return batch, int(lengths.sum()), int(np.count_nonzero(masked["mask_targets"]))
 
 
 def step_of(shape: shapes.Shape, num_items: int, kind: str, width: int = WIDTH) -> Callable[[Batch], dict[str, Any]]:

@@ -97,7 +97,7 @@ def main(arguments: list[str]) -> None:
             users = split_ids(options.user)
             if not users:
                 raise UserError("--user must name users. Received: nothing")
-            histories = [model.history_of(user) for user in users]
+            histories = [model.get_history(user) for user in users]
         answer = model.recommend(histories, users, choices)
         for unknown, history in zip(answer.unknown, histories):
             if unknown:
@@ -111,13 +111,12 @@ def main(arguments: list[str]) -> None:
             Interactions(options.interactions, **collect_given_flags(options, COLUMNS))
         )
         print(report)
-    spark_options = {}
+    cluster = None
     if options.engine == "spark":
         from bert4rec_tf.cluster.spark import Spark
 
-        spark = Spark(options.master)
-        spark_options = {"each": spark.map, "at_once": spark.tasks_in_flight}
-    counts = batch.recommend_file(model, user_histories, options.output, choices, titles, **spark_options)
+        cluster = Spark(options.master)
+    counts = batch.recommend_file(model, user_histories, options.output, choices, titles, cluster)
     if counts.unknown or counts.without_known:
         warn(str(counts))
     print(f"{options.output}: recommendations to {counts.users:,} users")

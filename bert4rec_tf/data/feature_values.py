@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
@@ -114,16 +113,6 @@ class Features:
         splits, ids = np.zeros(rows + 1, np.int64), np.full(rows, "", object)
         return cls(ids, splits, np.zeros(0, np.int32), np.full(values + width, "", object), vectors)
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "Features":
-        """Makes features from their fields, by name. Raises ValueError if a field is missing or does not fit."""
-        dtypes = {"ids": object, "splits": np.int64, "values": np.int32, "names": object}
-        if missing_fields := dtypes.keys() - content.keys():
-            raise ValueError(f"{min(missing_fields)} is missing")
-        if "vectors" in content:
-            dtypes["vectors"] = np.float32
-        return cls(**{name: np.array(content[name], kind) for name, kind in dtypes.items()})
-
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns the fields as arrays that need no pickle: texts as bytes, one per line."""
         texts = {name: npz.encode_lines(getattr(self, name).tolist()) for name in TEXT_FIELDS}
@@ -132,10 +121,12 @@ class Features:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Features":
-        """Makes features from what `to_arrays` returned."""
-        return cls.from_dict(
-            {**arrays, **{name: npz.decode_lines(arrays[name]) for name in TEXT_FIELDS if name in arrays}}
-        )
+        """Makes features from what `to_arrays` returned. Raises ValueError if a field is missing."""
+        try:
+            texts = {name: np.array(npz.decode_lines(arrays[name]), object) for name in TEXT_FIELDS}
+            return cls(**texts, splits=arrays["splits"], values=arrays["values"], vectors=arrays.get("vectors"))
+        except KeyError as error:
+            raise ValueError(f"{error} is missing") from error
 
 
 def select_features(
@@ -143,13 +134,8 @@ def select_features(
 ) -> dict[str, Features]:
     """Returns the features that a model with these settings uses.
 
-    Args:
-        settings: of the model.
-        features: ITEM_FEATURES and USER_FEATURES -> features, in the order of the items or users.
-        num_items, num_users: how many rows they must have.
-
-    Raises:
-        UserError: if features that the settings use are missing or have another number of rows.
+    `features`: ITEM_FEATURES and USER_FEATURES -> features, in the order of the items or users. Raises UserError if
+    those that the settings use are missing, or have not `num_items` or `num_users` rows.
     """
     selected, rows = {}, {ITEM_FEATURES: num_items, USER_FEATURES: num_users}
     for name in list_used_features(settings):
@@ -168,14 +154,14 @@ def attach_features(sequences: Sequences, features: Mapping[str, Features]) -> S
     Items that occur only among the features join the vocabulary, after all others and with a count of 0. Users that
     occur only there are left out. `features`: ITEM_FEATURES, USER_FEATURES or both -> the features, in any order.
     """
-    attach_features = dict(sequences.features)
-    if (of_items := features.get(ITEM_FEATURES)) is not None:
-        vocabulary, ids = sequences.vocabulary, of_items.ids.tolist()
+    all_features = dict(sequences.features)
+    if (item_features := features.get(ITEM_FEATURES)) is not None:
+        vocabulary, ids = sequences.vocabulary, item_features.ids.tolist()
         new = [raw for raw, number in zip(ids, vocabulary.encode(ids)) if number == PAD]
         counts = np.concatenate([vocabulary.counts, np.zeros(len(new), np.int64)])
         vocabulary = Vocabulary(np.array([*vocabulary.items.tolist(), *new], object), counts)
         sequences = replace(sequences, vocabulary=vocabulary)
-        attach_features[ITEM_FEATURES] = of_items.select_rows(vocabulary.items.tolist())
-    if (of_users := features.get(USER_FEATURES)) is not None:
-        attach_features[USER_FEATURES] = of_users.select_rows(sequences.users.tolist())
-    return replace(sequences, features=attach_features)
+        all_features[ITEM_FEATURES] = item_features.select_rows(vocabulary.items.tolist())
+    if (user_features := features.get(USER_FEATURES)) is not None:
+        all_features[USER_FEATURES] = user_features.select_rows(sequences.users.tolist())
+    return replace(sequences, features=all_features)

@@ -179,13 +179,6 @@ class Sequences:
             lines.append(f"  user {self.users[user]}: {', '.join([*items, *['...'] * more])}")
         return "\n".join([*lines, *["  ..."] * (self.num_users > SHOWN_USERS)])
 
-    def slice_users(self, begin: int, end: int) -> "Sequences":
-        """Returns the users from number `begin` to `end` - 1, without features. The vocabulary does not change."""
-        splits = self.splits[begin : end + 1]
-        num_later = None if self.num_later is None else self.num_later[begin:end]
-        items, users = self.items[splits[0] : splits[-1]], self.users[begin:end]
-        return replace(self, items=items, splits=splits - splits[0], users=users, num_later=num_later, features={})
-
     def select_users(self, users: np.ndarray) -> "Sequences":
         """Returns the histories of `users`, int64 [k], in this order, without features. The vocabulary is the same."""
         lengths = self.lengths[users]
@@ -221,19 +214,18 @@ class Sequences:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the `actions_fingerprint` of each block and of the fingerprints of raw ids and features."""
-        starts = range(0, self.num_users, USERS_OF_A_BLOCK)
-        actions = [self.slice_users(start, start + USERS_OF_A_BLOCK).actions_fingerprint for start in starts]
+        """SHA-256 of the hash of each block of users, and of the fingerprints of raw ids and features."""
+        actions = [self._hash_actions(begin) for begin in range(0, self.num_users, USERS_OF_A_BLOCK)]
         features = [f"{name} {self.features[name].fingerprint}" for name in sorted(self.features)]
         return compute_fingerprint([*actions, self.users_fingerprint, self.vocabulary.fingerprint, *features])
 
-    @property
-    def actions_fingerprint(self) -> str:
-        """SHA-256 of the numbers of actions, the item numbers and the split by time, without any raw id."""
-        digest = hashlib.sha256(self.lengths.astype("<i8").tobytes())
-        digest.update(self.items.astype("<i4").tobytes())
+    def _hash_actions(self, begin: int) -> str:
+        """Returns the SHA-256 of the numbers of actions, the items and the split by time of a block of users."""
+        users = slice(begin, begin + USERS_OF_A_BLOCK)
+        digest = hashlib.sha256(self.lengths[users].astype("<i8").tobytes())
+        digest.update(self.items[self.splits[begin] :][: self.lengths[users].sum()].astype("<i4").tobytes())
         if self.num_later is not None:
-            digest.update(self.num_later.astype("<i8").tobytes() + bytes([self.validates_later]))
+            digest.update(self.num_later[users].astype("<i8").tobytes() + bytes([self.validates_later]))
         return digest.hexdigest()
 
     @cached_property

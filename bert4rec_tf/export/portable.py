@@ -48,8 +48,7 @@ def export(
     Args:
         model: a trained model, in float32.
         vocabulary: its items, written line by line; item i is column i - 1 of the scores.
-        folder: written atomically; replaces an older export of the same format.
-        form: "onnx" or "litert".
+        folder: written atomically; replaces an older export of the same format (`form`: "onnx" or "litert").
         users: raw ids of the users with embeddings, written to line u + 1 for user u.
         card: further entries of the model card.
 

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def export(
         model: a trained model.
         vocabulary: its items. If all their counts are 0, all items are equally popular.
         folder: written atomically (`files.replace_directory`); replaces an older SavedModel.
-        options: what it holds beside the model, and its defaults.
+        options: its defaults, and the histories it holds.
         users: raw ids of the users with embeddings, in the model's order.
         counts: int64 [n], how often each item occurs in what the model was trained on, for the popularity correction;
             None for the vocabulary's counts.
@@ -53,8 +54,11 @@ def export(
     """
     content = encode_id_files(model, vocabulary, users)
     refuse_other_content(folder)
-    correction = float(options.popularity_correction)
-    exclude_seen = options.exclude_seen is None or bool(options.exclude_seen)
+    defaults = {
+        "k": min(options.k, model.num_items),
+        "popularity_correction": float(options.popularity_correction),
+        "exclude_seen": options.exclude_seen is None or bool(options.exclude_seen),
+    }
     with files.replace_directory(folder, MODEL) as aside, tempfile.TemporaryDirectory() as scratch:
         for name, lines in content.items():
             (Path(scratch) / name).write_bytes(lines)
@@ -63,14 +67,11 @@ def export(
             Path(scratch, VOCABULARY),
             _compute_log_shares(vocabulary.counts),
             np.log1p(vocabulary.counts if counts is None else counts).astype(np.float32),
-            min(options.k, model.num_items),
-            correction,
-            exclude_seen,
+            replace(options, **defaults),
             Path(scratch, USERS) if model.needs_users else None,
         )
         _save(service, aside, folder)
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
-        defaults = {"k": service.k, "popularity_correction": correction, "exclude_seen": exclude_seen}
         facts = {**defaults, "histories": None}
         if options.histories is not None:
             options.histories.write(aside / HISTORIES)
@@ -142,7 +143,7 @@ def _encode_lines(raw: Sequence[str]) -> bytes:
     if isinstance(raw, Lines):
         return raw.content
     try:
-        return "".join(f"{one}\n" for one in raw).encode()
+        return Lines.from_texts(raw).content
     except UnicodeEncodeError as error:
         bad = next(one for one in raw if any(0xD800 <= ord(letter) < 0xE000 for letter in one))
         raise UserError(f"A raw id must be text that UTF-8 can hold. Received: {bad!r}") from error
@@ -152,7 +153,9 @@ def refuse_other_content(folder: Path, marker: str = MODEL) -> None:
     """Raises UserError if `folder` is a file, or not empty and without the file `marker` of an older export."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder")
-    if folder.is_dir() and files.list_content(folder) and not any((folder / name).exists() for name in (marker, BEGUN)):
+    if not folder.is_dir() or any((folder / name).exists() for name in (marker, BEGUN)):
+        return
+    if not all(files.is_leftover(path) for path in folder.iterdir()):
         raise UserError(f"{folder}: holds other files than an older export; name another folder or empty it")
 
 

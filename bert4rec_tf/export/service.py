@@ -11,6 +11,7 @@ import tensorflow as tf
 from bert4rec_tf.data.sequences import PAD
 from bert4rec_tf.export import top_items
 from bert4rec_tf.export.functions import FUNCTIONS, find_inputs
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.products import FEWEST_ROWS, ItemRows
 from bert4rec_tf.export.top_items import HIDDEN
 from bert4rec_tf.foundation.graphs import tf_function
@@ -52,9 +53,7 @@ class Service(tf.Module):
         items: file of raw ids, line i for item i.
         log_shares: float32 [n], the items' scores for cold users.
         log_counts: float32 [n], log(count + 1) of every item, for the popularity correction.
-        k: default number of items to return, at most n.
-        popularity_correction: default of this input, at least 0 and finite.
-        exclude_seen: default of this input.
+        options: the defaults of the functions' inputs; `k` is at most n.
         users: file of raw ids, line u + 1 for user u; None if the model has no user embeddings.
     """
 
@@ -64,9 +63,7 @@ class Service(tf.Module):
         items: Path,
         log_shares: np.ndarray,
         log_counts: np.ndarray,
-        k: int,
-        popularity_correction: float,
-        exclude_seen: bool,
+        options: ExportOptions,
         users: Path | None,
     ) -> None:
         super().__init__()
@@ -80,7 +77,6 @@ class Service(tf.Module):
         self._log_shares = tf.Variable(np.append(HIDDEN, log_shares), dtype=tf.float32, name="log_shares")
         self._log_counts = tf.Variable(np.append(0, log_counts), dtype=tf.float32, name="log_counts")
         self._num_items = len(log_shares)
-        self.k = k
         asset = tf.saved_model.Asset(str(items))
         self._numbers = _make_line_table(asset)
         names = tf.lookup.TextFileInitializer(asset, tf.int64, _NUMBER, tf.string, _LINE)
@@ -90,11 +86,11 @@ class Service(tf.Module):
         self._encode = tf_function(self._encode_request, input_signature=find_inputs("encode", model.needs_users))
         no_items = tf.zeros([1, 0], tf.string)
         defaults = {
-            "k": tf.constant(k),
-            "exclude_seen": tf.constant(exclude_seen),
+            "k": tf.constant(options.k),
+            "exclude_seen": tf.constant(options.exclude_seen),
             "exclude": no_items,
             "candidates": no_items,
-            "popularity_correction": tf.constant(popularity_correction, tf.float32),
+            "popularity_correction": tf.constant(options.popularity_correction, tf.float32),
         }
         answers = {
             "serving_default": lambda **users: self.recommend(**users, **defaults),

@@ -20,16 +20,12 @@ BLOCK_ELEMENTS = 1 << 26
 def map_row_blocks(
     function: Callable[[Tensor], Tensor], rows: Tensor, width: Tensor, dtypes: tuple
 ) -> tuple[Tensor, ...]:
-    """Applies a function to a block of rows at a time.
+    """Applies a function to a block of rows at a time, and returns its results for all rows, each [m, any].
 
     Args:
-        function: row numbers, int32 [r] -> tensors [r, any].
+        function: row numbers, int32 [r] -> tensors [r, any] of `dtypes`.
         rows: int32 [m], all row numbers.
         width: int32 [], elements per row of the function's largest table.
-        dtypes: types of the function's results.
-
-    Returns:
-        The function's results for all rows, each [m, any].
     """
     number = tf.size(rows)
     max_height = tf.maximum(BLOCK_ELEMENTS // tf.maximum(width, 1), 1)

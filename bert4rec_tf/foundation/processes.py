@@ -14,7 +14,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @functools.cache
-def host_code() -> str:
+def get_host_code() -> str:
     """Returns a code of what gives out the process ids: this machine since its start, or one of its containers.
 
     Containers may share a name and have the same process ids. On Linux the code tells them apart.
@@ -25,9 +25,9 @@ def host_code() -> str:
     return hashlib.sha256("".join(parts).encode()).hexdigest()[:6]
 
 
-def new_writer_name() -> str:
+def make_writer_name() -> str:
     """Returns a new name for a writer: process, machine and a random part. No two writers share one."""
-    return f"{os.getpid()}-{host_code()}-{secrets.token_hex(4)}"
+    return f"{os.getpid()}-{get_host_code()}-{secrets.token_hex(4)}"
 
 
 def is_running(process: int) -> bool:

@@ -1,12 +1,11 @@
 """Lets Keras load files with classes of this package before any module that defines them is imported."""
 
 import importlib
-import importlib.abc
-import importlib.util
 import sys
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+import wrapt
 
 PACKAGE = "bert4rec_tf"
 CLASSES = {
@@ -36,30 +35,6 @@ class StandIn:
         return sys.modules["keras"].saving.get_custom_objects()[f"{PACKAGE}>{self.name}"].from_config(config)
 
 
-class Finder(importlib.abc.MetaPathFinder):
-    """Registers the stand-ins as soon as somebody imports Keras."""
-
-    is_searching = False
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != "keras" or self.is_searching:
-            return None
-        self.is_searching = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self.is_searching = False
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_register(module: ModuleType) -> None:
-                execute(module)
-                register(module)
-
-            spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
-        return spec
-
-
 def register(keras: ModuleType) -> None:
     """Registers a stand-in for each class that is not registered itself."""
     for module, names in CLASSES.items():
@@ -69,7 +44,4 @@ def register(keras: ModuleType) -> None:
 
 def register_when_imported() -> None:
     """Registers the stand-ins, now or when Keras is imported; importing Keras takes seconds."""
-    if "keras" in sys.modules:
-        register(sys.modules["keras"])
-    else:
-        sys.meta_path.insert(0, Finder())
+    wrapt.register_post_import_hook(register, "keras")

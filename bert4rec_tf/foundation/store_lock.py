@@ -7,7 +7,7 @@ import time
 
 import filelock
 
-from bert4rec_tf.foundation.processes import host_code, is_running, new_writer_name
+from bert4rec_tf.foundation.processes import get_host_code, is_running, make_writer_name
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
@@ -42,7 +42,7 @@ class StoreLock:
         OSError if the store cannot be written.
         """
         if not self.lock_counter:
-            self._name = new_writer_name()
+            self._name = make_writer_name()
             while not self._create():
                 owner = self._read()
                 if owner is None:
@@ -73,7 +73,7 @@ class StoreLock:
     def _create(self) -> bool:
         """Returns whether the object was absent. Then it is ours."""
         try:
-            self._url.create(self._content(0))
+            self._url.create(self._make_content(0))
         except FileExistsError:
             return False
         return True
@@ -88,7 +88,7 @@ class StoreLock:
                 return current is not None
         return False
 
-    def _content(self, number: int) -> bytes:
+    def _make_content(self, number: int) -> bytes:
         return f"{self._name} {number}\n".encode()
 
     def _read(self) -> bytes | None:
@@ -108,10 +108,10 @@ class StoreLock:
                 if not self._is_mine():
                     warn(f"{self._url}: another process has taken over this folder")
                     return
-                self._url.write_bytes(self._content(number))
+                self._url.write_bytes(self._make_content(number))
 
 
 def _has_ended(owner: bytes) -> bool:
     """Returns whether the owner was a process of this machine that no longer runs."""
     process, host = owner.decode().split("-")[:2]
-    return host == host_code() and int(process) != os.getpid() and os.name != "nt" and not is_running(int(process))
+    return host == get_host_code() and int(process) != os.getpid() and os.name != "nt" and not is_running(int(process))

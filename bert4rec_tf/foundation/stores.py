@@ -11,7 +11,7 @@ import functools
 import io
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -286,11 +286,11 @@ class LocalCopy:
     """The files of a folder, on this machine.
 
     The attribute `folder` is the given folder or, if that is in a store, a local copy, which is deleted with this
-    object. `names`: the files to copy; None for all, as they are at one moment. Raises OSError if a file cannot be
-    read, and UserError if the folder keeps changing meanwhile.
+    object. Its files are as they were at one moment. Raises OSError if a file cannot be read, and UserError if the
+    folder keeps changing meanwhile.
     """
 
-    def __init__(self, folder: Path | Url, names: Sequence[str] | None = None) -> None:
+    def __init__(self, folder: Path | Url) -> None:
         if isinstance(folder, Path):
             self.folder = folder
             return
@@ -298,9 +298,9 @@ class LocalCopy:
             self._scratch = tempfile.TemporaryDirectory(prefix="bert4rec-")
             self.folder = Path(self._scratch.name, folder.name)
             stamps = folder.list_stamps()
-            for name in stamps if names is None else names:
+            for name in stamps:
                 self._fetch(folder, name)
-            if names is not None or folder.list_stamps() == stamps:
+            if folder.list_stamps() == stamps:
                 return
         raise UserError(f"{folder}: changes while it is read; try again")
 

@@ -116,7 +116,7 @@ class FittedModel:
                 f"`user` must be one id; `recommend_all(users)` takes several. Received: a {type(user).__name__}"
             )
         user_id = "" if user is None else to_text("user", user, self.saved.knows_user)
-        items = self.saved.history_of(user_id) if history is None else self._texts("history", history)
+        items = self.saved.get_history(user_id) if history is None else self._texts("history", history)
         lists = self._texts("exclude", exclude), self._texts("candidates", candidates)
         request = Choices(k, exclude_seen, *lists, popularity_correction)
         self.saved.warn_about_unknown(request)
@@ -147,7 +147,7 @@ class FittedModel:
             choices[name] = self._texts(name, choices[name])
         request = Choices(k, **choices)
         self.saved.warn_about_unknown(request)
-        rows = [(name, self.saved.history_of(name)) for name in names]
+        rows = [(name, self.saved.get_history(name)) for name in names]
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
         lines = list(batch.recommend_rows(self.saved, rows, request, title_of, progress))
         progress.close()

@@ -246,10 +246,11 @@ class Experiment:
 
     def make_batches(self, phase: str, model: Recommender, start_step: int = 0) -> tf.data.Dataset:
         """Returns the endless training batches of a phase, from `start_step` on."""
+        num_items = self.sequences.num_items
         if model.examples == MASKED:
-            return batches.from_shards(self._prepare_shards(phase), self.run, self.sequences.num_items, start_step)
+            return batches.read_batches(self._prepare_shards(phase), self.run, num_items, start_step)
         examples = in_memory.KINDS[model.examples](select_training_data(self.split, phase), **model.example_options)
-        return batches.from_examples(examples, self.run, start_step)
+        return batches.read_batches(examples, self.run, num_items, start_step)
 
     def _prepare_shards(self, phase: str) -> Shards:
         if phase not in self._prepared:

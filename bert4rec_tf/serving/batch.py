@@ -5,10 +5,11 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -72,8 +73,7 @@ def recommend_file(
     target: Path,
     choices: Choices,
     titles: Mapping[str, str] | None = None,
-    each: Callable[..., Iterable] | None = None,
-    at_once: int = 1,
+    cluster: Any = None,
 ) -> Counts:
     """Recommends to every user and writes one line per recommended item.
 
@@ -81,13 +81,11 @@ def recommend_file(
     only the missing parts, and the result is identical.
 
     Args:
-        model: the exported model.
+        model, choices: the exported model, and the options of its `recommend`.
         users: the users with their histories (`serving.batch_inputs`).
         target: ends in `.csv` or `.parquet`; written atomically.
-        choices: options of `recommend`.
         titles: raw id -> title, for a title column; None for no such column.
-        each: like `map`, but calls the function in other processes (`write_part_in_worker`). None to use this process.
-        at_once: how many parts `each` gets at once.
+        cluster: computes the parts in other processes (`cluster.spark.Spark`); None to use this one.
 
     Returns:
         The counts of users and ids, finished parts included.
@@ -96,19 +94,20 @@ def recommend_file(
         UserError: if a file cannot be read or written, a line is not CSV, or the target has another ending.
     """
     check_target(target)
+    folder = model.local_folder
+    model_files = sorted(path for path in folder.rglob("*") if path.is_file())
     job = {
         "source": users.checksum,
-        "model": _hash_folder(model.local_folder),
+        "model": {str(path.relative_to(folder)): files.compute_checksum(path) for path in model_files},
         "choices": json.loads(json.dumps(asdict(choices))),
         "titles": None if titles is None else hashlib.sha256(json.dumps(titles).encode()).hexdigest(),
         "users_of_a_part": PART_BATCHES * BATCH_USERS,
-        "parts": "parquet",
     }
     parts = target.with_name(f".{target.name}.parts")
     with files.FolderLock(parts, BUSY).lock():
         _discard_other_parts(job, parts)
         part = Part(model.folder.absolute(), model.trusted, choices, titles)
-        paths, counts = _make_parts(model, users, parts, part, each, at_once)
+        paths, counts = _make_parts(model, users, parts, part, cluster)
         files.remove_partials(target.parent, of=target.name)
         with files.atomic_write(target) as aside:
             WRITERS[target.suffix](paths, aside, part.schema)
@@ -119,8 +118,8 @@ def recommend_file(
 def _discard_other_parts(job: dict, parts: Path) -> None:
     """Keeps the finished parts of the same job, and deletes those of any other."""
     job_file = parts / "job.json"
-    with suppress(ValueError):
-        if job_file.exists() and json.loads(job_file.read_text(encoding="utf-8")) == job:
+    with suppress(UserError):
+        if job_file.exists() and files.read_json(job_file) == job:
             return
     old = [path for path in parts.iterdir() if path.name.startswith("part-")]
     if old:
@@ -152,7 +151,7 @@ class Part:
 
 
 def _make_parts(
-    model: SavedRecommender, users: Users, folder: Path, part: Part, each: Callable[..., Iterable] | None, at_once: int
+    model: SavedRecommender, users: Users, folder: Path, part: Part, cluster: Any
 ) -> tuple[list[Path], Counts]:
     """Writes the missing parts. Returns the paths of all parts, and the counts of all users."""
     done = PART_BATCHES * len(list(folder.glob("part-*")))
@@ -160,11 +159,11 @@ def _make_parts(
     waiting: list[tuple[Sequence[Row], Path]] = []
 
     def write_waiting() -> None:
-        if each is None:
+        if cluster is None:
             for some, path in waiting:
                 part.write(model, some, path, progress)
         elif waiting:
-            list(each(write_part_in_worker, [part] * len(waiting), *zip(*waiting)))
+            cluster.map(write_part_in_worker, [part] * len(waiting), *zip(*waiting))
             for _ in range(sum(-(-len(some) // BATCH_USERS) for some, _ in waiting)):
                 progress.advance()
         waiting.clear()
@@ -175,7 +174,7 @@ def _make_parts(
             paths.append(folder / f"part-{len(paths):06d}")
             if not paths[-1].exists():
                 waiting.append((some, paths[-1].absolute()))
-            if len(waiting) >= at_once:
+            if cluster is None or len(waiting) >= cluster.tasks_in_flight:
                 write_waiting()
         write_waiting()
     return paths, counts
@@ -210,15 +209,6 @@ def recommend_rows(
     for (user, _), (items, scores) in zip(rows, results, strict=True):
         for rank, (item, score) in enumerate(zip(items, scores), start=1):
             yield user, rank, item, score, titles.get(item, "")
-
-
-def _hash_folder(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(str(path.relative_to(folder)).encode())
-        with open(path, "rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
 
 
 def check_target(target: Path) -> None:

@@ -1,23 +1,18 @@
 """Reads the users of a batch recommendation, from a file of histories or from files of interactions."""
 
 import csv
-import hashlib
 import itertools
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading import conversion, layouts
-from bert4rec_tf.data.reading.columns import TEXT, USER_NAMES, Columns, guess_column
+from bert4rec_tf.data.reading import archives, conversion
+from bert4rec_tf.data.reading.columns import TEXT, USER_NAMES, guess_column
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.progress import warn
-
-SAMPLE_ROWS = 20_000
-_TIME = re.compile(r"\d{9,}(\.\d+)?|\d{4}-\d\d-\d\d.*", re.DOTALL)
 
 Row = tuple[str, list[str]]
 """A user and their history."""
@@ -35,17 +30,18 @@ def read_histories(path: Path, items: Lines) -> Users:
     """Reads a file of histories, CSV without a header, `.gz` or not: in a row the user, then the items, oldest first.
 
     Raises:
-        UserError: if the file cannot be read, is not CSV, or looks like one action per row. `items`: the model's items;
-            a row that ends with one of them is a history. A first line that names columns is skipped with a warning.
+        UserError: if the file cannot be read, is not CSV, has one action per row, or a user twice. A first line that
+            names columns is skipped with a warning, unless it has one of the model's `items`.
     """
-    checksum, lines = _hash_and_count(path)
-    _refuse_interactions(path, items)
+    _refuse_interactions(path)
+    num_rows = _count_rows(path)
     first_user, first_history = next(_read_rows(path), ("", []))
     has_header = guess_column([first_user], USER_NAMES) is not None and not items.contains_each(first_history).any()
     if has_header:
         warn(f"{path}: the first line is taken for a header: {','.join([first_user, *first_history])[:100]}")
-    _refuse_repeated_users(path)
-    return Users(checksum, lines, lambda: itertools.islice(_read_rows(path), int(has_header), None))
+    return Users(
+        files.compute_checksum(path), num_rows, lambda: itertools.islice(_read_rows(path), int(has_header), None)
+    )
 
 
 def read_interactions(interactions: Interactions) -> tuple[Users, conversion.Report]:
@@ -62,73 +58,44 @@ def read_interactions(interactions: Interactions) -> tuple[Users, conversion.Rep
     return Users(sequences.fingerprint, sequences.num_users, rows), report
 
 
-def _refuse_repeated_users(path: Path) -> None:
-    """Raises UserError if a user has two rows."""
+def _count_rows(path: Path) -> int:
+    """Returns the number of rows. Raises UserError if a user has two."""
     users = set[str]()
     for number, (user, _) in enumerate(_read_rows(path), start=1):
         if user in users:
-            raise UserError(f"{path}, row {number}: each user must have one row. Received: user {user!r} again")
+            raise UserError(
+                f"{path}, row {number}: each user must have one row. Received: user {user!r} again. If the file has "
+                f"one action per row, use --interactions={path} in place of --input"
+            )
         users.add(user)
+    return len(users)
 
 
-def _refuse_interactions(path: Path, items: Lines) -> None:
-    """Raises UserError if each row looks like one action, which would be read as a history."""
-    with files.open_binary(path) as file:
-        start = file.read(layouts.SAMPLE_BYTES)
+def _refuse_interactions(path: Path) -> None:
+    """Raises UserError if the file has the layout of interactions, other than a CSV without a header."""
     try:
-        layout = layouts.find_layout(path, Columns(str(path)), start)
+        layout = conversion.read_layout(path, Interactions(str(path)))
     except UserError:  # no file of interactions, or one whose columns must be named
-        layout = None
-    is_other = layout is not None and (layout.kind != TEXT or layout.header or layout.separator != ",")
-    if is_other or _are_actions(list(itertools.islice(_read_rows(path), SAMPLE_ROWS)), items):
+        return
+    if layout.kind != TEXT or layout.header or layout.separator != ",":
         raise UserError(
-            f"{path}: has one action per row ({layout or 'user, item and more'}), not one history per user. Use "
-            f"--interactions={path} in place of --input"
+            f"{path}: has one action per row ({layout}), not one history per user. Use --interactions={path} in place "
+            "of --input"
         )
-
-
-def _are_actions(rows: Sequence[Row], items: Lines) -> bool:
-    """Returns whether rows without a header look like actions.
-
-    Rows of two columns do if a user occurs twice. Longer rows do if all are equally long, none ends with an item of the
-    model, and either users have at least two rows on average or all rows end with a time.
-    """
-    lengths, last = {len(history) for _, history in rows}, [history[-1] for _, history in rows if history]
-    distinct = len({user for user, _ in rows})
-    if lengths == {1}:
-        if distinct == len(rows) > 1:
-            warn("every history has one item; if each row is one action, use --interactions in place of --input")
-        return distinct < len(rows)
-    if len(lengths) != 1 or not last or items.contains_each(last).any():
-        return False
-    return 2 * distinct <= len(rows) or all(_TIME.fullmatch(text) for text in last)
 
 
 def _read_rows(path: Path) -> Iterator[Row]:
     """Yields the users and histories of a file. Empty lines are skipped."""
-    with files.open_binary(path) as file:
+    with archives.open_unpacked(path) as file:
         # Only the first line may begin with a byte order mark.
         encodings = itertools.chain(["utf-8-sig"], itertools.repeat("utf-8"))
-        lines = csv.reader((line.decode(encoding) for encoding, line in zip(encodings, file)), strict=True)
+        lines = iter(file.readline, b"")
+        rows = csv.reader((line.decode(encoding) for encoding, line in zip(encodings, lines)), strict=True)
         try:
-            for fields in lines:
+            for fields in rows:
                 if fields:
                     yield fields[0], fields[1:]
         except (csv.Error, UnicodeDecodeError) as error:
             # `line_num` does not count a line that could not be decoded.
-            number = lines.line_num + isinstance(error, UnicodeDecodeError)
+            number = rows.line_num + isinstance(error, UnicodeDecodeError)
             raise UserError(f"{path}:{number}: is not CSV in UTF-8 ({error})") from error
-
-
-def _hash_and_count(path: Path) -> tuple[str, int]:
-    """Returns the SHA-256 of a file's content and its number of lines."""
-    digest, lines, last = hashlib.sha256(), 0, b"\n"
-    try:
-        with files.open_binary(path) as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-                lines += block.count(b"\n")
-                last = block[-1:]
-    except files.UNREADABLE as error:
-        raise files.unreadable_error(path, error) from error
-    return digest.hexdigest(), lines + (last != b"\n")

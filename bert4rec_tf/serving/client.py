@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from bert4rec_tf.config import popularity_option
 from bert4rec_tf.export.functions import INPUTS, SCALARS
-from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import encode_text
@@ -53,11 +52,11 @@ class Choices:
         if self.popularity_correction is not None:
             popularity_option.check_correction(self.popularity_correction)
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns these options as inputs of the signature `recommend`."""
-        return {**self.scalars(), "exclude": pad_ids([self.exclude]), "candidates": pad_ids([self.candidates])}
+        return {**self.to_scalars(), "exclude": pad_ids([self.exclude]), "candidates": pad_ids([self.candidates])}
 
-    def scalars(self) -> dict[str, np.ndarray]:
+    def to_scalars(self) -> dict[str, np.ndarray]:
         """Returns the options with one value for all users as inputs of a signature, without those that are None."""
         return {
             name: np.array(value, INPUTS[name].dtype.as_numpy_dtype)
@@ -109,17 +108,6 @@ class SavedRecommender(LoadedModel):
     def knows_user(self, user: str) -> bool:
         return self.histories is not None and user in self.histories
 
-    def require_histories(self) -> Histories:
-        """Returns the users' histories. Raises UserError if the export has none, or their file is damaged."""
-        if self.histories is None:
-            raise UserError(f"{self.folder}: holds no histories of users; export it with --with_histories=N")
-        return self.histories
-
-    def history_of(self, user: str) -> list[str]:
-        """Does what `LoadedModel.history_of` does. Raises UserError also if the export has no histories."""
-        self.require_histories()
-        return super().history_of(user)
-
     def warn_about_unknown(self, choices: Choices) -> None:
         """Warns of ids to leave out or to rank that are no items of the model."""
         for name in ("exclude", "candidates"):
@@ -132,7 +120,7 @@ class SavedRecommender(LoadedModel):
 
         Raises UserError if the model cannot compute the result, because memory runs out.
         """
-        inputs = {**self._make_user_inputs(histories, users), **choices.arrays()}
+        inputs = {**self._make_user_inputs(histories, users), **choices.to_arrays()}
         return _make_recommendations(self._call("recommend", inputs))
 
     def similar(self, items: Sequence[str], k: int | None = None) -> Recommendations:
@@ -141,7 +129,7 @@ class SavedRecommender(LoadedModel):
         Raises:
             UserError: for a k below 1, or a model that cannot compare items.
         """
-        return _make_recommendations(self._call("similar", {"items": pad_ids([items])[0], **Choices(k).scalars()}))
+        return _make_recommendations(self._call("similar", {"items": pad_ids([items])[0], **Choices(k).to_scalars()}))
 
     def item_vectors(self, items: Sequence[str]) -> np.ndarray:
         """Returns the vectors of items, float32 [b, d]; zeros for unknown ones. Raises UserError if items have none."""

@@ -45,14 +45,9 @@ class Signature:
 
 
 class LoadedModel:
-    """An exported SavedModel in memory.
-
-    Args:
-        folder: of the SavedModel.
-        trusted: whether it may do more than compute (`serving.trust`).
+    """An exported SavedModel in memory. `trusted`: whether it may do more than compute (`serving.trust`).
 
     Attributes:
-        folder, trusted: as given.
         local_folder: the folder on this machine; a copy if the model is in a store.
         signatures: name -> signature; `description` has them in the JSON format of TensorFlow Serving.
         card: the model card.
@@ -116,9 +111,18 @@ class LoadedModel:
         path = self.local_folder / HISTORIES
         return Histories.read(path, len(self.items)) if path.exists() else None
 
-    def history_of(self, user: str) -> list[str]:
-        """Returns the raw ids of a user's last items, oldest first. Raises UserError for an unknown user."""
-        return [self.items[int(number) - 1] for number in self.histories[user]]
+    def require_histories(self) -> Histories:
+        """Returns the users' histories. Raises UserError if the export has none, or their file is damaged."""
+        if self.histories is None:
+            raise UserError(f"{self.folder}: holds no histories of users; export it with --with_histories=N")
+        return self.histories
+
+    def get_history(self, user: str) -> list[str]:
+        """Returns the raw ids of a user's last items, oldest first.
+
+        Raises UserError for an unknown user, and as `require_histories`.
+        """
+        return [self.items[int(number) - 1] for number in self.require_histories()[user]]
 
     def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature, by name.

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.data.reading import tables, text
+from bert4rec_tf.data.reading import archives, tables, text
 from bert4rec_tf.data.reading.columns import ITEM_NAMES, VALUE_SEPARATOR, guess_column
-from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 
 IDS = ("id", *ITEM_NAMES)
@@ -31,10 +30,10 @@ def read_titles_table(table: Any, id_name: str | None = None) -> dict[str, str]:
     """
     frame = tables.load_frame(table, "`titles` must be a file, a dictionary or a table; a table")
     names = tables.list_names(frame)
-    of_id, of_title = guess_column(names, IDS, id_name), guess_column(names, TITLES)
-    if of_id is None or of_title is None:
+    id_column, title_column = guess_column(names, IDS, id_name), guess_column(names, TITLES)
+    if id_column is None or title_column is None:
         raise UserError(f"`titles` must have the columns `id` and `title`. Received: {', '.join(names)[:300]}")
-    columns = tables.select_columns(frame, names, [of_id, of_title])
+    columns = tables.select_columns(frame, names, [id_column, title_column])
     ids = tables.convert_ids(tables.decode_texts(columns.column(0).combine_chunks()), "`titles`").to_pylist()
     return {raw: str(title) for raw, title in zip(ids, columns.column(1).to_pylist()) if None not in (raw, title)}
 
@@ -56,29 +55,25 @@ def read_titles_and_tags(path: Path, id_name: str | None = None) -> tuple[dict[s
     columns = text.read_table(content, separator, str(path))
     first = [column[0] for column in columns]
     names = [guess_column(first, IDS, id_name), *(guess_column(first, usual) for usual in (TITLES, TAGS))]
-    of_id, of_title, of_tags = (None if name is None else columns[first.index(name)][1:] for name in names)
-    if of_id is None or of_title is None:
+    ids, titles, tags = (None if name is None else columns[first.index(name)][1:] for name in names)
+    if ids is None or titles is None:
         if separator != DOUBLE_COLON or len(columns) < 2:
             raise UserError(
                 f"{path}: the first line must be a header with the columns `id` (or `item`, `movieId`, `asin` ...) "
                 "and `title` (or `name`)"
             )
-        of_id, of_title, of_tags = columns[0], columns[1], columns[2] if len(columns) > 2 else None
-    titles = dict(zip(of_id, of_title))
-    if of_tags is None:
-        return titles, {}
-    return titles, {
-        raw: [tag.strip() for tag in tags.split(VALUE_SEPARATOR) if tag.strip()] for raw, tags in zip(of_id, of_tags)
+        ids, titles, tags = columns[0], columns[1], columns[2] if len(columns) > 2 else None
+    tags_of_items = {
+        item: [tag.strip() for tag in text_of_tags.split(VALUE_SEPARATOR) if tag.strip()]
+        for item, text_of_tags in zip(ids, tags or ())
     }
+    return dict(zip(ids, titles)), tags_of_items
 
 
 def _read_content(path: Path) -> tuple[bytes, str]:
     """Returns the content of a file in UTF-8, and what separates its columns."""
-    try:
-        with files.open_binary(path) as file:
-            content = file.read()
-    except files.UNREADABLE as error:
-        raise files.unreadable_error(path, error) from error
+    with archives.open_unpacked(path) as file:
+        content = file.read()
     start = content.split(b"\n", 1)[0].decode("utf-8", "replace")
     separator = next((one for one in (DOUBLE_COLON, "\t", ",", ";") if one in start), ",")
     try:

@@ -35,15 +35,10 @@ READING = "InitializeTableFromTextFileV2"
 
 
 def check_only_computes(folder: Path, content: Any) -> None:
-    """Checks a SavedModel before TensorFlow loads it.
+    """Raises UserError if a SavedModel could touch files or processes.
 
-    Args:
-        folder: of the SavedModel.
-        content: what its `saved_model.pb` holds, a `SavedModel` message.
-
-    Raises:
-        UserError: if it could touch files or processes: it has an op that is not in COMPUTING, or reads files that are
-            not in its folder.
+    That is, if it has an op that is not in COMPUTING, or reads files that are not in its folder. Call it before
+    TensorFlow loads the model. `content`: what its `saved_model.pb` holds, a `SavedModel` message.
     """
     reason = next(_find_reasons(folder, content), None)
     if reason is not None:

@@ -203,10 +203,10 @@ def test_histories_are_kept_in_the_export_of_a_finished_run(copy):
     assert f"{HISTORIES}: the last 3 items of every user, {max(1, round(size / 1e3)):,} kB" in ended.stdout
     for row in range(0, sequences.num_users, 97):
         numbers = sequences[row][-3:]
-        assert exported.history_of(sequences.users[row]) == sequences.vocabulary.items[numbers - 1].tolist()
+        assert exported.get_history(sequences.users[row]) == sequences.vocabulary.items[numbers - 1].tolist()
     assert exported.card["histories"] == {"users": sequences.num_users, "longest": 3}
     with pytest.raises(UserError, match="holds no histories of users; export it with --with_histories"):
-        SavedRecommender(copy / "work/saved_model").history_of(sequences.users[0])
+        SavedRecommender(copy / "work/saved_model").get_history(sequences.users[0])
 
 
 @pytest.mark.slow

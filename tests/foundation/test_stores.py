@@ -13,7 +13,7 @@ import pytest
 from bert4rec_tf.foundation import files, npz, store_lock
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import FolderLock, atomic_write, expand_path, replace_directory
-from bert4rec_tf.foundation.processes import host_code
+from bert4rec_tf.foundation.processes import get_host_code
 from bert4rec_tf.foundation.store_lock import StoreLock
 from bert4rec_tf.foundation.stores import LocalCopy, Url
 
@@ -203,7 +203,7 @@ def test_an_owner_of_another_machine_is_replaced_when_it_is_silent(memory, quick
 
 
 def test_a_killed_process_of_this_machine_is_replaced_at_once(memory, monkeypatch):
-    code = "from bert4rec_tf.foundation.processes import new_writer_name; print(new_writer_name())"
+    code = "from bert4rec_tf.foundation.processes import make_writer_name; print(make_writer_name())"
     name = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.strip()
     memory.pipe_file("/bucket/here/.owner", name + b" 3\n")
     monkeypatch.setattr(store_lock.time, "sleep", lambda seconds: pytest.fail("waited"))
@@ -220,7 +220,9 @@ def test_an_owner_that_was_replaced_leaves_the_new_one_alone(memory, quick, caps
     lock.release()
     assert memory.cat_file("/bucket/.owner") == b"1-abcdef-12345678 3\n"
     with pytest.raises(filelock.Timeout):
-        memory.pipe_file("/bucket/.owner", f"1-{host_code()}-12345678 0\n".encode())
-        beating = threading.Timer(0.05, lambda: memory.pipe_file("/bucket/.owner", f"1-{host_code()}-1 1\n".encode()))
+        memory.pipe_file("/bucket/.owner", f"1-{get_host_code()}-12345678 0\n".encode())
+        beating = threading.Timer(
+            0.05, lambda: memory.pipe_file("/bucket/.owner", f"1-{get_host_code()}-1 1\n".encode())
+        )
         beating.start()
         lock.acquire(0)

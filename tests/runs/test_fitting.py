@@ -203,7 +203,7 @@ def test_a_continued_training_holds_out_new_actions_from_a_time_on():
 def test_own_validation_rows_choose_the_steps_and_callbacks_see_the_curve():
     rows = []
     model = b4r.fit(FRAME, validation=LATER, holdout=2, callbacks=[rows.append, lambda row: None], **SMALL)
-    assert model.metrics["users"] == 60 and model.saved.history_of("3")[-1] == "i25"
+    assert model.metrics["users"] == 60 and model.saved.get_history("3")[-1] == "i25"
     assert [row["step"] for row in rows] == [6, 12] and all("ndcg@10" in row for row in rows)
     with pytest.raises(b4r.UserError, match="`validation` must be left out with a `split`"):
         b4r.fit(FRAME, validation=LATER, split=b4r.TimeSplit(5), **COUNTING)
@@ -321,7 +321,7 @@ def test_a_saved_model_trains_on(tmp_path):
     model = b4r.fit(shop, model="bpr_mf", steps=4, silent=True)
     model.save(tmp_path / "shop")
     better = b4r.open(tmp_path / "shop").continue_training(later, silent=True)
-    assert (tmp_path / "shop" / "saved_model").is_dir() and better.saved.history_of("3")[-1] == "25"
+    assert (tmp_path / "shop" / "saved_model").is_dir() and better.saved.get_history("3")[-1] == "25"
     assert "25" not in better.recommend(user=3, k=40)["item"].tolist()  # it is seen now
     assert "trained on other data" in better.metrics["initial"]["leak"]
     assert better.saved.card["run"]["architecture"] == model.saved.card["run"]["architecture"]

@@ -103,7 +103,7 @@ def test_a_damaged_gzip_file_is_an_error(tmp_path, place):
         (b'id,title\n1,"a\n', "titles.csv, row 2: a quote is never closed"),
         (b"id,title\n1,A\n2,B, and C\n", "titles.csv, row 3: expected 2 columns, found 3: .* in double quotes"),
         (b"id,title\n1\n", "titles.csv, row 2: expected 2 columns, found 1"),
-        (None, "cannot be read"),
+        (None, "no such file"),
     ],
 )
 def test_an_invalid_file_of_titles_is_an_error(tmp_path, content, words):

@@ -1,6 +1,7 @@
 """A small catalogue and what its prepared shards hold, for the tests of preparing, reading and masking."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import tensorflow as tf
@@ -32,8 +33,10 @@ NUM_ITEMS = SEQUENCES.num_items
 def mask_windows(windows, chosen, settings, max_length, num_items, seed):
     """Masks the examples of these numbers, as they are masked for their shards."""
     window, last_only = Numbering(settings, windows.num_whole, windows.num_prefixes).locate_windows(chosen)
-    rows = windows.rows(window, max_length), windows.lengths[window], windows.users[window]
-    return mask_rows(*rows, last_only, settings, num_items, seed)
+    lengths = windows.lengths[window]
+    masked = mask_rows(windows.rows(window, max_length), lengths, last_only, settings, num_items, seed)
+    num_masked = np.count_nonzero(masked["mask_targets"], axis=1)
+    return SimpleNamespace(users=windows.users[window], lengths=lengths, num_masked=num_masked, **masked)
 
 
 def contents(shards):

@@ -13,19 +13,18 @@ from bert4rec_tf.foundation.graphs import no_autograph
 from bert4rec_tf.foundation.types import Batch
 
 
-def from_examples(examples: Examples, run: Run, start_step: int) -> tf.data.Dataset:
-    """Returns batches of examples made in memory."""
-    batches = in_memory.make_dataset(examples, run.training.batch_size, run.seed, start_step)
-    return add_draws(batches, run.seed, start_step) if samples_items(run.architecture) else batches
-
-
-def from_shards(shards: Shards, run: Run, num_items: int, start_step: int) -> tf.data.Dataset:
-    """Returns batches of masked examples."""
-    batches = shards.read(run.training.batch_size, run.seed, start_step)
-    if run.masking.masking == "dynamic":
-        batches = mask_dynamically(batches, run.masking, num_items, run.seed, start_step)
-    batches = batches.map(no_autograph(_make_batch))
-    return (add_draws(batches, run.seed, start_step) if samples_items(run.architecture) else batches).prefetch(8)
+def read_batches(source: Shards | Examples, run: Run, num_items: int, start_step: int) -> tf.data.Dataset:
+    """Returns batches of masked examples from shards, or of examples made in memory."""
+    if isinstance(source, Shards):
+        batches = source.read(run.training.batch_size, run.seed, start_step)
+        if run.masking.masking == "dynamic":
+            batches = mask_dynamically(batches, run.masking, num_items, run.seed, start_step)
+        batches = batches.map(no_autograph(_make_batch))
+    else:
+        batches = in_memory.make_dataset(source, run.training.batch_size, run.seed, start_step)
+    if samples_items(run.architecture):
+        batches = add_draws(batches, run.seed, start_step)
+    return batches.prefetch(8)
 
 
 def _make_batch(columns: dict[str, tf.Tensor]) -> Batch:
@@ -48,10 +47,7 @@ def add_draws(batches: tf.data.Dataset, seed: int, start_step: int = 0) -> tf.da
 
     @no_autograph
     def add(step: tf.Tensor, batch: Batch) -> Batch:
-        rows = tf.shape(batch["items"])[0]
-        return {
-            **batch,
-            "draw": tf.tile(tf.stack([[tf.constant(seed + DRAWS_SEED_OFFSET, tf.int64), step]]), [rows, 1]),
-        }
+        draw = tf.stack([[tf.constant(seed + DRAWS_SEED_OFFSET, tf.int64), step]])
+        return {**batch, "draw": tf.tile(draw, [tf.shape(batch["items"])[0], 1])}
 
     return batches.enumerate(start_step).map(add, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

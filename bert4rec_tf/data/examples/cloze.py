@@ -33,7 +33,7 @@ class Windows:
         return len(self) - self.num_prefixes
 
     def rows(self, windows: np.ndarray, width: int) -> np.ndarray:
-        """Returns the items of the chosen windows, int32 [chosen, width], right-padded."""
+        """Returns the items of windows, int64 [k], by their numbers: int32 [k, width], right-padded."""
         return pad_rows(self.items, self.starts[windows], self.lengths[windows], width)
 
 
@@ -69,8 +69,8 @@ def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Wi
     return Windows(sequences.items, sequences.splits[users][owner] + offsets, lengths, users[owner])
 
 
-def cut_last_windows(sequences: Sequences, max_length: int, settings: MaskingSettings) -> Windows:
-    """Returns the last N items of every history of two items or more. The settings do not matter."""
+def cut_last_windows(sequences: Sequences, max_length: int) -> Windows:
+    """Returns the last N items of every history of two items or more."""
     users = np.flatnonzero(sequences.lengths >= 2)
     lengths = np.minimum(sequences.lengths[users], max_length)
     return Windows(sequences.items, sequences.splits[users + 1] - lengths, lengths, users)
@@ -89,45 +89,27 @@ def cut_prefixes(sequences: Sequences, max_length: int) -> Windows:
     return Windows(sequences.items, sequences.splits[users] + ends - lengths_in_window, lengths_in_window, users)
 
 
-@dataclass(frozen=True, eq=False)
-class ClozeExamples:
-    """Masked windows, one row each.
-
-    Attributes:
-        users: [rows] int64.
-        items: [rows, N] int32, masked and right-padded.
-        lengths: [rows] int64, the number of items without padding.
-        mask_positions: [rows, P] int32, the positions to predict, ascending, right-padded with 0.
-        mask_targets: [rows, P] int32, the original items at these positions, right-padded with 0.
-        num_masked: [rows] int64, the number of positions to predict.
-    """
-
-    users: np.ndarray
-    items: np.ndarray
-    lengths: np.ndarray
-    mask_positions: np.ndarray
-    mask_targets: np.ndarray
-    num_masked: np.ndarray
-
-
 def mask_rows(
     items: np.ndarray,
     lengths: np.ndarray,
-    users: np.ndarray,
     last_only: np.ndarray,
     settings: MaskingSettings,
     num_items: int,
     seed: list[int] | np.random.Generator,
-) -> ClozeExamples:
-    """Returns the windows, masked.
+) -> dict[str, np.ndarray]:
+    """Masks windows.
 
     Args:
         items: int32 [rows, N], right-padded.
-        lengths, users: int64 [rows], the number of items and the user of each.
+        lengths: int64 [rows], how many items each has.
         last_only: bool [rows], whether only the last item is masked.
         settings: how many positions are masked and what replaces their items.
         num_items: n; the mask token is n + 1.
         seed: decides the masks of these rows; or a generator, which draws them.
+
+    Returns:
+        The masked `items`; `mask_positions`, int32 [rows, P], ascending; and `mask_targets`, int32 [rows, P], the
+        original items there. Positions and targets are right-padded with 0.
     """
     rng, max_length = np.random.default_rng(seed), items.shape[1]
     num_masked = np.where(last_only, 1, count_predictions(lengths, settings))
@@ -148,7 +130,7 @@ def mask_rows(
     masked = items.copy()
     row_index, slot_index = np.nonzero(slots)
     masked[row_index, positions[row_index, slot_index]] = replacements[row_index, slot_index]
-    return ClozeExamples(users, masked, lengths, positions, targets.astype(np.int32), num_masked)
+    return {"items": masked, "mask_positions": positions, "mask_targets": targets.astype(np.int32)}
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """Draws new Cloze masks in every epoch, inside tf.data, with stateless random operations seeded by the step."""
 
+import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.run_record import MaskingSettings
+from bert4rec_tf.data.examples.cloze import count_predictions
 from bert4rec_tf.data.sequences import mask_token
 from bert4rec_tf.foundation.graphs import no_autograph
 
@@ -24,25 +26,27 @@ def mask_dynamically(
         Dictionaries of `user`, the masked `items`, and `mask_positions` and `mask_targets`, int32 [b, P].
     """
 
+    max_length = batches.element_spec["items"].shape[1]
+    predictions_by_length = count_predictions(np.arange(max_length + 1), masking).astype(np.int32)
+
     @no_autograph
     def mask(step: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         items = batch["items"]
-        width = items.shape[1]
         lengths = tf.math.count_nonzero(items, axis=1, dtype=tf.int32)
         if masking.prefix_copies:
             last_only = batch["window"] < 0
         else:
             due = (tf.cast(batch["window"], tf.int64) + batch["epoch"]) % (masking.mask_copies + 1)
             last_only = due == masking.mask_copies
-        num_masked = tf.where(last_only, 1, _count_predictions(lengths, masking))
+        num_masked = tf.where(last_only, 1, tf.gather(predictions_by_length, lengths))
         keys = tf.random.stateless_uniform(tf.shape(items), seed=tf.stack([seed, 2 * step]))
-        columns = tf.range(width)[None, :]
+        columns = tf.range(max_length)[None, :]
         keys = tf.where(columns < lengths[:, None], keys, 2.0)
         keys = tf.where(last_only[:, None] & (columns == lengths[:, None] - 1), -1.0, keys)
-        predictions = min(masking.max_predictions, width)
+        predictions = min(masking.max_predictions, max_length)
         _, positions = tf.math.top_k(-keys, k=predictions)
         slots = tf.range(predictions)[None, :] < num_masked[:, None]
-        positions = tf.sort(tf.where(slots, positions, width), axis=1)
+        positions = tf.sort(tf.where(slots, positions, max_length), axis=1)
         positions = tf.where(slots, positions, 0)
         targets = tf.where(slots, tf.gather(items, positions, batch_dims=1), 0)
         replacements = _make_replacements(targets, last_only, masking, num_items, tf.stack([seed, 2 * step + 1]))
@@ -52,12 +56,6 @@ def mask_dynamically(
         return {"user": batch["user"], "items": masked, "mask_positions": positions, "mask_targets": targets}
 
     return batches.enumerate(start_step).map(mask, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-
-def _count_predictions(lengths: tf.Tensor, masking: MaskingSettings) -> tf.Tensor:
-    exact = tf.cast(lengths, tf.float64) * masking.mask_proportion
-    rounded = tf.floor(exact) + tf.cast(exact - tf.floor(exact) >= 0.5, tf.float64)
-    return tf.clip_by_value(tf.cast(rounded, tf.int32), 1, masking.max_predictions)
 
 
 def _make_replacements(

@@ -223,8 +223,10 @@ class MaskedExamples(Examples):
     ) -> None:
         self.num_items, self.max_length, self.last_only = sequences.num_items, max_length, last_only
         self.masking = replace(masking, masking="dynamic")
-        cut = cut_last_windows if last_only else cut_windows_and_prefixes
-        self.windows = cut(sequences, max_length, self.masking)
+        if last_only:
+            self.windows = cut_last_windows(sequences, max_length)
+        else:
+            self.windows = cut_windows_and_prefixes(sequences, max_length, masking)
         self.numbering = Numbering(self.masking, self.windows.num_whole, self.windows.num_prefixes)
         self.num_examples = self.numbering.num_examples
 
@@ -234,10 +236,9 @@ class MaskedExamples(Examples):
         if not self.windows.num_prefixes:
             last_only = self.last_only | (rng.random(len(windows)) < 1 / (self.masking.mask_copies + 1))
         items, lengths = self.windows.rows(windows, self.max_length), self.windows.lengths[windows]
-        users = self.windows.users[windows]
-        masked = mask_rows(items, lengths, users, last_only, self.masking, self.num_items, rng)
-        columns = ("users", "lengths", "items", "mask_positions", "mask_targets")
-        return {name: getattr(masked, name).astype(np.int32) for name in columns}
+        masked = mask_rows(items, lengths, last_only, self.masking, self.num_items, rng)
+        users = self.windows.users[windows].astype(np.int32)
+        return {"users": users, "lengths": lengths.astype(np.int32), **masked}
 
 
 KINDS: dict[str | None, Callable[..., Examples]] = {"contexts": ContextTargetExamples, "shifted": NextItemExamples}

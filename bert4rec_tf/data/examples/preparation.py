@@ -36,41 +36,41 @@ SHARD_SIZE = 8_192
 def prepare_shards(
     sequences: Sequences, masking: MaskingSettings, max_length: int, seed: int, folder: Path, processes: int = 1
 ) -> Shards:
-    """Returns the shards of Cloze examples of `sequences`, shuffled. Writes those that are missing or damaged.
+    """Returns the shards of Cloze examples of training sequences, shuffled. Writes those that are missing or damaged.
 
-    If another process works in the same folder, this one waits.
-
-    Args:
-        sequences, masking, max_length: the training sequences, how they are masked, and N.
-        seed: decides the masks and the order on disk.
-        folder: the shards get their own folder in it, named by their fingerprint.
-        processes: number of processes that write.
+    They get their own folder in `folder`, named by their fingerprint. If another process works there, this one waits.
+    The seed decides the masks and the order on disk. `max_length`: N. `processes`: how many processes write.
 
     Raises UserError if nothing can be masked, the folder cannot be created, or `processes` is below 1.
     """
     if processes < 1:
         raise UserError(f"`processes` must be at least 1. Received: processes={processes}")
-    maker = ShardMaker(
-        cut_windows_and_prefixes(sequences, max_length, masking),
-        masking,
-        max_length,
-        sequences.num_items,
-        seed,
-        SHARD_SIZE,
-    )
-    if not maker.num_examples:
+    windows = cut_windows_and_prefixes(sequences, max_length, masking)
+    numbering = Numbering(masking, windows.num_whole, windows.num_prefixes)
+    if not numbering.num_examples:
         raise UserError("No user has two training items, so there is no item to mask with a context")
-    fingerprint = maker.compute_fingerprint(sequences.fingerprint)
-    lock, maker.folder = files.FolderLock(folder), folder / fingerprint[:16]
-    shards = Shards(maker.folder, tuple(maker.names), tuple(maker.sizes), maker.widths)
-    with lock.lock():
-        files.make_folder(maker.folder)
-        files.remove_partials(maker.folder)
+    facts = [tfrecords.FORMAT, SHARD_SIZE, sequences.fingerprint, masking.record(), max_length, seed]
+    fingerprint = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    begins = range(0, numbering.num_examples, SHARD_SIZE)
+    sizes = tuple(min(SHARD_SIZE, numbering.num_examples - begin) for begin in begins)
+    shards = Shards(folder / fingerprint[:16], sizes, _list_widths(masking, max_length))
+    maker = ShardMaker(windows, numbering, max_length, sequences.num_items, seed, shards)
+    with files.FolderLock(folder).lock():
+        files.make_folder(shards.folder)
+        files.remove_partials(shards.folder)
         missing = shards.find_missing(fingerprint)
         if missing:
             _write(maker, missing, processes)
             shards.write_manifest(fingerprint)
     return shards
+
+
+def _list_widths(masking: MaskingSettings, max_length: int) -> dict[str, int | None]:
+    """Returns the features of the shards, and the width to which each is padded (`Shards.widths`)."""
+    if masking.masking == "dynamic":
+        return {"user": None, "window": None, "items": max_length}
+    predictions = min(masking.max_predictions, max_length)
+    return {"user": None, "items": max_length, "mask_positions": predictions, "mask_targets": predictions}
 
 
 @dataclass
@@ -84,73 +84,42 @@ class ShardMaker:
     """
 
     windows: Windows
-    masking: MaskingSettings
+    numbering: Numbering
     max_length: int
     num_items: int
     seed: int
-    shard_size: int
-    folder: Path = Path()
-
-    @property
-    def numbering(self) -> Numbering:
-        return Numbering(self.masking, self.windows.num_whole, self.windows.num_prefixes)
-
-    @property
-    def num_examples(self) -> int:
-        return self.numbering.num_examples
-
-    def compute_fingerprint(self, data: str) -> str:
-        """Returns the SHA-256 of all that decides the shards. `data`: fingerprint of the training sequences."""
-        content = [tfrecords.FORMAT, self.shard_size, data, self.masking.record(), self.max_length, self.seed]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-    @property
-    def names(self) -> list[str]:
-        count = len(self.sizes)
-        return [f"train-{number:05d}-of-{count:05d}.tfrecord" for number in range(count)]
-
-    @property
-    def sizes(self) -> list[int]:
-        """The number of examples of each shard."""
-        return [
-            min(self.shard_size, self.num_examples - start) for start in range(0, self.num_examples, self.shard_size)
-        ]
-
-    @property
-    def widths(self) -> dict[str, int | None]:
-        """Feature -> the width it is padded to (`Shards.widths`)."""
-        if self.masking.masking == "dynamic":
-            return {"user": None, "window": None, "items": self.max_length}
-        predictions = min(self.masking.max_predictions, self.max_length)
-        return {"user": None, "items": self.max_length, "mask_positions": predictions, "mask_targets": predictions}
+    shards: Shards
 
     @cached_property
     def order(self) -> np.ndarray:
         """The order of the examples on disk, int64 [num_examples]."""
-        return np.random.default_rng([self.seed, 0]).permutation(self.num_examples)
+        return np.random.default_rng([self.seed, 0]).permutation(self.numbering.num_examples)
 
     def write(self, number: int) -> None:
         """Writes shard `number`."""
-        tfrecords.write_shard(self.folder / self.names[number], self.make_columns(number))
+        tfrecords.write_shard(self.shards.folder / self.shards.names[number], self.make_columns(number))
 
     def make_columns(self, number: int) -> dict[str, Column]:
         """Returns the content of shard `number`."""
-        examples = self.order[number * self.shard_size : (number + 1) * self.shard_size]
+        size = self.shards.sizes[0]  # of all but the last one
+        examples = self.order[number * size : (number + 1) * size]
+        masking = self.numbering.settings
         windows, special = self.numbering.locate_windows(examples)
         items = self.windows.rows(windows, self.max_length)
         lengths, users = self.windows.lengths[windows], self.windows.users[windows]
-        if self.masking.masking == "dynamic":
+        if masking.masking == "dynamic":
             return {
                 "user": Column(users),
                 "window": Column(np.where(special, -1, windows)),
                 "items": Column(items, lengths),
             }
-        masked = mask_rows(items, lengths, users, special, self.masking, self.num_items, [self.seed, 1, number])
+        masked = mask_rows(items, lengths, special, masking, self.num_items, [self.seed, 1, number])
+        num_masked = np.count_nonzero(masked["mask_targets"], axis=1)
         return {
             "user": Column(users),
-            "items": Column(masked.items, lengths),
-            "mask_positions": Column(masked.mask_positions, masked.num_masked),
-            "mask_targets": Column(masked.mask_targets, masked.num_masked),
+            "items": Column(masked["items"], lengths),
+            "mask_positions": Column(masked["mask_positions"], num_masked),
+            "mask_targets": Column(masked["mask_targets"], num_masked),
         }
 
 
@@ -166,7 +135,7 @@ def _write(maker: ShardMaker, numbers: Sequence[int], processes: int) -> None:
 @contextlib.contextmanager
 def _write_with_workers(maker: ShardMaker, numbers: Sequence[int], processes: int) -> Iterator[Iterable[None]]:
     """Yields an iterable with one entry per written shard. The worker processes end when this process ends."""
-    windows_file = maker.folder / f".windows{files.PARTIAL}"
+    windows_file = maker.shards.folder / f".windows{files.PARTIAL}"
     npz.write(windows_file, vars(maker.windows))
     bare = copy.copy(maker)
     del bare.windows
@@ -183,7 +152,7 @@ def _write_with_workers(maker: ShardMaker, numbers: Sequence[int], processes: in
             if "Traceback" in text:
                 print(text, file=sys.stderr)
             raise UserError(
-                f"{maker.folder}: a process that wrote examples was killed, perhaps because memory ran out; "
+                f"{maker.shards.folder}: a process that wrote examples was killed, perhaps because memory ran out; "
                 "run the same command again with fewer --processes"
             ) from error
         finally:

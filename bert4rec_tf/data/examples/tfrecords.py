@@ -4,8 +4,6 @@ A record is a `tf.train.Example` that holds BLOCK rows: a feature `name` with th
 in length, a feature `name_lengths`. One record per row would take ten times as long.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,15 +64,19 @@ def write_shard(path: Path, columns: Mapping[str, Column]) -> None:
 
 @dataclass(frozen=True)
 class Shards:
-    """The files in a folder, in order, and how many examples each has.
+    """Shards in a folder, and how many examples each has.
 
     `widths`: feature -> the width to which its rows are padded; None for one value per row.
     """
 
     folder: Path
-    names: tuple[str, ...]
     sizes: tuple[int, ...]
     widths: Mapping[str, int | None]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        count = len(self.sizes)
+        return tuple(f"train-{number:05d}-of-{count:05d}.tfrecord" for number in range(count))
 
     @property
     def num_examples(self) -> int:
@@ -82,16 +84,13 @@ class Shards:
 
     @cached_property
     def _copy(self) -> LocalCopy:
-        return LocalCopy(self.folder, self.names)
-
-    def _compute_checksums(self) -> list[str | None]:
-        return [compute_checksum(self.folder / name) for name in self.names]
+        return LocalCopy(self.folder)
 
     def write_manifest(self, fingerprint: str) -> None:
         """Writes the manifest. A folder that has it is complete."""
-        manifest = self._manifest(fingerprint)
-        for row, checksum in zip(manifest["shards"], self._compute_checksums(), strict=True):
-            row["sha256"] = checksum
+        manifest = self._make_manifest(fingerprint)
+        for row in manifest["shards"]:
+            row["sha256"] = files.compute_checksum(self.folder / row["name"])
         files.write_json(self.folder / MANIFEST, manifest)
 
     def find_missing(self, fingerprint: str) -> list[int]:
@@ -102,19 +101,24 @@ class Shards:
         """
         all_shards = list(range(len(self.names)))
         try:
-            manifest = json.loads((self.folder / MANIFEST).read_text())
+            manifest = files.read_json(self.folder / MANIFEST)
             checksums = [row.pop("sha256") for row in manifest["shards"]]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (UserError, KeyError, TypeError, AttributeError):
             return all_shards
-        if manifest != self._manifest(fingerprint):
+        if manifest != self._make_manifest(fingerprint):
             return all_shards
-        received = self._compute_checksums()
-        damaged = [n for n in all_shards if received[n] != checksums[n]]
+        damaged = [number for number in all_shards if self._is_damaged(number, checksums[number])]
         for number in damaged:
             warn(f"{self.folder / self.names[number]}: damaged; written again")
         return damaged
 
-    def _manifest(self, fingerprint: str) -> dict[str, Any]:
+    def _is_damaged(self, number: int, checksum: str) -> bool:
+        try:
+            return files.compute_checksum(self.folder / self.names[number]) != checksum
+        except OSError:
+            return True
+
+    def _make_manifest(self, fingerprint: str) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "fingerprint": fingerprint,
@@ -178,12 +182,3 @@ class Shards:
             for name, column in rows.items()
         }
         return {name: tf.cast(column, tf.int32) for name, column in dense.items()}
-
-
-def compute_checksum(path: Path) -> str | None:
-    """Returns the SHA-256 of a file; None if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None

@@ -254,8 +254,7 @@ def locate_conversion(
 def compute_checksum(path: Path) -> str:
     """Returns the SHA-256 of a file. Raises UserError if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return files.compute_checksum(path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:

@@ -26,8 +26,8 @@ def make_middleware(settings: ServerSettings) -> Callable[[web.Request, Handler]
         if host is not None and not (takes_any_name or name in own_names or _parse_address(name)):
             raise RequestError(f"`Host` must be a name of this server or in --allowed_hosts. Received: {host}", 403)
         if origin is not None:
-            place, of_page = _split_host(origin)
-            if place != host and of_page not in named:
+            origin_host, origin_name = _split_host(origin)
+            if origin_host != host and origin_name not in named:
                 raise RequestError(f"`Origin` must be this server's page. Received: {origin}", 403)
         return await handler(request)
 

@@ -119,7 +119,7 @@ def find_history(user: Any, model: LoadedModel, settings: ServerSettings) -> lis
         raise RequestError("This model holds no users' histories")
     user_id = _to_text(USERS, user)
     try:
-        return model.history_of(user_id)[-settings.max_history :]
+        return model.get_history(user_id)[-settings.max_history :]
     except UserError as error:
         raise RequestError(str(error)) from None
 
@@ -179,7 +179,7 @@ def _make_arrays(columns: Mapping[str, Any], signature: Signature, settings: Ser
         if isinstance(value, (list, dict)):
             raise RequestError(f"`{name}` must be one value. Received: {_show(value)}")
     try:
-        scalars = Choices(**choices).scalars()
+        scalars = Choices(**choices).to_scalars()
     except UserError as error:
         raise RequestError(str(error)[:MAX_MESSAGE]) from None
     texts = {name: _pad_texts(name, value, settings) for name, value in columns.items() if name not in SCALARS}

@@ -15,7 +15,6 @@ from support.shards import mask_windows
 
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import Numbering, count_predictions, cut_windows, cut_windows_and_prefixes
-from bert4rec_tf.data.examples.preparation import SHARD_SIZE, ShardMaker
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 
 QUICK = settings(max_examples=examples(80))
@@ -97,8 +96,7 @@ def test_number_of_windows_of_the_real_data(real_data, name, max_length, window_
 def test_number_of_examples_of_the_real_data(real_data, name, max_length, window_step, count):
     training = LeaveOneOut(real_data(name)).training(True)
     windows = cut_windows(training, max_length, window_step)
-    maker = ShardMaker(windows, MaskingSettings(), max_length, training.num_items, 1, SHARD_SIZE)
-    assert maker.num_examples == sum(maker.sizes) == count
+    assert Numbering(MaskingSettings(), windows.num_whole, windows.num_prefixes).num_examples == count
 
 
 def rounded_away_from_zero(value):

@@ -20,11 +20,12 @@ def random_columns(rng, rows):
 @pytest.mark.parametrize("rows", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
 def test_a_shard_of_any_number_of_blocks_reads_back_equal(tmp_path, rows):
     content = random_columns(np.random.default_rng(2), rows)
-    write_shard(tmp_path / "shard", content)
-    assert sum(1 for _ in tf.data.TFRecordDataset(str(tmp_path / "shard"))) == -(-rows // BLOCK)
-    stored = records_of(tmp_path / "shard")
+    shards = Shards(tmp_path, (rows,), {"number": None, "list": 4})
+    path = tmp_path / shards.names[0]
+    write_shard(path, content)
+    assert sum(1 for _ in tf.data.TFRecordDataset(str(path))) == -(-rows // BLOCK)
+    stored = records_of(path)
     assert [values(row, "number")[0] for row in stored] == content["number"].values.tolist()
-    shards = Shards(tmp_path, ("shard",), (rows,), {"number": None, "list": 4})
     read = as_rows(shards.read(rows, 3).take(1))
     assert sorted((number, row) for _, row, number in read) == sorted(
         (number, tuple(row)) for number, row in zip(content["number"].values.tolist(), content["list"].values.tolist())
