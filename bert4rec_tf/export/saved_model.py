@@ -153,9 +153,7 @@ def refuse_other_content(folder: Path, marker: str = MODEL) -> None:
     """Raises UserError if `folder` is a file, or not empty and without the file `marker` of an older export."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder")
-    if not folder.is_dir() or any((folder / name).exists() for name in (marker, BEGUN)):
-        return
-    if not all(files.is_leftover(path) for path in folder.iterdir()):
+    if folder.is_dir() and files.list_content(folder) and not any((folder / name).exists() for name in (marker, BEGUN)):
         raise UserError(f"{folder}: holds other files than an older export; name another folder or empty it")
 
 

@@ -20,7 +20,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.processes import get_host_code, is_running, make_writer_name
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.store_lock import StoreLock
-from bert4rec_tf.foundation.stores import OWNER, URL, Url
+from bert4rec_tf.foundation.stores import BEGUN, OWNER, URL, Url
 
 LOCK = ".lock"
 PARTIAL = ".partial"
@@ -100,6 +100,8 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     A store cannot rename folders. There the file `last` makes a folder complete: it is deleted first and uploaded last,
     and one process at a time writes.
 
+    A folder that cannot be renamed, such as a mount point, is filled in place, and `last` makes it complete too.
+
     Raises UserError if `path` is a file, or the folder cannot be written.
     """
     if isinstance(path, Url):
@@ -109,6 +111,10 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     place = path.resolve()
     if place.exists() and not place.is_dir():
         raise UserError(f"{path}: is not a folder")
+    if place.exists() and not _can_be_renamed(place):
+        with report_write_errors(path), _replace_content(place, last) as aside:
+            yield aside
+        return
     writer = make_writer_name()
     aside, old = (place.with_name(f".{place.name}.{writer}.{part}{PARTIAL}") for part in ("new", "old"))
     try:
@@ -129,14 +135,44 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
             remove_folder(leftover)
 
 
+@contextlib.contextmanager
+def _replace_content(place: Path, last: str | None) -> Iterator[Path]:
+    """Does what `replace_directory` does, but keeps the folder itself: the new files move into it, `last` the last."""
+    remove_partials(place)
+    aside = place / f".{place.name}.{make_writer_name()}.new{PARTIAL}"
+    try:
+        aside.mkdir()
+        yield aside
+        for written in (*aside.rglob("*"), aside):
+            _flush_to_disk(written)
+        (place / BEGUN).touch()
+        for old in sorted(list_content(place), key=lambda path: path.name != last):
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+        for new in sorted(aside.iterdir(), key=lambda path: path.name == last):
+            os.replace(new, place / new.name)
+        _flush_to_disk(place)
+        (place / BEGUN).unlink()
+    finally:
+        remove_folder(aside)
+
+
+def _can_be_renamed(folder: Path) -> bool:
+    """Whether a folder is no mount point, such as a Docker volume, and the folder above it can be written."""
+    return not os.path.ismount(folder) and os.access(folder.parent, os.W_OK)
+
+
 def check_replaceable(path: Path) -> None:
     """Raises UserError if `replace_directory` could not write a folder. Call it before long work."""
     place = path.resolve()
-    if os.path.ismount(place):
-        raise UserError(f"{path}: is a mount point, which cannot be replaced; name a folder in it")
-    nearest = next(above for above in place.parents if above.exists())
+    is_fixed = place.exists() and not _can_be_renamed(place)
+    nearest = place if is_fixed else next(above for above in place.parents if above.exists())
     if not os.access(nearest, os.W_OK):
         raise UserError(f"{path}: cannot be written (no permission to write in {nearest})")
+
+
+def list_content(folder: Path) -> list[Path]:
+    """Returns what is in a folder, without temporary files, locks, and the `lost+found` of a disk."""
+    return [path for path in folder.iterdir() if not is_leftover(path) and path.name != "lost+found"]
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -173,16 +173,69 @@ def test_a_folder_stays_as_it_was_where_one_of_the_renames_fails(tmp_path, monke
     assert names(tmp_path) == before and runs.contents_of(tmp_path) == {"folder/below/file": b"old"}
 
 
-def test_a_folder_that_cannot_be_replaced_is_refused_early(tmp_path, monkeypatch):
+@pytest.fixture
+def mounted(tmp_path, monkeypatch):
+    """A folder that cannot be renamed."""
     folder = tmp_path / "volume"
     folder.mkdir()
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == folder)
-    with pytest.raises(UserError, match=f"{folder}: is a mount point, which cannot be replaced; name a folder in it"):
-        files.check_replaceable(folder)
-    for path in (folder / "export", tmp_path / "new" / "folder"):
-        files.check_replaceable(path)
+    replace = os.replace
+
+    def refuse(source, target):
+        if folder in (Path(source), Path(target)):
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    return folder
+
+
+def test_a_mount_point_is_filled_in_place(mounted):
+    (mounted / "lost+found").mkdir()
+    inode = mounted.stat().st_ino
+    for content in ("old", "new"):
+        files.check_replaceable(mounted)
+        with replace_directory(mounted, "last") as aside:
+            fill(aside, content)
+            (aside / "last").write_text(content)
+            (aside / content).write_text(content)
+        assert runs.contents_of(mounted) == {name: content.encode() for name in ("below/file", "last", content)}
+    assert mounted.stat().st_ino == inode and "lost+found" in names(mounted)
+    with pytest.raises(Stop), replace_directory(mounted, "last") as aside:
+        fill(aside, "half of the n")
+        raise Stop
+    assert runs.contents_of(mounted) == {name: b"new" for name in ("below/file", "last", "new")}
+
+
+def test_a_kill_while_a_mount_point_is_filled_leaves_no_file_that_makes_it_whole(mounted, monkeypatch):
+    with replace_directory(mounted, "last") as aside:
+        (aside / "a").write_text("old")
+        (aside / "last").write_text("old")
+    replace, moved = os.replace, []
+
+    def die(source, target):
+        moved.append(Path(source).name)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "replace", die)
+    with pytest.raises(UserError, match="volume: cannot be written"), replace_directory(mounted, "last") as aside:
+        (aside / "a").write_text("new")
+        (aside / "last").write_text("new")
+    assert moved == ["a"] and not (mounted / "last").exists()
+    monkeypatch.setattr(os, "replace", replace)
+    with replace_directory(mounted, "last") as aside:
+        (aside / "last").write_text("newest")
+    assert names(mounted) == ["last"]
+
+
+def test_a_folder_that_cannot_be_written_is_known_before(tmp_path, mounted, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != mounted)
+    with pytest.raises(UserError, match=f"{mounted}: cannot be written"):
+        files.check_replaceable(mounted)
+    for folder in ("new/folder", "new"):
+        files.check_replaceable(tmp_path / folder)
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
-    files.check_replaceable(folder / "export")
+    files.check_replaceable(mounted)
     with pytest.raises(UserError, match="new/folder: cannot be written"):
         files.check_replaceable(tmp_path / "new" / "folder")
 
