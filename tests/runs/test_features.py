@@ -43,7 +43,14 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("features")
     for name, table in {"actions": FRAME, "items": ITEMS, "users": USERS}.items():
         table.to_csv(folder / f"{name}.csv", index=False)
-    flags = (*FLAGS, "--model=sasrec", "--item_features=items.csv", "--new_items", "--user_features=users.csv")
+    flags = (
+        *FLAGS,
+        "--model=sasrec",
+        "--initial_vectors=random",
+        "--item_features=items.csv",
+        "--new_items",
+        "--user_features=users.csv",
+    )
     return folder, flags, commands.finished(*flags, cwd=folder).stdout
 
 
@@ -180,7 +187,8 @@ def test_a_model_is_fitted_and_trained_on_with_features_of_the_data_and_of_a_tab
 def test_vectors_reach_the_export_and_the_next_training(tmp_path):
     texts = ITEMS.assign(text=[[number % 2 + 0.5, number % 5 - 2.0] for number in range(43)])
     tastes = pd.DataFrame({"user_id": USERS["user_id"], "taste": [[user % 3 + 0.5] for user in range(60)]})
-    options = {"model": "sasrec", "item_features": texts, "user_features": tastes, "new_items": True, "holdout": 2}
+    options = {"model": "sasrec", "evidence": "none", "holdout": 2}
+    options |= {"item_features": texts, "user_features": tastes, "new_items": True}
     model = b4r.fit(FRAME, workdir=tmp_path / "work", silent=True, **options, **SHORT)
     workdir = WorkDirectory(model.workdir)
     kept = workdir.read_features()[ITEM_FEATURES]

@@ -80,12 +80,5 @@ ENTRIES = [
         takes="31 minutes of one thread beside other work (measured, median of three seeds that took 16 to 91).",
         settings={**SASREC, "dropout": 0.4, "steps": 3_500},
     ),
-    own.preset("best", "bert4rec", "As the preset fast.", own.bert4rec_settings),
-    own.preset(
-        "best",
-        "sasrec",
-        "At most fifteen passes or 2,500 steps over short histories, 85 passes over long ones, then a second training "
-        "for the selected number of steps.",
-        own.sasrec_settings,
-    ),
+    *own.make_presets("best"),
 ]

@@ -194,16 +194,15 @@ ENTRIES = [
         sasrec={"max_length": 200, "dropout": 0.2},
     ),
     _entry("ml-20m", "bert4rec", NOT_MEASURED, f"About 8 hours {ESTIMATED}", _bert4rec("ml-20m", steps=80_000)),
-    *_make_unmeasured(
-        OWN,
-        _select_within(10_000, 500),
-        "One pass over the data.",
-        "At most 10,000 steps, then a second training for the selected number of steps.",
+    *(
+        entry
+        for entry in _make_unmeasured(
+            OWN,
+            _select_within(10_000, 500),
+            "One pass over the data.",
+            "At most 10,000 steps, then a second training for the selected number of steps.",
+        )
+        if entry.model != "sasrec"
     ),
-    own.preset(
-        "fast",
-        "bert4rec",
-        "At most fifteen passes over the data, then a second training for the selected number of steps.",
-        own.bert4rec_settings,
-    ),
+    *own.make_presets("fast"),
 ]

@@ -4,7 +4,6 @@ The rules follow what was measured on Beauty, ML-1m, and parts of Beauty (docs/q
 overrides them.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from bert4rec_tf.config.data_names import OWN
@@ -102,6 +101,24 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     }
 
 
-def preset(name: str, model: str, takes: str, rule: Callable[[int, int], dict[str, Any]]) -> Preset:
-    """Returns a preset for your own data, with the settings of SHOP until their size is known."""
-    return Preset(name, OWN, model, NOT_MEASURED, takes, rule(*SHOP), rule=rule)
+def make_presets(name: str) -> list[Preset]:
+    """Returns the presets for your own data, with the settings of SHOP until their size is known."""
+    rules = {
+        "bert4rec": ("At most fifteen passes over the data", bert4rec_settings),
+        "sasrec": (
+            "At most fifteen passes or 2,500 steps over short histories, 85 passes over long ones",
+            sasrec_settings,
+        ),
+    }
+    return [
+        Preset(
+            name,
+            OWN,
+            model,
+            NOT_MEASURED,
+            f"{passes}, then a second training for the selected number of steps.",
+            rule(*SHOP),
+            rule=rule,
+        )
+        for model, (passes, rule) in rules.items()
+    ]
