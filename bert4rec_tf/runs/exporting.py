@@ -52,7 +52,7 @@ def export(
     config = workdir.read_config()
     run = Run.from_dict(config["run"])
     with workdir.lock():
-        options = replace(options, popularity_correction=_alpha_of_export(workdir, options.popularity_correction))
+        options = replace(options, popularity_correction=_resolve_alpha(workdir, options.popularity_correction))
         if options.exclude_seen is None:
             options = replace(options, exclude_seen=not needs_seen_items(config["repeats"]))
         ids = workdir.read_ids()
@@ -71,7 +71,7 @@ def export(
         return folder
 
 
-def _alpha_of_export(workdir: WorkDirectory, correction: float | str) -> float:
+def _resolve_alpha(workdir: WorkDirectory, correction: float | str) -> float:
     if correction != CHOOSE:
         return float(correction)
     entry = (workdir.read_metrics() or {}).get(CORRECTION, {})
