@@ -49,9 +49,10 @@ class TensorBoardWriter:
         if step % EVERY == 0:
             self._write_means()
 
-    def add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Writes the metrics of a validation."""
-        self._write(step, {f"validation/{name}": value for name, value in metrics.items()})
+    def write(self, step: int, group: str, scalars: Mapping[str, float]) -> None:
+        """Writes a point of each curve of a group."""
+        values = [Summary.Value(tag=f"{group}/{name}", simple_value=value) for name, value in scalars.items()]
+        self._write_event(step=step, summary=Summary(value=values))
 
     def flush(self) -> None:
         """Flushes all points so far to the file."""
@@ -68,14 +69,9 @@ class TensorBoardWriter:
                 self._file.close()
 
     def _write_means(self) -> None:
-        names = self._rows[0]
-        means = {f"training/{name}": sum(row[name] for row in self._rows) / len(self._rows) for name in names}
-        self._write(self._step, means)
+        means = {name: sum(row[name] for row in self._rows) / len(self._rows) for name in self._rows[0]}
+        self.write(self._step, "training", means)
         self._rows = []
-
-    def _write(self, step: int, scalars: Mapping[str, float]) -> None:
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
-        self._write_event(step=step, summary=Summary(value=values))
 
     def _write_event(self, **content: Any) -> None:
         with self._name_errors():

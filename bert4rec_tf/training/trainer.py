@@ -198,7 +198,7 @@ class Trainer:
         state.loss_sum, state.loss_count = 0.0, 0
         if self.validate is not None:
             metrics = self.validate()
-            tensorboard.add_metrics(state.step, metrics)
+            tensorboard.write(state.step, "validation", metrics)
             row.update(metrics)
         state.curve.append(row)
         best = state.best()
