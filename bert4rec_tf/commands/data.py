@@ -35,18 +35,17 @@ def main(arguments: list[str]) -> None:
     options = collect_given_flags(namespace, list_column_options())
     if namespace.plot is not None:
         check_plot(namespace.plot)
-    if namespace.dataset is not None and options:
-        raise UserError(f"--{next(iter(options))} needs --interactions=FILE")
-    if namespace.dataset is None and namespace.source is not None:
-        raise UserError("--source cannot be used with --interactions")
-    source = namespace.source or SOURCES[0]
-    data = (
-        Interactions(namespace.interactions, **options)
-        if namespace.dataset is None
-        else add_source(namespace.dataset, source)
-    )
+    data: Interactions | str
+    if namespace.dataset is None:
+        if namespace.source is not None:
+            raise UserError("--source cannot be used with --interactions")
+        data = Interactions(namespace.interactions, **options)
+        name = data.name
+    else:
+        if options:
+            raise UserError(f"--{next(iter(options))} needs --interactions=FILE")
+        data = name = add_source(namespace.dataset, namespace.source or SOURCES[0])
     sequences, report = datasets.load_with_report(data, namespace.data_dir)
-    name = data if isinstance(data, str) else data.name
     print(datasets.describe_data(name, sequences, report))
     print("\n" + statistics.format_table(statistics.compute_statistics(sequences)))
     if namespace.plot is not None:
