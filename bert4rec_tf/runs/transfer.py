@@ -73,7 +73,7 @@ class StartWeights:
         return {**content, **{f"weights/{number:03d}": value for number, value in enumerate(self.weights)}}
 
     def check(self, run: Run) -> None:
-        """Raises UserError if a run cannot start from these weights, ValueError if its `initial_weights` are others."""
+        """Raises UserError if a run cannot start from these weights."""
         where = f"init_from={self.origin.get('path')}"
         if run.model != self.model:
             raise UserError(f"`model` must be {self.model}, as of the weights. Received: model={run.model}, {where}")
@@ -83,8 +83,6 @@ class StartWeights:
             value, requested = self.settings.get(name, default), getattr(run.architecture, name)
             if requested != value:
                 raise UserError(f"`{name}` must be {value}, as in the weights. Received: {name}={requested}, {where}")
-        if run.initial_weights != self.fingerprint:
-            raise ValueError(f"`run` must be of these weights. Received: initial_weights={run.initial_weights}")
 
     def apply_to(self, model: Recommender, items: Sequence[str], users: Sequence[str]) -> None:
         """Copies the weights into a model with the same settings, which may have other items, users and features.
