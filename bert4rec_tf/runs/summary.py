@@ -49,7 +49,8 @@ def make_short_table(content: dict[str, Any]) -> str:
     model, number = content["run"]["model"], content["run"]["evaluation"]["num_negatives"]
     rankers = {model: content["test"], f"{model}, corrected": content.get(CORRECTION, {}).get("test")}
     for key, title in {TRANSITIONS_MODEL: "item_transitions (counting)", "pop": "popularity"}.items():
-        rankers |= {title: content.get(key)} if key != model else {}
+        if key != model:
+            rankers[title] = content.get(key)
     what = "how high it ranks (NDCG@10), and how often among the ten best (HR@10)"
     lines = [f"The next item of {content['users']:,} users: {what}"]
     lines.append(f"{'among':<20}{'ranked by':<29}{'NDCG@10':>8}{'HR@10':>9}")
@@ -181,8 +182,11 @@ def compare_with_counting(content: dict[str, Any]) -> str:
         own = content["test"][protocol][NDCG]
         values = {title: content[key][protocol][NDCG] for key, title in baselines.items()}
         counted = [title for title, value in values.items() if value >= own]
-        better += [f"{' and '.join(counted)} among {where}"] * bool(counted)
-    lines = [f"Counting is as good or better: {', '.join(better)}."] * bool(better)
+        if counted:
+            better.append(f"{' and '.join(counted)} among {where}")
+    lines = []
+    if better:
+        lines.append(f"Counting is as good or better: {', '.join(better)}.")
     if content.get("beyond_counting") and content["run"]["model"] != TRANSITIONS_MODEL:
         lines.append(_compare_with_transitions(content["beyond_counting"]))
     return "\n".join(lines)
