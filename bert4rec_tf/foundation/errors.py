@@ -41,7 +41,7 @@ def word_for_caller(line: str) -> str:
 
 
 def unknown_name_error(what: str, name: str, known_names: Iterable[str]) -> UserError:
-    """Returns the error for a `name` that is not among the `known` ones. It suggests the closest of them."""
+    """Returns the error for a `name` that is not among `known_names`. It suggests the closest of them."""
     known_names = sorted(known_names)
     nearest = difflib.get_close_matches(name, known_names, n=1, cutoff=0.5)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""

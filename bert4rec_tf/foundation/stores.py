@@ -142,9 +142,6 @@ class Url:
         if self._scheme in FILE_SYSTEMS:
             self._call_store("makedirs", exist_ok=True)
 
-    def rmdir(self) -> None:
-        """Does nothing, even in FILE_SYSTEMS, where an empty folder stays."""
-
     def exists(self) -> bool:
         return self._call_store("exists")
 
