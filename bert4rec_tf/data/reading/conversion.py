@@ -20,13 +20,13 @@ from bert4rec_tf.data.reading.grouping import bound_user_actions, make_sequences
 from bert4rec_tf.data.reading.rows import Rows, summarize_bad_rows
 from bert4rec_tf.data.reading.text import ANY_BLANKS
 from bert4rec_tf.data.reading.times import Times
-from bert4rec_tf.data.sequences import Sequences, Vocabulary
+from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Transfer, warn
 from bert4rec_tf.foundation.stores import Url
 
-FORMAT = 6
+FORMAT = 7
 """The version of stored conversions. Raise it when the conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"
@@ -272,6 +272,8 @@ def save(path: Path, sequences: Sequences, report: Report) -> None:
     }
     if sequences.num_later is not None:
         content["num_later"] = sequences.num_later
+    if sequences.times is not None:
+        content["times"] = sequences.times.values
     content |= {"counts": sequences.vocabulary.counts, "left_out": np.array(sequences.num_left_out)}
     npz.write(path, content)
 
@@ -284,8 +286,11 @@ def load(path: Path) -> tuple[Sequences, Report]:
         vocabulary = Vocabulary(np.array(names.split("\n"), object), arrays["counts"])
         raw_users = np.array(npz.decode_lines(arrays["users"]), object)
         left_out, num_later = int(arrays["left_out"]), arrays.get("num_later")
-        sequences = Sequences(arrays["items"], arrays["splits"], raw_users, vocabulary, left_out, num_later)
         content = json.loads(report)
+        times = ActionTimes(arrays["times"], content["times"]) if "times" in arrays else None
+        sequences = Sequences(
+            arrays["items"], arrays["splits"], raw_users, vocabulary, left_out, num_later, times=times
+        )
         content["bad"] = {kind: tuple(counts) for kind, counts in content["bad"].items()}
         content["others"] = tuple(content.get("others", ()))
         return sequences, Report(**content)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading.rows import summarize_bad_rows
 from bert4rec_tf.data.reading.times import NUMBER, Times, choose_unit, count_units, describe_times
-from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.data.sequences import ActionTimes, Sequences
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 
@@ -58,7 +58,7 @@ def make_sequences(
     item_codes, items = _encode_ids([table["item"] for table in tables])
     times = None
     if tables and "time" in tables[0].column_names:
-        times = _join_times([table["time"].to_numpy() for table in tables], interactions.title)
+        times = join_times([table["time"].to_numpy() for table in tables], interactions.title)
     tables.clear()
     if not interactions.is_published:
         user_codes, users = sort_ids(user_codes, users)
@@ -89,12 +89,13 @@ def make_sequences(
         is_same_user = user_codes[1:] == user_codes[:-1]
         num_equal = np.count_nonzero(is_same_user & (times[1:] == times[:-1]))
         equal_times = int(num_equal) / max(int(np.count_nonzero(is_same_user)), 1)
-        del order, times
+        del order
     sequences = Sequences.from_codes(user_codes, item_codes, users, items, min_actions)
+    is_kept = np.bincount(user_codes, minlength=len(users)) >= min_actions
     if num_later is not None:
-        sequences = replace(
-            sequences, num_later=num_later[np.bincount(user_codes, minlength=len(users)) >= min_actions]
-        )
+        sequences = replace(sequences, num_later=num_later[is_kept])
+    if times is not None and not interactions.is_published:
+        sequences = replace(sequences, times=ActionTimes(times[is_kept[user_codes]], meaning))
     if min_actions >= 2:
         check_trainable(sequences.num_users, sequences.num_items, interactions, skipped_rows)
     return sequences, {"read": before, "kept": after, "equal_times": equal_times, "times": meaning}
@@ -158,7 +159,7 @@ def sort_ids(codes: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return ranks[codes], names[order]
 
 
-def _join_times(parts: list[np.ndarray], title: str) -> np.ndarray:
+def join_times(parts: list[np.ndarray], title: str) -> np.ndarray:
     """Returns the times of all parts, int64 or float64. Warns if float64, in a mixture, cannot hold all."""
     times = np.concatenate(parts)
     whole = [part for part in parts if part.dtype != times.dtype and len(part)]

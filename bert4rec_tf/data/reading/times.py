@@ -65,7 +65,7 @@ def choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str | 
 def describe_times(kind: str | None, unit: str | None) -> str:
     """Returns what times mean, for the report. `unit`: from `choose_unit`."""
     if kind != NUMBER:
-        return "dates"
+        return "dates with a zone" if kind == ZONED else "dates"
     return "numbers of no known unit" if unit is None else f"{UNIT_NAMES[unit]} since 1970"
 
 
