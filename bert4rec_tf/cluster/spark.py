@@ -157,6 +157,7 @@ class Conversion:
             source.layout.others,
             self._compute_equal_times(filtered, sizes_after),
             meaning,
+            source.layout.doubt,
         )
         report.warn_of_doubts(sequences)
         return sequences, report

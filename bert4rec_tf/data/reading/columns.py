@@ -61,6 +61,7 @@ class Layout:
         width: the number of columns of a TEXT.
         skip: the number of lines before the first row of a TEXT.
         others: the other columns, if no column has times and the user did not say that there is none.
+        doubt: what the user should be told of a guess; empty if nothing.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class Layout:
     width: int = 0
     skip: int = 0
     others: tuple[str, ...] = ()
+    doubt: str = ""
 
     @property
     def roles(self) -> dict[str, Any]:
@@ -122,10 +124,8 @@ class Columns:
     def layout_from_header(self, separator: str, header: Sequence[str]) -> Layout:
         """Returns the layout of a text with a header."""
         layout = self.layout_from_names(TEXT, header)
-        columns = {role: list(header).index(name) for role, name in layout.roles.items()}
-        return Layout(
-            TEXT, **columns, separator=separator, header=tuple(header), width=len(header), others=layout.others
-        )
+        columns: dict[str, Any] = {role: list(header).index(name) for role, name in layout.roles.items()}
+        return replace(layout, **columns, separator=separator, header=tuple(header), width=len(header))
 
     def layout_from_rows(self, separator: str, rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> Layout:
         """Returns the layout of a text without names: `user item`; `user item rating time`, in any order; or as named.
@@ -145,7 +145,7 @@ class Columns:
         numbered = replace(self, user=user, item=self.item or free.pop(0), time=time)
         layout = replace(numbered.layout_from_header(separator, names), header=tuple(header))
         if self.time is None and time not in (NO_TIME, "4"):
-            warn(f"{self.source}: has no header; its values say: {layout}")
+            return replace(layout, doubt=f"its columns have no names; their values say: {layout}")
         return layout
 
     def _find_times(self, columns: Sequence[Sequence[str]]) -> str:

@@ -40,7 +40,7 @@ class Report:
         path, columns: the files as the user named them, and the columns of users, items and times.
         read, kept: users, items and actions before and after the filter.
         bad: kind of bad row -> how many were skipped, and where the first is.
-        others: as in `columns.Layout`.
+        others, doubt: as in `columns.Layout`.
         equal_times: the share of the steps from a user's action to the next in which the time stays the same.
         times: what the times mean; empty if there are none.
     """
@@ -55,9 +55,12 @@ class Report:
     others: tuple[str, ...] = ()
     equal_times: float = 0.0
     times: str = ""
+    doubt: str = ""
 
     def warn_of_doubts(self, sequences: Sequences) -> None:
         """Warns if the rows that became `sequences` may mean something else than they say."""
+        if self.doubt:
+            warn(f"{self.path}: {self.doubt}")
         warn_without_times(self.path, self.others)
         warn_of_doubts(self.path, sequences, self.equal_times)
 
@@ -125,7 +128,7 @@ def convert(interactions: Interactions, member: str | None = None, min_actions: 
     sequences, sizes = make_sequences(parts, interactions, bad, min_actions, times)
     bounds = bound_user_actions(interactions, min_actions), interactions.min_item_actions
     report = Report(interactions.title, str(first), sizes["read"], sizes["kept"], *bounds, bad, first.others)
-    report = replace(report, equal_times=sizes["equal_times"], times=sizes["times"])
+    report = replace(report, equal_times=sizes["equal_times"], times=sizes["times"], doubt=first.doubt)
     if not interactions.is_published:
         report.warn_of_doubts(sequences)
     return sequences, report

@@ -92,6 +92,9 @@ def _select_good_rows(batches: Iterable[pa.RecordBatch], layout: Layout, rows: R
 def decode_texts(column: pa.Array) -> pa.Array:
     """Returns a column with texts of every kind as strings. What is not UTF-8 becomes U+FFFD."""
     if pa.types.is_dictionary(column.type):
+        names = column.dictionary
+        if pa.types.is_string_view(names.type):  # polars' categories, which Arrow cannot decode
+            column = pa.DictionaryArray.from_arrays(column.indices, names.cast(pa.string()))
         column = column.dictionary_decode()
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
         column = column.cast(pa.string())
