@@ -154,7 +154,6 @@ class Conversion:
             sizes_after,
             *bounds,
             tasks.merge_reads(read),
-            source.layout.others,
             self._compute_equal_times(filtered, sizes_after),
             meaning,
             source.layout.doubt,

@@ -210,6 +210,12 @@ def read_json(path: Path) -> Any:
         raise unreadable_error(path, error) from error
 
 
+def refuse_pipe(path: Path | Url) -> None:
+    """Raises UserError for what is no plain file, such as a pipe, which may never answer."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: is not a plain file")
+
+
 def open_binary(path: Path) -> BinaryIO:
     """Opens `path` for reading, and decompresses it if its name ends in `.gz`."""
     if path.suffix != ".gz":

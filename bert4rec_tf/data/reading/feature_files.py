@@ -174,6 +174,7 @@ def _load_columns(source: Any, kind: str, title: str, id_name: str | None) -> Ma
     """Returns the columns by name. A cell is a text, a number, None, a list, or a NumPy array for a list of floats."""
     if isinstance(source, (str, Path, Url)):
         path = files.expand_path(source)
+        files.refuse_pipe(path)
         try:
             if path.suffix != ".parquet":
                 return _load_csv(path)

@@ -30,8 +30,8 @@ def make_sequences(
     tables: list[pa.Table],
     interactions: Interactions,
     skipped_rows: Mapping[str, tuple[int, str]],
+    time_reader: Times,
     min_actions: int = 2,
-    time_reader: Times | None = None,
 ) -> tuple[Sequences, dict[str, Any]]:
     """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
@@ -44,8 +44,8 @@ def make_sequences(
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
         interactions: the filter, and the name of the source for messages.
         skipped_rows: the rows that were skipped (`Rows.skipped`), for messages.
+        time_reader: what read the times.
         min_actions: users with fewer actions are left out. Below 2, the rest may be too little to train on.
-        time_reader: what read the times; needed for `interactions.test_from`.
 
     Returns:
         The sequences; `read` and `kept`: the numbers of users, items and actions before and after the filter; and
@@ -75,13 +75,13 @@ def make_sequences(
     if min_actions >= 2 and not len(user_codes):
         check_trainable(0, 0, interactions, skipped_rows)
     num_later, unit, meaning = None, None, ""
-    reader = None if times is None else time_reader
-    if times is not None and reader is not None:
-        if reader.kind == NUMBER:
+    if times is not None:
+        if time_reader.kind == NUMBER:
             unit = choose_unit(count_units(times), len(times), interactions.title)
-        meaning = describe_times(reader.kind, unit)
+        meaning = describe_times(time_reader.kind, unit)
     if interactions.test_from is not None:
-        is_later = np.asarray(times) >= parse_test_from(interactions.test_from, unit, reader)
+        first_later = parse_test_from(interactions.test_from, unit, None if times is None else time_reader)
+        is_later = np.asarray(times) >= first_later
         num_later = np.bincount(user_codes[is_later], minlength=len(users))
     if times is not None:
         order = np.lexsort((times, user_codes))

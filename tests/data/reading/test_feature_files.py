@@ -5,6 +5,7 @@ import gzip
 import io
 import itertools
 import json
+import os
 from collections import Counter
 
 import numpy as np
@@ -146,6 +147,10 @@ def test_an_unreadable_table_of_features_is_an_error(tmp_path):
     (tmp_path / "items.csv").write_bytes(b"id,x\n1,\xff\n")
     with pytest.raises(UserError, match="cannot be read"):
         feature_files.read_features(tmp_path / "items.csv")
+    os.mkfifo(tmp_path / "pipe.csv")
+    for path in (tmp_path / "pipe.csv", tmp_path):
+        with pytest.raises(UserError, match=f"{path}: is not a plain file"):
+            feature_files.read_features(path)
     with pytest.raises(UserError, match=r"`item_features` must be a pandas DataFrame .* Received: int"):
         feature_files.read_features(3)
 

@@ -5,6 +5,7 @@ import datetime
 import gzip
 import io
 import json
+import os
 import random
 import string
 import time
@@ -269,7 +270,8 @@ def test_several_files_are_one_source_in_the_order_of_their_names(logs):
 
 def test_a_folder_is_its_parquet_files(tmp_path):
     write(tmp_path, "part-1.parquet", as_parquet(ROWS[:3]))
-    write(tmp_path, "part-0.parquet", as_parquet(ROWS[3:]))
+    (tmp_path / "day.parquet").mkdir()  # as Spark writes one table
+    write(tmp_path / "day.parquet", "part-0.parquet", as_parquet(ROWS[3:]))
     write(tmp_path, "_SUCCESS", b"")
     sequences, report = read(tmp_path)
     assert histories(sequences) == plainly(ROWS[3:] + ROWS[:3]) and report.read["actions"] == len(ROWS)
@@ -300,6 +302,8 @@ def test_skipped_rows_of_several_files_are_counted_together(logs):
 def test_a_pattern_and_a_folder_without_files_are_refused(logs):
     assert "*.tsv: no such file" in refusal(logs / "*.tsv")
     assert f"name others by a pattern: '{logs}/*.csv'" in refusal(logs)
+    os.mkfifo(logs / "pipe.csv")
+    assert f"{logs / 'pipe.csv'}: is not a plain file" in refusal(logs / "pipe.csv")
 
 
 def test_a_list_of_files_survives_json(logs):
