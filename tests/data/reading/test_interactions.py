@@ -273,8 +273,21 @@ def test_a_folder_is_its_parquet_files(tmp_path):
     (tmp_path / "day.parquet").mkdir()  # as Spark writes one table
     write(tmp_path / "day.parquet", "part-0.parquet", as_parquet(ROWS[3:]))
     write(tmp_path, "_SUCCESS", b"")
+    for unfinished in ("_tmp.parquet", ".part-2.parquet", "_temporary/0/part-3.parquet", "a/.b/part-4.parquet"):
+        (tmp_path / unfinished).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path, unfinished, as_parquet([("nobody", "x", 1), ("nobody", "y", 2)]))
     sequences, report = read(tmp_path)
     assert histories(sequences) == plainly(ROWS[3:] + ROWS[:3]) and report.read["actions"] == len(ROWS)
+
+
+def test_the_folders_of_hive_are_a_column(tmp_path):
+    for day, rows in {"day=10": [("a", "x"), ("b", "y")], "day=9": [("a", "z"), ("b", "z")]}.items():
+        (tmp_path / day).mkdir()
+        pd.DataFrame(rows, columns=["user", "item"]).to_parquet(tmp_path / day / "part-0.parquet")
+    sequences, report = read(tmp_path)
+    assert report.columns == "user 'user', item 'item', time 'day'"
+    assert histories(sequences) == {"a": ["z", "x"], "b": ["z", "y"]}
+    assert histories(read(tmp_path, item_column="day", time_column="none")[0]) == {"a": ["10", "9"], "b": ["10", "9"]}
 
 
 @pytest.mark.parametrize(
