@@ -25,14 +25,20 @@ from absl import app, flags, logging
 from bert4rec_tf.config import data_names, popularity_option, presets
 from bert4rec_tf.config.data_names import OWN, Interactions
 from bert4rec_tf.config.machines import Machines
-from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USER_FEATURES, settings_for_features
+from bert4rec_tf.config.model_settings import (
+    COUNTING_MODELS,
+    ITEM_FEATURES,
+    MODEL_SETTINGS,
+    USER_FEATURES,
+    settings_for_features,
+)
 from bert4rec_tf.config.presets.entry import NOT_MEASURED
 from bert4rec_tf.config.run_record import TRAININGS, Run, list_settings, make_help_texts
 from bert4rec_tf.config.setting_fields import collect_given_flags, describe_setting, get_field_type
+from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import with_features
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.evaluation.metrics import COUNT_BASELINES
 from bert4rec_tf.export.histories import HISTORIES, Histories
 from bert4rec_tf.export.layout import FORMATS, SAVED_MODEL
 from bert4rec_tf.export.options import ExportOptions
@@ -169,7 +175,7 @@ def collect_interactions() -> Interactions | None:
     return None
 
 
-def make_run(machines: Machines | None) -> tuple[Run, Interactions | None, Sequences | None]:
+def make_run(machines: Machines | None, budget: Budget | None) -> tuple[Run, Interactions | None, Sequences | None]:
     """Returns the run that the flags name, the user's own files, if any, and their content, if it was read.
 
     It is read for --interactions, and for a data set without the preset, because its size decides settings. Without
@@ -180,15 +186,15 @@ def make_run(machines: Machines | None) -> tuple[Run, Interactions | None, Seque
     if machines is not None and FLAGS.mode in TRAINS:
         settings.setdefault("replicas", machines.count)
     named = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
-    if FLAGS.dataset is not None:
-        dataset, sequences = data_names.add_source(FLAGS.dataset, FLAGS.source), None
-        if presets.uses_own_preset(FLAGS.preset, dataset, FLAGS.model):
-            sequences = load_data(dataset, None, collect_features())
-        return presets.make_run(dataset, *named, sequences, **settings), None, sequences
-    if interactions is not None:
-        presets.make_run(interactions, *named, **settings)  # reports mistakes before a long file is read
-        sequences = load_data(interactions.name, interactions, features=collect_features())
-        return presets.make_run(interactions, *named, sequences, **settings), interactions, sequences
+    if FLAGS.dataset is not None or interactions is not None:
+        data = interactions or data_names.add_source(FLAGS.dataset, FLAGS.source)
+        run, sequences = presets.check_settings(data, *named, **settings), None
+        if budget is not None:
+            budget.check(run)
+        if interactions is not None or presets.uses_own_preset(FLAGS.preset, data, FLAGS.model):
+            sequences = load_data(interactions.name if interactions else data, interactions, collect_features())
+            run = presets.make_run(data, *named, sequences, **settings)
+        return run, interactions, sequences
     decisive = ("source", "model", "preset", "seed", "init_from")
     present = [name for name in decisive if FLAGS[name].present] + list(collect_features()) + list(collect_settings())
     if FLAGS.workdir is None or present:
@@ -233,7 +239,10 @@ def main(argv: list[str]) -> None:
     if machines is not None and machines.index and FLAGS.mode not in TRAINS:
         print(f"Worker 0 does --mode={FLAGS.mode}; this is worker {machines.index}")
         return
-    run, interactions, sequences = make_run(machines)
+    budget = None if FLAGS.minutes is None else Budget(FLAGS.minutes, collect_settings(), begin)
+    run, interactions, sequences = make_run(machines, budget)
+    if budget is not None:
+        budget.check(run)
     if machines is not None and FLAGS.mode in TRAINS:
         join_machines(machines, run)
     run, start = resolve_init_from(run, read_folder("workdir"))
@@ -252,11 +261,7 @@ def main(argv: list[str]) -> None:
     for line in describe_plan(run, sequences, names_data):
         print(line, flush=True)
     options = {"interactions": interactions, "init_from": start, "checkpoint_seconds": FLAGS.checkpoint_seconds}
-    if FLAGS.minutes is not None:
-        start_tensorflow()
-        from bert4rec_tf.runs.budget import Budget
-
-        options["budget"] = Budget(FLAGS.minutes, collect_settings(), begin)
+    options["budget"] = budget
     carry_out(run, sequences, workdir, options)
 
 
@@ -268,7 +273,7 @@ def describe_plan(run: Run, sequences: Sequences, names_data: bool) -> list[str]
         measured = [text for text in (preset.expect, preset.takes) if text != NOT_MEASURED]
         if measured and (preset.dataset != OWN or FLAGS.verbose):  # your own data's speak of trainings
             lines.append(f"Preset {FLAGS.preset}. Expect: {' '.join(measured)}")
-    if FLAGS.mode in TRAINS and run.model not in COUNT_BASELINES:
+    if FLAGS.mode in TRAINS and run.model not in COUNTING_MODELS:
         lines.append(
             f"Training on {sequences.num_actions:,} actions of {sequences.num_users:,} users. "
             "The time left is shown after a few steps. Stop at any time: the same command resumes."

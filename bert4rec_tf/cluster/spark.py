@@ -144,7 +144,9 @@ class Conversion:
 
         blocks = [row["block"] for row in grouped.groupBy("block").applyInArrow(write, "block long").collect()]
         bounds = grouping.bound_user_actions(interactions), interactions.min_item_actions
-        sequences = tasks.join_blocks(sorted(blocks), stage, vocabulary, sizes_after["users"] - num_users)
+        meaning = describe_times(source.kind, unit) if "time" in actions.columns else ""
+        num_left_out = sizes_after["users"] - num_users
+        sequences = tasks.join_blocks(sorted(blocks), stage, vocabulary, num_left_out, meaning)
         report = Report(
             interactions.title,
             str(source.layout),
@@ -152,9 +154,9 @@ class Conversion:
             sizes_after,
             *bounds,
             tasks.merge_reads(read),
-            source.layout.others,
             self._compute_equal_times(filtered, sizes_after),
-            describe_times(source.kind, unit) if "time" in actions.columns else "",
+            meaning,
+            source.layout.doubt,
         )
         report.warn_of_doubts(sequences)
         return sequences, report

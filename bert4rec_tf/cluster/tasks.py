@@ -16,7 +16,7 @@ from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.reading.columns import Layout
 from bert4rec_tf.data.reading.times import Times
-from bert4rec_tf.data.sequences import Sequences, Vocabulary
+from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
 from bert4rec_tf.foundation import files, npz
 
 ROW_BITS = 40
@@ -111,6 +111,8 @@ def write_block(table: pa.Table, folder: Path, first_later: float | None) -> int
     lengths = np.bincount(users)
     ids = npz.encode_lines(table["user"].take(pa.array(rows[np.cumsum(lengths) - lengths])).to_pylist())
     content = {"items": columns["item"][rows].astype(np.int32), "lengths": lengths.astype(np.int64), "users": ids}
+    if times is not None:
+        content["times"] = times
     if first_later is not None:
         content["later"] = np.bincount(users[np.asarray(times) >= first_later], minlength=len(lengths))
     number = int(columns["block"][0])
@@ -118,10 +120,14 @@ def write_block(table: pa.Table, folder: Path, first_later: float | None) -> int
     return number
 
 
-def join_blocks(numbers: Sequence[int], folder: Path, vocabulary: Vocabulary, num_left_out: int) -> Sequences:
-    """Returns the sequences of all blocks, in this order."""
+def join_blocks(
+    numbers: Sequence[int], folder: Path, vocabulary: Vocabulary, num_left_out: int, times: str
+) -> Sequences:
+    """Returns the sequences of all blocks, in this order. `times`: what they mean (`times.describe_times`)."""
     blocks = [npz.read(block_path(folder, number)) for number in numbers]
     columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0] if name != "users"}
     users = np.array([user for block in blocks for user in npz.decode_lines(block["users"])], object)
     splits = np.concatenate([[0], np.cumsum(columns["lengths"])])
-    return Sequences(columns["items"], splits, users, vocabulary, num_left_out, columns.get("later"))
+    later, values = columns.get("later"), columns.get("times")
+    action_times = None if values is None else ActionTimes(values, times)
+    return Sequences(columns["items"], splits, users, vocabulary, num_left_out, later, times=action_times)

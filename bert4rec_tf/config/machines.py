@@ -1,10 +1,14 @@
 """The machines of a training, as TF_CONFIG names them. Kubernetes' training operator and others set it."""
 
+import contextlib
 import json
 import os
 import re
 import socket
+import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +19,10 @@ CHIEF, WORKER = "chief", "worker"
 
 WAIT_SECONDS = 600.0
 """How long a machine waits for the others."""
+
+LOST = "Another worker has ended or does not answer. Run the same command on all workers again to resume"
+CHECK_SECONDS, LOST_SECONDS = 2.0, 20.0
+"""How often a training machine asks others whether they still run, and how long one may not answer."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,29 @@ class Machines:
                     names = ", ".join(sorted(missing))
                     raise UserError(f"`{VARIABLE}`: no answer within {WAIT_SECONDS:g} seconds from {names}")
                 time.sleep(0.2)
+
+    @contextlib.contextmanager
+    def watch_others(self) -> Iterator[None]:
+        """Inside the block, ends this process with one line if the chief does not answer; the chief, if any does not.
+
+        TensorFlow tells so only at the end of a step, and compiling the first one can take minutes.
+        """
+        is_over, watched = threading.Event(), self.addresses[:1] if self.index else self.addresses[1:]
+
+        def watch() -> None:
+            last_answers = dict.fromkeys(watched, time.monotonic())
+            while not is_over.wait(CHECK_SECONDS):
+                last_answers |= {address: time.monotonic() for address in watched if _answers(address)}
+                for address, last_answer in last_answers.items():
+                    if time.monotonic() - last_answer > LOST_SECONDS and not is_over.is_set():
+                        print(f"error: {LOST} (no answer from {address})", file=sys.stderr, flush=True)
+                        os._exit(2)  # the main thread may be compiling
+
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield
+        finally:
+            is_over.set()
 
 
 def _is_address(address: Any) -> bool:

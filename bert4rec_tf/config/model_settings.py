@@ -287,6 +287,9 @@ MODEL_SETTINGS: dict[str, type[Settings]] = {
 MASKED_MODEL = "bert4rec"
 """The model that is trained on masked histories, the only one that uses `MaskingSettings`."""
 
+COUNTING_MODELS = ("pop", "item_transitions")
+"""The models that only count, and are not trained."""
+
 ATTENTION_MODELS = ("bert4rec", "sasrec")
 """The models with `AttentionSettings`. Only they can compute in bfloat16: the others would gain little."""
 

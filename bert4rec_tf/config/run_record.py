@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert4rec_tf.config.model_settings import (
+    ALL_ITEMS,
     ATTENTION_MODELS,
+    LOSSES,
     MASKED_MODEL,
     MODEL_SETTINGS,
     TRANSITIONS,
@@ -207,6 +209,20 @@ class Run:
             raise UserError(f"`seed` must be a whole number from 0 to 2^32 - 1. Received: seed={self.seed}")
         if self.model == MASKED_MODEL:
             compute_window_stride(self.masking.window_step, self.architecture.max_length)
+        if self.training.optimizer == ROWWISE:
+            self._check_rows()
+
+    def _check_rows(self) -> None:
+        """Raises UserError if a step reads whole tables, which ROWWISE cannot update by rows."""
+        loss, whose, other = getattr(self.architecture, "loss", None), f"for {self.model}", ""
+        if loss in LOSSES and LOSSES[loss].negatives == ALL_ITEMS:
+            whose, other = f"with loss={loss}", f"; {ROWWISE} goes with loss=sampled_softmax"
+        elif self.model != "caser":  # the norm of all its weights is in its loss
+            return
+        raise UserError(
+            f"`optimizer` must be adam or adagrad {whose}, where a step reads all items{other}. "
+            f"Received: optimizer={ROWWISE}"
+        )
 
     @property
     def uses_evidence(self) -> bool:

@@ -91,6 +91,14 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, eq=False)
+class ActionTimes:
+    """The times of actions: `values`, int64 or float64 [actions], and their `meaning` (`times.describe_times`)."""
+
+    values: np.ndarray
+    meaning: str
+
+
+@dataclass(frozen=True, eq=False)
 class Sequences:
     """Every user's items, oldest first.
 
@@ -107,6 +115,11 @@ class Sequences:
             (in the order of `vocabulary` and `users`; `data.feature_values.attach_features`).
         columns: user, item and time -> the `name` of the column they come from and, if its ids are integers, their
             `type`, such as "int64"; empty if unknown.
+        times: of the actions, in the order of `items`; None if unknown. The fingerprint does not depend on them, and
+            parts of sequences have none.
+
+    Raises:
+        ValueError: if there are more or fewer times than actions.
     """
 
     items: np.ndarray
@@ -118,6 +131,11 @@ class Sequences:
     validates_later: bool = False
     features: dict = field(default_factory=dict)
     columns: dict[str, dict[str, str]] = field(default_factory=dict)
+    times: ActionTimes | None = None
+
+    def __post_init__(self) -> None:
+        if self.times is not None and len(self.times.values) != len(self.items):
+            raise ValueError(f"`times` must be of {len(self.items)} actions. Received: {len(self.times.values)}")
 
     @classmethod
     def from_codes(
@@ -185,7 +203,9 @@ class Sequences:
         splits = np.concatenate([[0], np.cumsum(lengths)])
         items = self.items[np.repeat(self.splits[users], lengths) + number_within_groups(lengths)]
         num_later = None if self.num_later is None else self.num_later[users]
-        return replace(self, items=items, splits=splits, users=self.users[users], num_later=num_later, features={})
+        return replace(
+            self, items=items, splits=splits, users=self.users[users], num_later=num_later, features={}, times=None
+        )
 
     def have_items(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Returns whether each user has an item, bool [k]. `users`: int64 [k]. `items`: int32 [k], one for each."""
@@ -235,7 +255,7 @@ class Sequences:
 
 
 def join_sequences(first: Sequences, second: Sequences) -> Sequences:
-    """Returns the actions of both, without features. A user's actions in `second` follow those in `first`.
+    """Returns the actions of both, without features and times. A user's actions in `second` follow those in `first`.
 
     Users and items are matched by their raw ids. The held-out actions of `second` stay held out; all of `first` are
     trained on.
@@ -243,16 +263,22 @@ def join_sequences(first: Sequences, second: Sequences) -> Sequences:
 
     import pandas  # the rest of this module needs NumPy alone
 
-    user_numbers, users = pandas.factorize(np.concatenate([first.users, second.users]))
-    item_numbers, items = pandas.factorize(np.concatenate([first.vocabulary.items, second.vocabulary.items]))
-    user_codes = np.repeat(user_numbers, np.concatenate([first.lengths, second.lengths]))
-    item_codes = item_numbers[np.concatenate([first.items, second.items + first.num_items]) - 1]
-    both = Sequences.from_codes(user_codes, item_codes, users, items)
+    both = Sequences.from_codes(*match_ids(first, second))
     both = replace(both, columns={**second.columns, **first.columns})
     if second.num_later is None:
         return both
     num_later = pandas.Series(second.num_later, second.users).reindex(both.users, fill_value=0).to_numpy()
     return replace(both, num_later=num_later, validates_later=second.validates_later)
+
+
+def match_ids(first: Sequences, second: Sequences) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns users and items of all actions as places in raw ids, int64 [actions of both], and these raw ids."""
+    import pandas
+
+    user_places, users = pandas.factorize(np.concatenate([first.users, second.users]))
+    item_places, items = pandas.factorize(np.concatenate([first.vocabulary.items, second.vocabulary.items]))
+    user_codes = np.repeat(user_places, np.concatenate([first.lengths, second.lengths]))
+    return user_codes, item_places[np.concatenate([first.items, second.items + first.num_items]) - 1], users, items
 
 
 def append_held_out(first: Sequences, second: Sequences) -> Sequences:

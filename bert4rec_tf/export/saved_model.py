@@ -11,7 +11,6 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.data.sequences import Vocabulary
-from bert4rec_tf.export.histories import HISTORIES
 from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABULARY
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.export.service import Service
@@ -74,7 +73,7 @@ def export(
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
         facts = {**defaults, "histories": None}
         if options.histories is not None:
-            options.histories.write(aside / HISTORIES)
+            options.histories.write(aside)
             facts["histories"] = options.histories.facts
         files.write_json(aside / CARD_OF_SAVED_MODEL, {**describe_model(model), **facts, **(card or {})})
 

@@ -23,6 +23,8 @@ from bert4rec_tf.foundation.store_lock import StoreLock
 from bert4rec_tf.foundation.stores import BEGUN, OWNER, URL, Url
 
 LOCK = ".lock"
+MOUNTS = Path("/proc/self/mountinfo")
+
 PARTIAL = ".partial"
 _PARTIAL_NAME = re.compile(
     r"\.(?P<name>.+?)\.(?P<writer>(?P<pid>\d+)-(?P<host>\w+)-\w+)(\.(?P<part>new|old))?\.partial"
@@ -158,7 +160,11 @@ def _replace_content(place: Path, last: str | None) -> Iterator[Path]:
 
 def _can_be_renamed(folder: Path) -> bool:
     """Whether a folder is no mount point, such as a Docker volume, and the folder above it can be written."""
-    return not os.path.ismount(folder) and os.access(folder.parent, os.W_OK)
+    mounts = list[str]()
+    with contextlib.suppress(OSError):  # has folders mounted from the same disk too, unlike `ismount`; a blank is \040
+        mounts = [line.split(" ")[4] for line in MOUNTS.read_text().splitlines()]
+    is_mounted = os.path.ismount(folder) or str(folder).replace(" ", "\\040") in mounts
+    return not is_mounted and os.access(folder.parent, os.W_OK)
 
 
 def check_replaceable(path: Path) -> None:
@@ -202,6 +208,12 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise unreadable_error(path, error) from error
+
+
+def refuse_pipe(path: Path | Url) -> None:
+    """Raises UserError for what is no plain file, such as a pipe, which may never answer."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: is not a plain file")
 
 
 def open_binary(path: Path) -> BinaryIO:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from bert4rec_tf.config.presets import shorten_warmup
 from bert4rec_tf.config.presets.own import MEASUREMENTS
 from bert4rec_tf.config.run_record import SELECT, Run
+from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs.phases import list_phases, select_training_data
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -46,42 +46,6 @@ SMALLEST = {"hidden_dim": 32, "max_length": 10}
 
 PLANNED = (*SMALLEST, "steps", "warmup_steps", "evaluate_every", "final_share")
 """The settings that a plan may change."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The time for a run.
-
-    Attributes:
-        minutes: for everything, from reading the data to the exported model.
-        named: the settings that the user named, which stay.
-        begin: when it began, by `time.monotonic()`.
-    """
-
-    minutes: float
-    named: Collection[str] = ()
-    begin: float = dataclasses.field(default_factory=time.monotonic)
-
-    @property
-    def spent(self) -> float:
-        """The seconds since it began."""
-        return time.monotonic() - self.begin
-
-    def check(self, run: Run) -> None:
-        """Raises UserError if a run cannot be planned."""
-        if not self.minutes > 0:
-            raise UserError(f"`minutes` must be above 0. Received: minutes={self.minutes}")
-        if "steps" in self.named:
-            raise UserError("`minutes` must be left out with `steps`, which it plans. Received: both")
-        if MODELS[run.model].examples is None:
-            raise UserError(
-                f"`minutes` must be left out for {run.model}, which is not trained. Received: minutes={self.minutes:g}"
-            )
-        if SELECT not in list_phases(run) or run.training.replicas > 1:
-            raise UserError(
-                "`minutes` needs one device, and a protocol that selects on the validation items. Received: "
-                f"protocol={run.training.protocol}, replicas={run.training.replicas}"
-            )
 
 
 class Plan(NamedTuple):
@@ -164,7 +128,7 @@ def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirect
         evaluate_every=max(steps // MEASUREMENTS, 1),
     )
     max_seconds = round(60 * budget.minutes - budget.spent - costs.rest(steps), 1)
-    record = {"minutes": budget.minutes, "max_seconds": max_seconds}
+    record = {"minutes": float(budget.minutes), "max_seconds": max_seconds}
     return Plan(run, record, transitions)
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 from bert4rec_tf.config.popularity_option import parse_correction
 from bert4rec_tf.config.run_record import Run
+from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.runs import warm_start
-from bert4rec_tf.runs.budget import Budget, describe_plan, plan_run
+from bert4rec_tf.runs.budget import describe_plan, plan_run
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.transfer import StartWeights
 from bert4rec_tf.runs.workdir import WorkDirectory

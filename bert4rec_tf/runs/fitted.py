@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,15 @@ from bert4rec_tf.config.data_names import Interactions, TimeSplit
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.presets import shorten_warmup
 from bert4rec_tf.config.run_record import ALL, SELECT, Run
+from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import check_matches, with_features
-from bert4rec_tf.data.sequences import Sequences, Vocabulary, join_sequences
+from bert4rec_tf.data.reading.overlaps import join_overlapping
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import ANY, COUNT_BASELINES, FULL, NDCG, POPULAR, compute_per_user
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
-from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.export.histories import TIMES, Histories, read_times
 from bert4rec_tf.export.layout import CONFIG, MODEL
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files, npz, plots
@@ -33,7 +35,6 @@ from bert4rec_tf.foundation.stores import LocalCopy
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import exporting
-from bert4rec_tf.runs.budget import Budget
 from bert4rec_tf.runs.driver import open_experiment, run_mode
 from bert4rec_tf.runs.id_texts import load_titles, to_text, to_texts
 from bert4rec_tf.runs.measurement import COUNTED, LENGTHS, TARGET_COUNTS
@@ -50,9 +51,6 @@ TITLES = "titles.csv"
 
 FIXED = {"data", "model", "preset", "holdout", "validation", "titles", "init_from"}
 """What `continue_training` does not take, unlike `fit`."""
-
-SHORTEST_OVERLAP = 3
-"""Fewer known actions at the beginning of new ones may be done again."""
 
 NOT_COPIED = ("prepared", ".lock")
 """What `save` does not copy from a work directory."""
@@ -257,12 +255,14 @@ class FittedModel:
         A model that only counts is counted again.
 
         Args:
-            more: new actions, as the data of `fit`; a user's follow the known ones. Known ones before them count once.
+            more: new actions, as the data of `fit`. Known ones among them count once, and all are ordered by time. If
+                the known or the new ones have no times, the new ones follow (`overlaps.join_overlapping`).
             split: None, or the `TimeSplit` of the new actions. That of `fit` does not apply.
             **options: as for `fit`, except those in FIXED. Settings that are not named are those of this model.
 
         Raises:
-            UserError: if the model has no work directory: a SavedModel's weights cannot be trained on.
+            UserError: if the model has no work directory: a SavedModel's weights cannot be trained on; or the new times
+                have another unit than the known ones.
         """
         if self.workdir is None:
             raise UserError("`continue_training` needs the work directory of the training: open that")
@@ -271,10 +271,9 @@ class FittedModel:
         if fixed := options.keys() & FIXED:
             raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
         new = inputs.load_any(more, **columns, split=split, min_actions=1, known_columns=self.saved.columns)[1]
-        known, new, num_users = _drop_overlaps(self._histories, new)
+        data, num_users = join_overlapping(self._histories, new)
         if num_users:
             warn(f"the new actions of {num_users:,} users repeat known ones, which count once")
-        data = join_sequences(known, new)
         features = WorkDirectory(self.workdir).read_features()
         features |= {name: new.features[name] for name in features if name in new.features}
         features |= {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}
@@ -355,8 +354,9 @@ class FittedModel:
             np.array(list(self.saved.items), object),
             np.bincount(stored.items, minlength=len(self.saved.items) + 1)[1:],
         )
-        users = np.array(stored.users, object)
-        return Sequences(stored.items, stored.splits, users, vocabulary, columns=self.saved.columns)
+        users, path = np.array(stored.users, object), self.saved.local_folder / TIMES
+        times = read_times(path) if path.exists() else None
+        return Sequences(stored.items, stored.splits, users, vocabulary, columns=self.saved.columns, times=times)
 
     def _load_titles(self, titles: Any) -> Mapping[str, str]:
         return self.titles if titles is None else load_titles(titles, self.saved.columns)
@@ -423,40 +423,6 @@ def _append_targets(histories: Sequences, users: np.ndarray, targets: np.ndarray
     splits = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=histories.num_users))])
     counts = np.bincount(items, minlength=histories.num_items + 1)[1:]
     return Sequences(items, splits, histories.users, Vocabulary(histories.vocabulary.items, counts))
-
-
-def _drop_overlaps(known: Sequences, new: Sequences) -> tuple[Sequences, Sequences, int]:
-    """Returns both without the actions that are in both, and how many users have such actions.
-
-    New actions that begin with the last known ones, SHORTEST_OVERLAP or more, are a longer window: these are left out.
-    If they have all known ones in order, and at most as many others, they are the whole history with late rows: the
-    known ones are left out. Times are not known here.
-    """
-    numbers = known.vocabulary.encode(new.vocabulary.items.tolist())[new.items - 1]
-    places = pd.Index(known.users).get_indexer(new.users)
-    is_kept, is_new = np.ones(known.num_actions, bool), np.ones(new.num_actions, bool)
-    num_users = 0
-    for user in np.flatnonzero(places >= 0).tolist():
-        begin, old = new.splits[user], known[places[user]].tolist()
-        more = numbers[begin : new.splits[user + 1]].tolist()
-        sizes = range(min(len(old), len(more)), SHORTEST_OVERLAP - 1, -1)
-        size = next((size for size in sizes if old[-size:] == more[:size]), 0)
-        rest = iter(more)
-        if size:
-            is_new[begin : begin + size] = False
-        elif SHORTEST_OVERLAP <= len(old) <= len(more) <= 2 * len(old) and all(item in rest for item in old):
-            is_kept[known.splits[places[user]] : known.splits[places[user] + 1]] = False
-        else:
-            continue
-        num_users += 1
-    return _select_actions(known, is_kept), _select_actions(new, is_new), num_users
-
-
-def _select_actions(sequences: Sequences, is_kept: np.ndarray) -> Sequences:
-    """Returns some of the actions, bool [actions]. The features are the same."""
-    splits = np.append(0, np.cumsum(is_kept))[sequences.splits]
-    num_later = None if sequences.num_later is None else np.minimum(sequences.num_later, np.diff(splits))
-    return replace(sequences, items=sequences.items[is_kept], splits=splits, num_later=num_later)
 
 
 @speak_python()

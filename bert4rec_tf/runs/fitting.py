@@ -13,6 +13,7 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import TimeSplit
 from bert4rec_tf.config.model_settings import ATTENTION_MODELS, ITEM_FEATURES, USER_FEATURES, settings_for_features
 from bert4rec_tf.config.run_record import ALL, SELECT, SELECT_AND_RETRAIN, Run
+from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import with_features
 from bert4rec_tf.data.sequences import LeaveOneOut, append_held_out
 from bert4rec_tf.data.sources import inputs
@@ -20,7 +21,6 @@ from bert4rec_tf.evaluation.metrics import ANY, FULL, MIN_USERS, NDCG, compute_d
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.runs.budget import Budget
 from bert4rec_tf.runs.fitted import FittedModel, train_and_open
 from bert4rec_tf.runs.tuning import tune_settings
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -97,21 +97,37 @@ def fit(
             (models that only count take the settings of training, and ignore them).
     """
     budget = None if minutes is None else Budget(minutes, named=settings)
-    columns: dict[str, Any] = {"user": user, "item": item, "time": time}
-    name, sequences, interactions = inputs.load_any(data, **columns, split=split)
-    features: dict[str, Any] = dict(sequences.features) if model in ATTENTION_MODELS else {}
-    for kind, source in {ITEM_FEATURES: item_features, USER_FEATURES: user_features}.items():
-        if source is not None:
-            features[kind] = source
-    if validation is not None:
-        if split is not None:
-            raise UserError("`validation` must be left out with a `split`. Received: both")
-        sequences = append_held_out(sequences, inputs.load_any(validation, **columns, min_actions=1)[1])
-        interactions = None
+    if validation is not None and split is not None:
+        raise UserError("`validation` must be left out with a `split`. Received: both")
+    if tune and budget is not None:
+        raise UserError("`minutes` must be left out with `tune`, whose trainings have no budget. Received: both")
+    if not is_whole_number(tune) or tune < 0 or (tune and init_from is not None):
+        raise UserError(
+            "`tune` must be a whole number, and left out with `init_from`, whose weights fix the settings. "
+            f"Received: tune={tune!r}, init_from={init_from!r}"
+        )
     if holdout != PRESET:
         if holdout not in list(HELD_OUT):
             raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")
         settings["protocol"] = HELD_OUT[holdout]
+    sources = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
+    given = {kind: source for kind, source in sources.items() if source is not None}
+    run = presets.check_settings(
+        data if inputs.is_data_set(data) else inputs.FRAME,
+        model,
+        preset,
+        seed,
+        **{**settings_for_features(model, given), **settings},
+    )
+    if budget is not None:
+        budget.check(run)
+    columns: dict[str, Any] = {"user": user, "item": item, "time": time}
+    name, sequences, interactions = inputs.load_any(data, **columns, split=split)
+    features: dict[str, Any] = dict(sequences.features) if model in ATTENTION_MODELS else {}
+    features |= given
+    if validation is not None:
+        sequences = append_held_out(sequences, inputs.load_any(validation, **columns, min_actions=1)[1])
+        interactions = None
     sequences = with_features(sequences, **features, new_items=new_items, silent=silent)
     settings = {**settings_for_features(model, features), **settings}
 
@@ -120,13 +136,6 @@ def fit(
 
     best_settings, trials = dict[str, Any](), None
     if tune:
-        if budget is not None:
-            raise UserError("`minutes` must be left out with `tune`, whose trainings have no budget. Received: both")
-        if not is_whole_number(tune) or tune < 0 or init_from is not None:
-            raise UserError(
-                "`tune` must be a whole number, and left out with `init_from`, whose weights fix the settings. "
-                f"Received: tune={tune!r}, init_from={init_from!r}"
-            )
         with tempfile.TemporaryDirectory(prefix="bert4rec-") as scratch:
             path = files.expand_path(workdir or Path(scratch) / name)
             folder = path.with_name(f"{path.name}-tuning")

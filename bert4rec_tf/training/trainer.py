@@ -122,7 +122,7 @@ class Trainer:
         for row in self.state.curve if self.watch else ():
             self.watch(row)
         if not self.state.finished:
-            with self.team.report_lost_workers():
+            with self.team.report_lost_workers(), self.team.watch_others():
                 self._loop()
             self.team.agree({"number of steps": str(self.state.step)})
         if self.validate is not None:

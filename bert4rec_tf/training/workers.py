@@ -6,18 +6,18 @@ read. TensorFlow's MultiWorkerMirroredStrategy connects them.
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.machines import Machines
+from bert4rec_tf.config.machines import LOST, Machines
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Tensor
 
-LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+LOST_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 """The errors on the other workers if one ends (within seconds) or stops answering (within about ten seconds)."""
 
 
@@ -26,11 +26,13 @@ class Team:
     """The machines that train together; by default this one alone.
 
     This machine is number `index` of `count`, from 0. The strategy shares each batch between them; None for one.
+    `watch_others`: as of `Machines`.
     """
 
     index: int = 0
     count: int = 1
     strategy: tf.distribute.Strategy | None = None
+    watch_others: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
     @property
     def is_chief(self) -> bool:
@@ -79,12 +81,10 @@ class Team:
         """Turns TensorFlow's errors about a lost machine into a UserError."""
         try:
             yield
-        except LOST as error:
+        except LOST_ERRORS as error:
             if self.strategy is None:
                 raise
-            raise UserError(
-                "Another worker has ended or does not answer. Run the same command on all workers again to resume"
-            ) from error
+            raise UserError(LOST) from error
 
 
 def sum_over_replicas(values: list[Tensor]) -> list[Tensor]:
@@ -121,4 +121,4 @@ def join_team(machines: Machines, replicas: int) -> None:
             f"`replicas` must be {strategy.num_replicas_in_sync}, the number of devices of all workers. "
             f"Received: replicas={replicas}"
         )
-    _team = Team(machines.index, machines.count, strategy)
+    _team = Team(machines.index, machines.count, strategy, machines.watch_others)

@@ -239,12 +239,26 @@ def test_every_setting_has_a_help_text_and_one_meaning():
         ("gru4rec", {"epsilon": 1e-6}, "`epsilon` needs optimizer=adam"),
         ("gru4rec", {"optimizer": "adam", "momentum": 0.1}, "`momentum` needs optimizer=adagrad"),
         ("sasrec", {"momentum": 0.1}, "`momentum` needs optimizer=adagrad. Received: optimizer=adam"),
+        *(
+            (model, {"optimizer": "rowwise_adagrad", **settings}, f"`optimizer` must be adam or adagrad {words}")
+            for model, settings, words in [
+                ("bert4rec", {}, "with loss=cross_entropy, where .* goes with loss=sampled_softmax"),
+                ("sasrec", {"loss": "cross_entropy"}, "with loss=cross_entropy"),
+                ("caser", {}, "for caser"),
+            ]
+        ),
         ("caser", {"mixed_precision": True}, "`mixed_precision` needs model=bert4rec or sasrec. Received: .*caser"),
     ],
 )
 def test_a_setting_that_nothing_would_come_of_is_refused(model, settings, words):
     with pytest.raises(UserError, match=words):
         presets.make_run("beauty", model, **settings)
+
+
+@pytest.mark.parametrize("model", sorted({*MODEL_SETTINGS} - {"caser"}))
+def test_rows_can_be_updated_alone_where_a_step_reads_few(model):
+    loss = {"loss": "sampled_softmax"} if model == "bert4rec" else {}
+    assert presets.make_run("beauty", model, optimizer="rowwise_adagrad", protocol="select", **loss).training
 
 
 def test_a_run_that_was_made_with_such_a_setting_can_be_read():

@@ -2,7 +2,10 @@
 
 import json
 import socket
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 from support.workers import config, free_addresses
@@ -73,3 +76,51 @@ def test_a_port_that_is_taken_is_an_error():
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"cannot listen on port {port} \(Address already in use\)"):
             Machines(0, 2, (f"127.0.0.1:{port}", "127.0.0.1:1")).wait_for_others()
+
+
+WATCHING = """
+import sys, time
+from bert4rec_tf.config import machines
+machines.CHECK_SECONDS, machines.LOST_SECONDS = 0.1, 3
+index, *addresses = sys.argv[1:]
+here = machines.Machines(int(index), len(addresses), tuple(addresses))
+here.wait_for_others()
+listener = machines.socket.create_server(("", int(addresses[here.index].rpartition(":")[2])))
+with here.watch_others():
+    print("watching", flush=True)
+    time.sleep(60)  # as if it compiled
+"""
+
+
+def start_watching(index, addresses):
+    command = [sys.executable, "-c", WATCHING, str(index), *addresses]
+    return subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_machine_that_computes_ends_soon_after_the_other(killed):
+    addresses = free_addresses(2)
+    processes = [start_watching(index, addresses) for index in (0, 1)]
+    try:
+        for process in processes:
+            assert process.stdout.readline() == "watching\n", process.stderr.read()
+        time.sleep(1)
+        assert [process.poll() for process in processes] == [None, None]
+        processes[killed].kill()
+        output, errors = processes[1 - killed].communicate(timeout=30)
+    finally:
+        for process in processes:
+            process.kill()
+    assert processes[1 - killed].returncode == 2 and output == ""
+    assert errors == f"error: {machines.LOST} (no answer from {addresses[killed]})\n"
+
+
+def test_nothing_is_watched_after_the_block(monkeypatch, capsys):
+    monkeypatch.setattr(machines, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(machines, "LOST_SECONDS", 0.2)
+    monkeypatch.setattr(machines.os, "_exit", lambda code: pytest.fail("ended"))
+    with Machines(1, 2, ("127.0.0.1:1", "127.0.0.1:2")).watch_others():
+        time.sleep(0.1)
+    time.sleep(0.5)
+    assert capsys.readouterr().err == ""

@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from support.profiles import examples
 from support.ranking_oracle import any_histories
 
-from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.data.sequences import ActionTimes
+from bert4rec_tf.export.histories import HISTORIES, TIMES, Histories, read_times
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 
@@ -19,18 +21,33 @@ def listed(histories):
     return {user: histories[user].tolist() for user in histories.users}
 
 
-@given(sequences=any_histories(), most=st.integers(1, 45))
+@given(
+    sequences=any_histories(),
+    most=st.integers(1, 45),
+    one_time=st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats(-1e30, 1e30),
+)
 @settings(max_examples=examples(30))
-def test_histories_keep_the_last_items_of_every_user(tmp_path_factory, sequences, most):
-    path = tmp_path_factory.mktemp("kept") / "histories.npz"
+def test_histories_keep_the_last_items_of_every_user(tmp_path_factory, sequences, most, one_time):
+    folder = tmp_path_factory.mktemp("kept")
+    path = folder / HISTORIES
+    path.parent.mkdir()
+    if one_time is not None:
+        values = np.arange(sequences.num_actions)[::-1].astype(np.array(one_time).dtype)
+        values[::3] = one_time
+        sequences = replace(sequences, times=ActionTimes(values, "dates"))
     kept = Histories.from_sequences(sequences, most)
-    kept.write(path)
+    kept.write(folder)
+    assert (folder / TIMES).exists() == (one_time is not None)
+    if one_time is not None:
+        times, stored = np.split(sequences.times.values, sequences.splits[1:-1]), read_times(folder / TIMES)
+        np.testing.assert_array_equal(stored.values, np.concatenate([part[-most:] for part in times]))
+        assert stored.meaning == "dates"
     found = Histories.read(path, sequences.num_items)
     expected = {name: sequences[row].tolist()[-most:] for row, name in enumerate(sequences.users.tolist())}
     assert listed(found) == listed(kept) == expected
     assert found.facts == {"users": len(expected), "longest": max(map(len, expected.values()))}
     content = path.read_bytes()
-    found.write(path)
+    found.write(folder)
     assert path.read_bytes() == content
 
 
@@ -70,6 +87,13 @@ def test_a_header_that_claims_more_than_there_is_is_damage(tmp_path, numbers):
             archive.writestr(f"{name}.npy", content.getvalue())
     with pytest.raises(UserError, match=r"histories\.npz: cannot be read"):
         Histories.read(tmp_path / "histories.npz", 3)
+
+
+@pytest.mark.parametrize("arrays", [{"steps": np.array(["1"]), "meaning": np.zeros(1, np.uint8)}, {"meaning": None}])
+def test_damaged_times_are_named(tmp_path, arrays):
+    npz.write(tmp_path / "times.npz", {name: np.zeros(0) if value is None else value for name, value in arrays.items()})
+    with pytest.raises(UserError, match=r"times\.npz: cannot be read"):
+        read_times(tmp_path / "times.npz")
 
 
 @pytest.mark.parametrize("changes", DAMAGES.values(), ids=DAMAGES)

@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -173,11 +174,26 @@ def test_a_folder_stays_as_it_was_where_one_of_the_renames_fails(tmp_path, monke
     assert names(tmp_path) == before and runs.contents_of(tmp_path) == {"folder/below/file": b"old"}
 
 
-@pytest.fixture
-def mounted(tmp_path, monkeypatch):
-    """A folder that cannot be renamed."""
-    folder = tmp_path / "volume"
+def run_or_skip(*command):
+    """Runs a command that needs a right which some machines do not give."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"not permitted here: {shlex.join(command)} ({done.stderr.strip()})")
+
+
+@pytest.fixture(params=["faked", "tmpfs", "bind"])
+def mounted(request, tmp_path, monkeypatch):
+    """A folder that cannot be renamed: a file system of its own, a mounted folder of the same one, or a faked one."""
+    folder = tmp_path / "vol ume"
     folder.mkdir()
+    if request.param != "faked":
+        (tmp_path / "source").mkdir()
+        source = {"tmpfs": ["-t", "tmpfs", "tmpfs"], "bind": ["--bind", str(tmp_path / "source")]}[request.param]
+        run_or_skip("mount", *source, str(folder))
+        request.addfinalizer(lambda: subprocess.run(["umount", "-l", str(folder)], check=True))
+        with pytest.raises(OSError, match="busy"):
+            os.replace(folder, tmp_path / "elsewhere")
+        return folder
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == folder)
     replace = os.replace
 
@@ -218,7 +234,7 @@ def test_a_kill_while_a_mount_point_is_filled_leaves_no_file_that_makes_it_whole
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "replace", die)
-    with pytest.raises(UserError, match="volume: cannot be written"), replace_directory(mounted, "last") as aside:
+    with pytest.raises(UserError, match="vol ume: cannot be written"), replace_directory(mounted, "last") as aside:
         (aside / "a").write_text("new")
         (aside / "last").write_text("new")
     assert moved == ["a"] and not (mounted / "last").exists()
@@ -254,6 +270,31 @@ def test_a_process_of_another_container_may_still_write(tmp_path, monkeypatch):
     processes.get_host_code.cache_clear()
 
 
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--uts", "--kill-child")
+"""Starts a process as in a container of its own, but with the same host name and disk."""
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_processes_of_two_containers_lock_and_clear_up_as_those_of_one(tmp_path, is_inside):
+    run_or_skip(*CONTAINER, "true")
+    (tmp_path / "work").mkdir()
+    inside, outside = (CONTAINER, ()) if is_inside else ((), CONTAINER)
+    writing = elsewhere(tmp_path / "work", program=WRITING, before=inside)
+    holding = elsewhere(tmp_path / "locked", before=inside)
+    program = "from bert4rec_tf.foundation.files import *; from pathlib import Path; import sys; " + (
+        "remove_partials(Path(sys.argv[1])); FolderLock(Path(sys.argv[2]), busy='is busy').lock().__enter__()"
+    )
+    command = [*outside, sys.executable, "-c", program, str(tmp_path / "work"), str(tmp_path / "locked")]
+    assert (
+        "UserError: " + f"{tmp_path / 'locked'}: is busy"
+        in subprocess.run(command, capture_output=True, text=True).stderr
+    )
+    for process in (writing, holding):
+        process.communicate("end\n")
+        assert process.returncode == 0
+    assert (tmp_path / "work/file").read_text() == "half" and (tmp_path / "work/folder/part").read_text() == "half"
+
+
 def test_a_file_is_not_replaced_by_a_folder(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="file: is not a folder"), replace_directory(tmp_path / "file"):
@@ -270,9 +311,9 @@ with FolderLock(pathlib.Path(sys.argv[1])).lock():
 """
 
 
-def elsewhere(folder, *arguments, program=HOLD):
+def elsewhere(folder, *arguments, program=HOLD, before=()):
     process = subprocess.Popen(
-        [sys.executable, "-c", program, str(folder), *arguments],
+        [*before, sys.executable, "-c", program, str(folder), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -4,16 +4,16 @@ import json
 import time
 
 import numpy as np
-import pandas as pd
 import pytest
 from support.ranking_oracle import make_sequences
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.presets.own import MEASUREMENTS
+from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.budget import MOST_STEPS, Budget, plan_run
+from bert4rec_tf.runs.budget import MOST_STEPS, plan_run
 from bert4rec_tf.runs.driver import execute
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -100,7 +100,6 @@ def test_a_small_budget_never_widens_a_narrow_model(tmp_path):
 @pytest.mark.parametrize(
     ("budget", "run", "message"),
     [
-        (Budget(0), {}, "`minutes` must be above 0"),
         (Budget(5, {"steps"}), {}, "`minutes` must be left out with `steps`"),
         (Budget(5), {"model": "pop"}, "`minutes` must be left out for pop"),
         (Budget(5), {"protocol": "fixed"}, "`minutes` needs one device, and a protocol"),
@@ -113,11 +112,30 @@ def test_a_run_that_cannot_be_planned_is_an_error(tmp_path, budget, run, message
         plan(tmp_path, budget, planned)
 
 
-def test_fit_takes_minutes():
-    frame = pd.DataFrame({"user": [1, 1, 1, 2, 2, 2], "item": [1, 2, 3, 1, 3, 2], "time": range(6)})
-    for settings, message in (({"steps": 5}, "left out with `steps`"), ({"model": "pop"}, "left out for pop")):
-        with pytest.raises(UserError, match=message):
-            b4r.fit(frame, minutes=5, silent=True, **settings)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"minutes": bad}, "`minutes` must be a number above 0") for bad in (0, -1, "5", float("inf"), True)),
+        ({"minutes": 5, "steps": 5}, "left out with `steps`"),
+        ({"minutes": 5, "model": "pop"}, "left out for pop"),
+        ({"minutes": 5, "holdout": 3}, "`holdout` must be None, 0, 1 or 2"),
+        ({"minutes": 5, "replicas": 2}, "needs one device"),
+        ({"minutes": 5, "tune": 2}, "`minutes` must be left out with `tune`"),
+        *(({"steps": bad}, "`steps` must be ") for bad in (0, -1, 2.5, "9", True)),
+        ({"tune": -1}, "`tune` must be a whole number"),
+        ({"model": "sasrec", "mask_prob": 0.5}, "'mask_prob'"),
+        ({"split": b4r.TimeSplit(3), "validation": "absent.csv"}, "`validation` must be left out with a `split`"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_an_error_before_the_data_are_read(options, message):
+    with pytest.raises(UserError, match=message):
+        b4r.fit("absent.csv", silent=True, **options)
+
+
+@pytest.mark.parametrize("settings", [{"mask_prob": 0.5}, {"warmup_steps": 9_000}, {}])
+def test_settings_that_suit_data_of_some_size_are_no_mistake(settings):
+    with pytest.raises(UserError, match=r"absent\.csv: no such file"):
+        b4r.fit("absent.csv", silent=True, **settings)
 
 
 @pytest.mark.parametrize("model", ["bpr_mf", pytest.param("bert4rec", marks=pytest.mark.slow)])

@@ -8,15 +8,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.forks import call_in_fork
-from support.ranking_oracle import make_sequences, plain_metrics
+from support.ranking_oracle import plain_metrics
 
 import bert4rec_tf as b4r
-from bert4rec_tf.data.sequences import join_sequences
 from bert4rec_tf.data.sources import inputs
-from bert4rec_tf.runs.fitted import _drop_overlaps
+from bert4rec_tf.export.histories import TIMES
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -292,20 +289,16 @@ def test_known_actions_in_new_data_are_a_warning(counted, capsys):
     assert f"the new actions of {FRAME['user_id'].nunique()} users repeat known ones" in capsys.readouterr().err
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 9), min_size=3, max_size=9, unique=True), st.data())
-def test_actions_that_overlap_count_once(items, data):
-    known = make_sequences([items, [1, 2]], 9)
-    begin, end = data.draw(st.integers(0, len(items) - 3)), data.draw(st.integers(0, 3))
-    later = data.draw(st.lists(st.integers(10, 20), min_size=end, max_size=end, unique=True))
-    window = [*items[begin:], *later]
-    place = data.draw(st.integers(0, len(items) - 1))
-    late = [*items[:place], 21, *items[place:]]
-    for new, expected in ((window, [*items, *later]), (late, late), ([22, 23], [*items, 22, 23])):
-        first, second, count = _drop_overlaps(known, make_sequences([new], 23))
-        both = join_sequences(first, second)
-        assert both.vocabulary.decode(both[0]) == [f"item{item}" for item in expected]
-        assert count == (new != [22, 23]) and both.num_users == 2
+def test_actions_before_the_known_ones_come_first_in_a_continued_training(counted, capsys, tmp_path):
+    known, earlier = histories()["3"], pd.DataFrame([(3, "i39", -1)], columns=FRAME.columns)
+    counted.continue_training(earlier, silent=True).save(tmp_path / "more")
+    again = b4r.open(tmp_path / "more").continue_training(pd.concat([FRAME[::-1], LATER, earlier]), silent=True)
+    assert again.saved.history_of("3") == ["i39", *known, "i25"]
+    assert "users repeat known ones, which count once" in capsys.readouterr().err
+    (tmp_path / "more/saved_model" / TIMES).unlink()  # as in a model of an older version
+    last = b4r.open(tmp_path / "more").continue_training(earlier, silent=True)
+    assert last.saved.history_of("3") == ["i39", *known, "i39"]
+    assert "the known actions have no times" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("raw", [{"i1", "i3"}, frozenset(["i1", "i3"])])

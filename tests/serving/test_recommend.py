@@ -253,7 +253,7 @@ def test_users_whose_histories_the_export_holds(command, popular, tmp_path):
     shutil.copytree(popular, held)
     kept = Histories(np.array([5, 4, 1], np.int32), np.array([0, 2, 3]), ["ann", "bob, jr"])
     (held / HISTORIES_FILE).parent.mkdir(exist_ok=True)
-    kept.write(held / HISTORIES_FILE)
+    kept.write(held)
     code, out, err = command(f"--model={held}", '--user=ann,"bob, jr"', "-k", "2")
     ann, bob = out.split("\n\n")
     assert (code, err) == (0, "") and [ann.splitlines()[0], bob.splitlines()[0]] == ["user ann", "user bob, jr"]

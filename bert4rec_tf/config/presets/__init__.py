@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from bert4rec_tf.config.data_names import OWN, Interactions, add_source, is_own, remove_source
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
-from bert4rec_tf.config.presets import authors, best, fast
+from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.presets.entry import Preset
 from bert4rec_tf.config.run_record import ALL, FIXED, SELECT_AND_RETRAIN, Run, TrainingSettings
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
@@ -106,6 +107,25 @@ def make_run(
     run = Run.make(dataset, model, seed, **_make_base_settings(entry, settings), **settings)
     run.refuse_unused(settings)
     return run
+
+
+def check_settings(
+    dataset: str | Interactions, model: str, preset: str, seed: int, source: str = "processed", **settings: Any
+) -> Run:
+    """Returns `make_run` for data that were not read yet: for some size, if that decides settings.
+
+    Raises UserError if no size of the data would do.
+    """
+    if not isinstance(dataset, Interactions):
+        dataset = OWN if uses_own_preset(preset, dataset, model) else dataset
+    errors = []
+    for num_users, num_actions in own.SIZES:
+        size = SimpleNamespace(num_users=num_users, num_actions=num_actions)
+        try:
+            return make_run(dataset, model, preset, seed, source, size, **settings)
+        except UserError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def shorten_warmup(warmup_steps: int, steps: int, new_steps: Any) -> int:

@@ -33,6 +33,9 @@ SOFTMAX_SASREC = {**OPTIMIZERS["sasrec"], "loss": "cross_entropy", "schedule": "
 SHOP = (20_000, 180_000)
 """Users and actions of data whose size is not known yet."""
 
+SIZES = (SHOP, (6_000, 1_000_000), (1_000_000, 9_000_000))
+"""Users and actions of data for which different rules hold."""
+
 
 def _sizes(num_users: int, num_actions: int, steps: float, dropout: float) -> dict[str, Any]:
     """Returns the settings that both models share.

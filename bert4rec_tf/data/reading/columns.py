@@ -9,7 +9,6 @@ import numpy as np
 
 from bert4rec_tf.data.reading.times import count_units
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
-from bert4rec_tf.foundation.progress import warn
 
 USER_NAMES = (
     *("userid", "uid", "user", "username", "reviewerid", "customerid", "customer", "visitorid", "visitor", "accountid"),
@@ -60,7 +59,7 @@ class Layout:
         header: the names in the first line of a TEXT; empty if it has no header.
         width: the number of columns of a TEXT.
         skip: the number of lines before the first row of a TEXT.
-        others: the other columns, if no column has times and the user did not say that there is none.
+        doubt: what the user should be told of a guess; empty if nothing.
     """
 
     kind: str
@@ -71,7 +70,7 @@ class Layout:
     header: tuple[str, ...] = ()
     width: int = 0
     skip: int = 0
-    others: tuple[str, ...] = ()
+    doubt: str = ""
 
     @property
     def roles(self) -> dict[str, Any]:
@@ -115,17 +114,21 @@ class Columns:
         if len({user, item, time}) < 3:
             columns = user, item, time
             raise UserError(f"{self.source}: the columns of users, items and times must differ. Received: {columns}")
-        is_open = time is None and self.time is None
-        others = tuple(name for name in names if is_open and name not in (user, item) and not ROW_NUMBERS.match(name))
-        return Layout(kind, user, item, time, others=others)
+        others = [name for name in names if name not in (user, item) and not ROW_NUMBERS.match(name)]
+        doubt = ""
+        if time is None and self.time is None and others:
+            option = self.option.format("time").removesuffix("=")
+            doubt = (
+                "no column has a known name for times, so the rows count as in order. Name one with "
+                f"{option}=, of: {', '.join(others)[:300]}; or give {option}={NO_TIME}"
+            )
+        return Layout(kind, user, item, time, doubt=doubt)
 
     def layout_from_header(self, separator: str, header: Sequence[str]) -> Layout:
         """Returns the layout of a text with a header."""
         layout = self.layout_from_names(TEXT, header)
-        columns = {role: list(header).index(name) for role, name in layout.roles.items()}
-        return Layout(
-            TEXT, **columns, separator=separator, header=tuple(header), width=len(header), others=layout.others
-        )
+        columns: dict[str, Any] = {role: list(header).index(name) for role, name in layout.roles.items()}
+        return replace(layout, **columns, separator=separator, header=tuple(header), width=len(header))
 
     def layout_from_rows(self, separator: str, rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> Layout:
         """Returns the layout of a text without names: `user item`; `user item rating time`, in any order; or as named.
@@ -145,7 +148,7 @@ class Columns:
         numbered = replace(self, user=user, item=self.item or free.pop(0), time=time)
         layout = replace(numbered.layout_from_header(separator, names), header=tuple(header))
         if self.time is None and time not in (NO_TIME, "4"):
-            warn(f"{self.source}: has no header; its values say: {layout}")
+            return replace(layout, doubt=f"its columns have no names; their values say: {layout}")
         return layout
 
     def _find_times(self, columns: Sequence[Sequence[str]]) -> str:
@@ -181,15 +184,6 @@ class Columns:
         if list(names).count(name) > 1:
             raise UserError(f"{self.source}: has {list(names).count(name)} columns {name!r}; rename one")
         return name
-
-
-def warn_without_times(source: str, others: Sequence[str], option: str = "--time_column") -> None:
-    """Warns if there are `others` (`Layout.others`), one of which may hold times. `option`: names the column."""
-    if others:
-        warn(
-            f"{source}: no column has a known name for times, so the rows count as in order. Name one with "
-            f"{option}=, of: {', '.join(others)[:300]}; or give {option}={NO_TIME}"
-        )
 
 
 def share_of_dates(values: Sequence[str]) -> float:

@@ -15,18 +15,18 @@ import pyarrow as pa
 
 from bert4rec_tf.config.data_names import Interactions, PublishedFile
 from bert4rec_tf.data.reading import archives, layouts, records, tables, text
-from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Columns, Layout, warn_without_times
+from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Columns, Layout
 from bert4rec_tf.data.reading.grouping import bound_user_actions, make_sequences, warn_of_doubts
 from bert4rec_tf.data.reading.rows import Rows, summarize_bad_rows
 from bert4rec_tf.data.reading.text import ANY_BLANKS
 from bert4rec_tf.data.reading.times import Times
-from bert4rec_tf.data.sequences import Sequences, Vocabulary
+from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Transfer, warn
 from bert4rec_tf.foundation.stores import Url
 
-FORMAT = 6
+FORMAT = 7
 """The version of stored conversions. Raise it when the conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"
@@ -40,7 +40,7 @@ class Report:
         path, columns: the files as the user named them, and the columns of users, items and times.
         read, kept: users, items and actions before and after the filter.
         bad: kind of bad row -> how many were skipped, and where the first is.
-        others: as in `columns.Layout`.
+        doubt: as in `columns.Layout`.
         equal_times: the share of the steps from a user's action to the next in which the time stays the same.
         times: what the times mean; empty if there are none.
     """
@@ -52,13 +52,14 @@ class Report:
     min_user_actions: int = 1
     min_item_actions: int = 1
     bad: dict[str, tuple[int, str]] = field(default_factory=dict)
-    others: tuple[str, ...] = ()
     equal_times: float = 0.0
     times: str = ""
+    doubt: str = ""
 
     def warn_of_doubts(self, sequences: Sequences) -> None:
         """Warns if the rows that became `sequences` may mean something else than they say."""
-        warn_without_times(self.path, self.others)
+        if self.doubt:
+            warn(f"{self.path}: {self.doubt}")
         warn_of_doubts(self.path, sequences, self.equal_times)
 
     def warn_of_skipped(self) -> None:
@@ -83,8 +84,8 @@ class Report:
 def list_files(interactions: Interactions) -> list[Path]:
     """Returns the files to read, sorted: single ones, those that match a pattern, and the Parquet files of a folder.
 
-    A file that matches several of them is read once. Raises UserError if a folder has no Parquet file, or no file
-    matches a pattern.
+    A file that matches several of them is read once. Raises UserError if a folder has no Parquet file, no file matches
+    a pattern, or a path is no plain file.
     """
     paths: dict[Path | str, Path] = {}
     for path in interactions.files:
@@ -92,12 +93,13 @@ def list_files(interactions: Interactions) -> list[Path]:
             matches = path.glob_files()
         elif path.is_dir():
             inside = (path / "**/*.parquet").glob_files() if isinstance(path, Url) else path.glob("**/*.parquet")
-            matches = [file for file in inside if not tables.is_hidden(file, path)]
+            matches = [file for file in inside if file.is_file() and not tables.is_hidden(file, path)]
             if not matches:
                 raise UserError(f"{path}: a folder without .parquet files; name others by a pattern: '{path}/*.csv'")
         elif glob.has_magic(str(path)) and not path.exists():
             matches = [Path(match) for match in glob.glob(str(path)) if Path(match).is_file()]
         else:
+            files.refuse_pipe(path)
             matches = [path]
         if not matches:
             raise UserError(f"{path}: no such file")
@@ -122,10 +124,10 @@ def convert(interactions: Interactions, member: str | None = None, min_actions: 
     times, bad = Times(), dict[str, tuple[int, str]]()
     for path in paths:
         parts += read_tables(path, (paths[0], first), interactions, times, bad, len(paths) > 1, member)
-    sequences, sizes = make_sequences(parts, interactions, bad, min_actions, times)
+    sequences, sizes = make_sequences(parts, interactions, bad, times, min_actions)
     bounds = bound_user_actions(interactions, min_actions), interactions.min_item_actions
-    report = Report(interactions.title, str(first), sizes["read"], sizes["kept"], *bounds, bad, first.others)
-    report = replace(report, equal_times=sizes["equal_times"], times=sizes["times"])
+    facts = *bounds, bad, sizes["equal_times"], sizes["times"], first.doubt
+    report = Report(interactions.title, str(first), sizes["read"], sizes["kept"], *facts)
     if not interactions.is_published:
         report.warn_of_doubts(sequences)
     return sequences, report
@@ -201,7 +203,8 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
     """
     layout = Layout(TEXT, 0, 1, separator=ANY_BLANKS, width=2)
     rows = Rows(str(path), Times(), integers=True, keep_words=True)
-    return make_sequences(list(text.read_rows(io.BytesIO(content), layout, rows)), PublishedFile(str(path)), {})[0]
+    tables = list(text.read_rows(io.BytesIO(content), layout, rows))
+    return make_sequences(tables, PublishedFile(str(path)), {}, rows.times)[0]
 
 
 def convert_once(interactions: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:
@@ -272,6 +275,8 @@ def save(path: Path, sequences: Sequences, report: Report) -> None:
     }
     if sequences.num_later is not None:
         content["num_later"] = sequences.num_later
+    if sequences.times is not None:
+        content["times"] = sequences.times.values
     content |= {"counts": sequences.vocabulary.counts, "left_out": np.array(sequences.num_left_out)}
     npz.write(path, content)
 
@@ -284,10 +289,12 @@ def load(path: Path) -> tuple[Sequences, Report]:
         vocabulary = Vocabulary(np.array(names.split("\n"), object), arrays["counts"])
         raw_users = np.array(npz.decode_lines(arrays["users"]), object)
         left_out, num_later = int(arrays["left_out"]), arrays.get("num_later")
-        sequences = Sequences(arrays["items"], arrays["splits"], raw_users, vocabulary, left_out, num_later)
         content = json.loads(report)
+        times = ActionTimes(arrays["times"], content["times"]) if "times" in arrays else None
+        sequences = Sequences(
+            arrays["items"], arrays["splits"], raw_users, vocabulary, left_out, num_later, times=times
+        )
         content["bad"] = {kind: tuple(counts) for kind, counts in content["bad"].items()}
-        content["others"] = tuple(content.get("others", ()))
         return sequences, Report(**content)
     except (KeyError, ValueError, TypeError) as error:
         raise npz.CorruptFileError(f"{path}: not a kept conversion ({error})") from error

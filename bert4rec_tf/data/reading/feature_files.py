@@ -1,10 +1,12 @@
 """Reads features of items or users: a CSV or Parquet file, a pandas DataFrame or an Arrow table."""
 
+import ast
+import contextlib
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,10 @@ FEW_ODD = 0.1
 """A column of numbers may have this share of other cells."""
 
 CURRENCY_OR_THOUSANDS = re.compile(r"^[$\u20ac\u00a3] ?|(?<=\d),(?=\d{3}(?:\D|$))")
+
+SURE_SEPARATOR = re.compile(re.escape(VALUE_SEPARATOR))
+GUESSED_SEPARATOR = re.compile(r";|(?<!\d),|,(?!\d)")
+"""A semicolon or a comma, but none within a number."""
 
 FEWEST = 2
 """A value that fewer ids have is left out, because it says nothing about other ids."""
@@ -105,9 +111,10 @@ def check_matches(name: str, ids: Iterable[str], known_ids: Iterable[str]) -> st
 def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = None) -> Features:
     """Reads features: one column has the ids, every other column is a feature.
 
-    A cell holds one value, or several with `|` between them. A column of more than BINS different numbers is cut at its
-    quantiles into BINS categories. An empty cell is no value. An id has the values of all its rows. Values that fewer
-    than FEWEST ids have are left out. The result depends only on the content.
+    A cell holds one value, or several: a list, or a text with `|` between them; or with commas or semicolons, if these
+    cut a column's cells into fewer different values than there are different cells (with a warning). A column of more
+    than BINS different numbers is cut at its quantiles into BINS categories. An empty cell is no value. An id has the
+    values of all its rows. Values that fewer than FEWEST ids have are left out. The result depends only on the content.
 
     A column is one of vectors if any cell is a list with a fraction: floats in Parquet and Arrow, lists or NumPy arrays
     of them in a DataFrame, JSON in CSV. Then every cell is empty or such a list, and all are equally long.
@@ -145,7 +152,7 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
             vectors.append(_stack_vectors(lists, rows, list(places), whose))
             numbers += [f"{' '.join(column.split())}[{number}]" for number in range(vectors[-1].shape[1])]
         else:
-            column_names, entries = _list_entries(column, cells, rows, title)
+            column_names, entries = _list_entries(column, lists, rows, title)
             if not column_names:
                 warn(f"{title}: column {column} is ignored, because no value of it is shared by {FEWEST} ids")
             pairs.append(entries + np.array([0, len(names)]))
@@ -167,6 +174,7 @@ def _load_columns(source: Any, kind: str, title: str, id_name: str | None) -> Ma
     """Returns the columns by name. A cell is a text, a number, None, a list, or a NumPy array for a list of floats."""
     if isinstance(source, (str, Path, Url)):
         path = files.expand_path(source)
+        files.refuse_pipe(path)
         try:
             if path.suffix != ".parquet":
                 return _load_csv(path)
@@ -219,13 +227,12 @@ def _load_csv(path: Path) -> Mapping[str, Sequence[Any]]:
 
 
 def _parse_list(cell: Any) -> Any:
-    """Returns the list that a text in JSON holds; any other cell as it is."""
-    if not isinstance(cell, str) or not cell.startswith("["):
-        return cell
-    try:
-        return json.loads(cell)
-    except ValueError:
-        return cell
+    """Returns the list that a text in JSON, or Python's form of it, holds; any other cell as it is."""
+    if isinstance(cell, str) and cell.startswith("["):
+        for parse in (json.loads, ast.literal_eval):
+            with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                return parse(cell)
+    return cell
 
 
 def _has_fraction(cell: Any) -> bool:
@@ -280,7 +287,7 @@ def _parse_vector(cell: Any) -> np.ndarray | None:
 def _list_entries(column: str, cells: Sequence[Any], rows: np.ndarray, title: str) -> tuple[list[str], np.ndarray]:
     """Returns the names of a column's values, sorted, and pairs of row and place of its name, int64 [entries, 2]."""
     numbers = _parse_numbers(cells, f"{title}: column {column}")
-    texts = _split_texts(cells) if numbers is None else _bin_numbers(numbers)
+    texts = _split_texts(cells, f"{title}: column {column}") if numbers is None else _bin_numbers(numbers)
     pairs = {(int(row), value) for row, values in zip(rows, texts) for value in values}
     counts = Counter(value for _, value in pairs)
     frequent = sorted(value for value, count in counts.items() if count >= FEWEST)
@@ -335,12 +342,30 @@ def _bin_numbers(numbers: np.ndarray) -> Iterator[list[str]]:
         yield [] if math.isnan(number) else [names[np.searchsorted(edges, number, side="right")]]
 
 
-def _split_texts(cells: Sequence[Any]) -> Iterator[list[str]]:
+def _split_texts(cells: Sequence[Any], whose: str) -> Iterator[list[str]]:
+    """Yields the values of each cell of a column. `whose`: how a message begins."""
+    separator = _find_separator([cell for cell in cells if isinstance(cell, str) and not _is_empty(cell)], whose)
     for cell in cells:
         if isinstance(cell, float) and cell.is_integer():
             cell = int(cell)  # pandas makes fractions of whole numbers with gaps
-        values = cell if isinstance(cell, list) else [] if _is_empty(cell) else str(cell).split(VALUE_SEPARATOR)
+        values = cell if isinstance(cell, list) else [] if _is_empty(cell) else separator.split(str(cell))
         yield [text for value in values if not _is_empty(value) and (text := " ".join(str(value).split()))]
+
+
+def _find_separator(texts: Collection[str], whose: str) -> re.Pattern:
+    """Returns what separates the values in a column's texts. Warns of commas or semicolons, if texts or parts repeat.
+
+    Authors and places (`Tolkien, J. R. R.`, `Lyon, France`) have more parts than there are texts, genres fewer.
+    """
+    example = next((text for text in sorted(texts) if GUESSED_SEPARATOR.search(text)), None)
+    if example is None or any(map(SURE_SEPARATOR.search, texts)):
+        return SURE_SEPARATOR
+    parts, num_different = {part.strip() for text in texts for part in GUESSED_SEPARATOR.split(text)}, len(set(texts))
+    is_list = len(parts) < num_different
+    if is_list or num_different < len(texts):
+        meaning = "several values, because these repeat" if is_list else "one value; put | between several"
+        warn(f"{whose}: a cell with commas or semicolons, such as {example[:40]!r}, is read as {meaning}")
+    return GUESSED_SEPARATOR if is_list else SURE_SEPARATOR
 
 
 def _is_empty(cell: Any) -> bool:

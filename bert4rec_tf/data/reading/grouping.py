@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading.rows import summarize_bad_rows
 from bert4rec_tf.data.reading.times import NUMBER, Times, choose_unit, count_units, describe_times
-from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.data.sequences import ActionTimes, Sequences
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 
@@ -30,8 +30,8 @@ def make_sequences(
     tables: list[pa.Table],
     interactions: Interactions,
     skipped_rows: Mapping[str, tuple[int, str]],
+    time_reader: Times,
     min_actions: int = 2,
-    time_reader: Times | None = None,
 ) -> tuple[Sequences, dict[str, Any]]:
     """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
@@ -44,8 +44,8 @@ def make_sequences(
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
         interactions: the filter, and the name of the source for messages.
         skipped_rows: the rows that were skipped (`Rows.skipped`), for messages.
+        time_reader: what read the times.
         min_actions: users with fewer actions are left out. Below 2, the rest may be too little to train on.
-        time_reader: what read the times; needed for `interactions.test_from`.
 
     Returns:
         The sequences; `read` and `kept`: the numbers of users, items and actions before and after the filter; and
@@ -58,7 +58,7 @@ def make_sequences(
     item_codes, items = _encode_ids([table["item"] for table in tables])
     times = None
     if tables and "time" in tables[0].column_names:
-        times = _join_times([table["time"].to_numpy() for table in tables], interactions.title)
+        times = join_times([table["time"].to_numpy() for table in tables], interactions.title)
     tables.clear()
     if not interactions.is_published:
         user_codes, users = sort_ids(user_codes, users)
@@ -75,13 +75,13 @@ def make_sequences(
     if min_actions >= 2 and not len(user_codes):
         check_trainable(0, 0, interactions, skipped_rows)
     num_later, unit, meaning = None, None, ""
-    reader = None if times is None else time_reader
-    if times is not None and reader is not None:
-        if reader.kind == NUMBER:
+    if times is not None:
+        if time_reader.kind == NUMBER:
             unit = choose_unit(count_units(times), len(times), interactions.title)
-        meaning = describe_times(reader.kind, unit)
+        meaning = describe_times(time_reader.kind, unit)
     if interactions.test_from is not None:
-        is_later = np.asarray(times) >= parse_test_from(interactions.test_from, unit, reader)
+        first_later = parse_test_from(interactions.test_from, unit, None if times is None else time_reader)
+        is_later = np.asarray(times) >= first_later
         num_later = np.bincount(user_codes[is_later], minlength=len(users))
     if times is not None:
         order = np.lexsort((times, user_codes))
@@ -89,12 +89,13 @@ def make_sequences(
         is_same_user = user_codes[1:] == user_codes[:-1]
         num_equal = np.count_nonzero(is_same_user & (times[1:] == times[:-1]))
         equal_times = int(num_equal) / max(int(np.count_nonzero(is_same_user)), 1)
-        del order, times
+        del order
     sequences = Sequences.from_codes(user_codes, item_codes, users, items, min_actions)
+    is_kept = np.bincount(user_codes, minlength=len(users)) >= min_actions
     if num_later is not None:
-        sequences = replace(
-            sequences, num_later=num_later[np.bincount(user_codes, minlength=len(users)) >= min_actions]
-        )
+        sequences = replace(sequences, num_later=num_later[is_kept])
+    if times is not None and not interactions.is_published:
+        sequences = replace(sequences, times=ActionTimes(times[is_kept[user_codes]], meaning))
     if min_actions >= 2:
         check_trainable(sequences.num_users, sequences.num_items, interactions, skipped_rows)
     return sequences, {"read": before, "kept": after, "equal_times": equal_times, "times": meaning}
@@ -158,7 +159,7 @@ def sort_ids(codes: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return ranks[codes], names[order]
 
 
-def _join_times(parts: list[np.ndarray], title: str) -> np.ndarray:
+def join_times(parts: list[np.ndarray], title: str) -> np.ndarray:
     """Returns the times of all parts, int64 or float64. Warns if float64, in a mixture, cannot hold all."""
     times = np.concatenate(parts)
     whole = [part for part in parts if part.dtype != times.dtype and len(part)]

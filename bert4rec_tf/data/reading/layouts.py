@@ -62,9 +62,11 @@ def find_layout(path: Path, columns: Columns, start: bytes, name: str | None = N
     numbers = fields[1:] if fields[0] == "" else fields
     is_numbered = len(fields) > 2 and numbers == [str(number) for number in range(len(numbers))]  # by pandas
     skip = first_line if is_numbered else first_line - 1
+    doubt = "its first line, 0 and 1, may be a header that pandas wrote, and counts as an action"
     rows = [split_line(line, separator) for line in lines[skip : skip + SAMPLE_ROWS] if line.strip(" \t")]
     rows = [row for row in rows if len(row) == len(fields)] or [fields]
-    return replace(columns.layout_from_rows(separator, rows, fields if is_numbered else ()), skip=skip)
+    layout = replace(columns.layout_from_rows(separator, rows, fields if is_numbered else ()), skip=skip)
+    return replace(layout, doubt=doubt) if fields == ["0", "1"] else layout
 
 
 def _is_header(fields: list[str], next_lines: list[str], separator: str) -> bool:

@@ -12,7 +12,7 @@ import pyarrow.interchange
 import pyarrow.parquet
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading.columns import PARQUET, Columns, Layout, warn_without_times
+from bert4rec_tf.data.reading.columns import PARQUET, Columns, Layout
 from bert4rec_tf.data.reading.grouping import make_sequences, warn_of_doubts
 from bert4rec_tf.data.reading.rows import Rows, summarize_bad_rows
 from bert4rec_tf.data.reading.times import Times
@@ -92,6 +92,9 @@ def _select_good_rows(batches: Iterable[pa.RecordBatch], layout: Layout, rows: R
 def decode_texts(column: pa.Array) -> pa.Array:
     """Returns a column with texts of every kind as strings. What is not UTF-8 becomes U+FFFD."""
     if pa.types.is_dictionary(column.type):
+        names = column.dictionary
+        if pa.types.is_string_view(names.type):  # polars' categories, which Arrow cannot decode
+            column = pa.DictionaryArray.from_arrays(column.indices, names.cast(pa.string()))
         column = column.dictionary_decode()
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
         column = column.cast(pa.string())
@@ -165,14 +168,15 @@ def read_frame(frame: Any, options: Interactions, min_actions: int = 2) -> Seque
     names = list_names(frame)
     columns = Columns(TITLE, options.user_column, options.item_column, options.time_column, option="{}=")
     layout = columns.layout_from_names(PARQUET, names)
-    warn_without_times(TITLE, layout.others, "time")
+    if layout.doubt:
+        warn(f"{TITLE}: {layout.doubt}")
     rows = Rows(TITLE, times := Times(), options.bad_rows == "skip", option='bad_rows="skip"')
     rows.keep_words = options.keep_missing_words
     table = select_columns(frame, names, list(layout.roles.values()))
     tables = list(_select_good_rows(table.to_batches(BATCH), layout, rows))
     for line in summarize_bad_rows(rows.skipped):
         warn(line)
-    sequences, sizes = make_sequences(tables, options, rows.skipped, min_actions, times)
+    sequences, sizes = make_sequences(tables, options, rows.skipped, times, min_actions)
     warn_of_doubts(TITLE, sequences, sizes["equal_times"])
     return replace(sequences, columns=describe_columns(layout, table.schema))
 

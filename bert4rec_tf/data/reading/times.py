@@ -51,7 +51,12 @@ def count_units(times: np.ndarray) -> dict[str, int]:
 def choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str | None:
     """Returns the unit in which the median of numeric times, so most of them, are plausible; None if there is none.
 
-    Raises UserError if most are plausible, but in several units. `counts`: of `count_units`.
+    Warns of times that are not. Raises UserError if most are plausible, but in several units.
+
+    Args:
+        counts: of `count_units`.
+        num_times: of all times.
+        title: their source, for messages.
     """
     units = [unit for unit, count in counts.items() if count]
     if 2 * sum(counts.values()) <= num_times:
@@ -59,13 +64,16 @@ def choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str | 
     if len(units) > 1:
         mixed = " and ".join(f"{counts[unit]:,} {UNIT_NAMES[unit]}" for unit in units)
         raise UserError(f"{title}: the times must have one unit. Received: {mixed} since 1970")
+    if counts[units[0]] < num_times:
+        others = num_times - counts[units[0]]
+        warn(f"{title}: {others:,} of the {num_times:,} times, in {UNIT_NAMES[units[0]]}, are not from 1980 to 2099")
     return units[0]
 
 
 def describe_times(kind: str | None, unit: str | None) -> str:
     """Returns what times mean, for the report. `unit`: from `choose_unit`."""
     if kind != NUMBER:
-        return "dates"
+        return "dates with a zone" if kind == ZONED else "dates"
     return "numbers of no known unit" if unit is None else f"{UNIT_NAMES[unit]} since 1970"
 
 
@@ -136,10 +144,14 @@ class Times:
 
 def _loses_order(column: pa.Array, values: pa.Array) -> bool:
     """Returns whether some of a column's times may have become equal, or may have been before, in floats."""
-    if column.type in PRECISION or (pa.types.is_string(column.type) and pa.types.is_floating(values.type)):
-        beyond = PRECISION.get(column.type, 2**53)
-        is_long = pa.types.is_string(column.type) and (pc.max(pc.utf8_length(column)).as_py() or 0) > LONGEST_FLOAT
-        return is_long or (pc.max(pc.abs(values)).as_py() or 0) > beyond
+    beyond, largest = PRECISION.get(column.type, 2**53), pc.max(pc.abs(values)).as_py() or 0
+    if pa.types.is_string(column.type) and pa.types.is_floating(values.type):
+        return largest > beyond or (pc.max(pc.utf8_length(column)).as_py() or 0) > LONGEST_FLOAT
+    if pa.types.is_string(column.type) and largest > beyond:  # JSON's reader writes a fraction as 1.6e+18
+        is_rounded = pc.match_substring_regex(column, r"[0-9][eE]|\.[0-9]*[1-9]").fill_null(False)
+        return (pc.max(pc.abs(pc.filter(values, is_rounded))).as_py() or 0) > beyond
+    if column.type in PRECISION:
+        return largest > beyond
     if pa.types.is_decimal(column.type) and pa.types.is_floating(values.type):
         return pc.count_distinct(column).as_py() > pc.count_distinct(values).as_py()
     return False
@@ -170,10 +182,13 @@ def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
 
 
 def _cast_whole(texts: pa.Array, values: pa.Array) -> pa.Array:
-    """Returns texts as int64, exactly, if all are whole numbers; else `values`, which are the same as float64."""
+    """Returns texts as int64 if all are whole numbers, or too large for float64 to have fractions; else `values`.
+
+    `values`: the texts as float64.
+    """
     if not pc.all(pc.equal(values, pc.floor(values)), min_count=0).as_py():
         return values
-    texts = pc.replace_substring_regex(texts, r"\.0*$", "")
+    texts = pc.replace_substring_regex(texts, r"\.[0-9]*$", "")
     fits = pc.match_substring_regex(texts, "^-?(?:[0-9]{1,18}|[1-8][0-9]{18})$")
     return pc.coalesce(pc.if_else(fits, texts, None).cast(pa.int64()), values.cast(pa.int64()))
 

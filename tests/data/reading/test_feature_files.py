@@ -5,6 +5,8 @@ import gzip
 import io
 import itertools
 import json
+import os
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -145,6 +147,10 @@ def test_an_unreadable_table_of_features_is_an_error(tmp_path):
     (tmp_path / "items.csv").write_bytes(b"id,x\n1,\xff\n")
     with pytest.raises(UserError, match="cannot be read"):
         feature_files.read_features(tmp_path / "items.csv")
+    os.mkfifo(tmp_path / "pipe.csv")
+    for path in (tmp_path / "pipe.csv", tmp_path):
+        with pytest.raises(UserError, match=f"{path}: is not a plain file"):
+            feature_files.read_features(path)
     with pytest.raises(UserError, match=r"`item_features` must be a pandas DataFrame .* Received: int"):
         feature_files.read_features(3)
 
@@ -186,11 +192,13 @@ def test_lists_with_fractions_are_vectors_beside_the_categories(tmp_path):
     assert feature_files.read_features(tmp_path / "items.csv").fingerprint == expected
 
 
-def test_lists_of_whole_numbers_and_other_texts_in_brackets_are_categories(tmp_path):
+def test_lists_of_other_things_than_fractions_are_categories(tmp_path):
     found = feature_files.read_features(pd.DataFrame({"id": ["a", "b"], "tags": [[3, 17], [17]]}))
     assert found.vectors is None and found.names.tolist() == ["tags=17"]
     found = read_features(tmp_path, 'id,tag\na,[REC]\nb,[REC]\nc,"[1, 2]"\nd,"[1, 2]"\n')
-    assert found.vectors is None and found.names.tolist() == ["tag=[1, 2]", "tag=[REC]"]
+    assert found.vectors is None and found.names.tolist() == ["tag=1", "tag=2", "tag=[REC]"]
+    found = read_features(tmp_path, "id,tag\na,\"['x, y', 'z']\"\nb,\"['x, y']\"\nc,['z']\n")
+    assert found.names.tolist() == ["tag=x, y", "tag=z"]
 
 
 def test_rows_of_one_item_repeat_its_vector():
@@ -275,3 +283,39 @@ def test_dates_are_numbers_and_columns_without_a_shared_value_are_named(capfd):
         found = feature_files.read_features(frame)
         assert len(found.names) == feature_files.BINS and (found.lengths == 1).all()
         assert "column name is ignored, because no value of it is shared by 2 ids" in capfd.readouterr().err
+
+
+GENRES = ["Action", "Comedy", "Sci-Fi", "War"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from(GENRES), min_size=1, max_size=3, unique=True), min_size=3, max_size=20),
+    st.sampled_from([", ", ",", ";", "; ", " , ", "|"]),
+)
+def test_several_values_in_a_cell_are_read_or_the_column_is_named(rows, separator):
+    cells = [separator.join(row) for row in rows]
+    frame = pd.DataFrame({"id": [f"i{n}" for n in range(len(rows))], "genre": cells, "all": "a"})
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        found = values(feature_files.read_features(frame))
+    is_list = separator == "|" or len({name for row in rows for name in row}) < len(set(cells))
+    plain = [row if is_list else [cell] for row, cell in zip(rows, cells)]
+    counts = Counter(itertools.chain(*plain))
+    assert found == {
+        f"i{n}": sorted(["all=a", *(f"genre={name}" for name in row if counts[name] > 1)])
+        for n, row in enumerate(plain)
+    }
+    is_told = separator != "|" and any(len(row) > 1 for row in rows) and (is_list or len(set(cells)) < len(cells))
+    assert is_told or is_list or not any(separator in cell for cell in cells) or "is ignored" in errors.getvalue()
+    assert ("is read as several values" in errors.getvalue()) == (is_told and is_list)
+    assert ("is read as one value; put | between several" in errors.getvalue()) == (is_told and not is_list)
+
+
+@pytest.mark.parametrize("cells", [["Lyon, France", "Nice, France"] * 2, ["Tolkien, J. R. R.", "Lewis, C. S."] * 2])
+def test_names_with_a_comma_are_one_value_and_numbers_are_whole(tmp_path, cells, capfd):
+    frame = pd.DataFrame({"id": list("abcd"), "name": cells, "price": ["1,200", "1,300"] * 2})
+    found = feature_files.read_features(frame)
+    assert found.names.tolist() == [*(f"name={cell}" for cell in sorted(cells[:2])), "price=1,200", "price=1,300"]
+    told = capfd.readouterr().err
+    assert told.count("is read as one value") == 1 and "column name: a cell with commas" in told

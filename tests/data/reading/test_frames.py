@@ -28,6 +28,9 @@ def frames():
         "an Arrow table in chunks",
         pa.concat_tables([pa.Table.from_pandas(FRAME[:4]), pa.Table.from_pandas(FRAME[4:])]),
     )
+    views = pa.array(FRAME["user_id"]).dictionary_encode()
+    views = pa.DictionaryArray.from_arrays(views.indices, views.dictionary.cast(pa.string_view()))
+    yield "categories of polars", pa.Table.from_pandas(FRAME).set_column(0, "user_id", views)
     yield "a record batch", pa.RecordBatch.from_pandas(FRAME)
 
 

@@ -1,8 +1,11 @@
 """Files of one's own: whatever is written in any layout is read back as a plain reading of the rows has it."""
 
+import contextlib
 import datetime
 import gzip
+import io
 import json
+import os
 import random
 import string
 import time
@@ -35,7 +38,7 @@ import bert4rec_tf as b4r
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import blocks, records
 from bert4rec_tf.data.reading.columns import JSON, LITERALS, Columns
-from bert4rec_tf.data.reading.times import EARLIEST, LATEST
+from bert4rec_tf.data.reading.times import EARLIEST, LATEST, UNIT_NAMES, count_units
 from bert4rec_tf.foundation.errors import UserError
 
 
@@ -267,10 +270,24 @@ def test_several_files_are_one_source_in_the_order_of_their_names(logs):
 
 def test_a_folder_is_its_parquet_files(tmp_path):
     write(tmp_path, "part-1.parquet", as_parquet(ROWS[:3]))
-    write(tmp_path, "part-0.parquet", as_parquet(ROWS[3:]))
+    (tmp_path / "day.parquet").mkdir()  # as Spark writes one table
+    write(tmp_path / "day.parquet", "part-0.parquet", as_parquet(ROWS[3:]))
     write(tmp_path, "_SUCCESS", b"")
+    for unfinished in ("_tmp.parquet", ".part-2.parquet", "_temporary/0/part-3.parquet", "a/.b/part-4.parquet"):
+        (tmp_path / unfinished).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path, unfinished, as_parquet([("nobody", "x", 1), ("nobody", "y", 2)]))
     sequences, report = read(tmp_path)
     assert histories(sequences) == plainly(ROWS[3:] + ROWS[:3]) and report.read["actions"] == len(ROWS)
+
+
+def test_the_folders_of_hive_are_a_column(tmp_path):
+    for day, rows in {"day=10": [("a", "x"), ("b", "y")], "day=9": [("a", "z"), ("b", "z")]}.items():
+        (tmp_path / day).mkdir()
+        pd.DataFrame(rows, columns=["user", "item"]).to_parquet(tmp_path / day / "part-0.parquet")
+    sequences, report = read(tmp_path)
+    assert report.columns == "user 'user', item 'item', time 'day'"
+    assert histories(sequences) == {"a": ["z", "x"], "b": ["z", "y"]}
+    assert histories(read(tmp_path, item_column="day", time_column="none")[0]) == {"a": ["10", "9"], "b": ["10", "9"]}
 
 
 @pytest.mark.parametrize(
@@ -298,6 +315,8 @@ def test_skipped_rows_of_several_files_are_counted_together(logs):
 def test_a_pattern_and_a_folder_without_files_are_refused(logs):
     assert "*.tsv: no such file" in refusal(logs / "*.tsv")
     assert f"name others by a pattern: '{logs}/*.csv'" in refusal(logs)
+    os.mkfifo(logs / "pipe.csv")
+    assert f"{logs / 'pipe.csv'}: is not a plain file" in refusal(logs / "pipe.csv")
 
 
 def test_a_list_of_files_survives_json(logs):
@@ -370,6 +389,32 @@ def test_four_columns_without_a_header_are_read_by_their_values(folder, order, u
         sequences, report = read(write(folder, "plain.csv", as_text(rows, ",", header)))
         assert histories(sequences) == expected
         assert f"time {'column ' if header is None else ''}" in report.columns
+        is_told = order[3] != "time"
+        assert report.doubt == (f"its columns have no names; their values say: {report.columns}" if is_told else "")
+
+
+def test_a_guess_is_told_once(tmp_path, capsys):
+    rows = [f"{user},{item},{CUT + item},3" for user in range(3) for item in range(10, 14)]
+    own = b4r.Interactions(write(tmp_path, "a.csv", "\n".join(rows).encode()))
+    for _ in range(2):  # the second time, from the kept conversion
+        b4r.load(own, tmp_path)
+        assert capsys.readouterr().err.count("have no names; their values say: user column 1, ") == 1
+    pairs = ["0,1", *(f"{user},{item}" for user in range(3) for item in range(10, 14))]
+    sequences = b4r.load(b4r.Interactions(write(tmp_path, "b.csv", "\n".join(pairs).encode())), tmp_path)
+    assert sequences.num_actions == 13
+    assert capsys.readouterr().err.count("its first line, 0 and 1, may be a header") == 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(sorted(UNITS)), st.lists(st.sampled_from([0, -1, 253402300799, 10**13 - 1]), max_size=3))
+def test_times_outside_the_unit_of_most_are_warned_of(folder, unit, odd):
+    rows = [("a", f"i{n}", (CUT + n) * UNITS[unit]) for n in range(9)]
+    odd = [time for time in odd if not any(count_units(np.array([time])).values())]
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        read(write(folder, "a.csv", as_csv([*rows, *(("a", "odd", time) for time in odd)])))
+    told = f"{len(odd)} of the {9 + len(odd)} times, in {UNIT_NAMES[unit]}, are not from 1980 to 2099"
+    assert (told in errors.getvalue()) == bool(odd)
 
 
 @pytest.mark.parametrize(
@@ -422,6 +467,8 @@ def test_64_bits_of_times_keep_their_order_beside_a_whole_fraction(folder, offse
     expected = plainly([*rows, ("a", "odd", float(odd))])
     assert histories(read(write(folder, "a.csv", as_csv([*rows, ("a", "odd", odd)])))[0]) == expected
     assert histories(read(write(folder, "a.jsonl", as_json([*rows, ("a", "odd", float(odd))])))[0]) == expected
+    halves = [(user, item, f"{number}.5" if place % 2 else number) for place, (user, item, number) in enumerate(rows)]
+    assert histories(read(write(folder, "a.csv", as_csv(halves)))[0]) == plainly(rows)
     frame = pd.DataFrame(rows, columns=HEADER)
     frame[HEADER[2]] = [Decimal(number) for number in numbers]
     assert histories(b4r.interactions(frame)) == plainly(rows)
@@ -441,6 +488,8 @@ def test_64_bits_of_times_keep_their_order_beside_a_whole_fraction(folder, offse
         pa.array([float(NEAR), float(NEAR)]),
         pa.array([Decimal("1577836800.000000001"), Decimal("1577836800.000000002")]),
         pa.array([str(NEAR), "1.5"]),
+        pa.array([str(NEAR), f"{float(NEAR)}"]),
+        pa.array([str(NEAR), f"{NEAR}.5"]),
     ],
 )
 def test_times_in_a_type_that_cannot_hold_their_order_are_warned_of(times, capfd):
