@@ -44,17 +44,17 @@ def _compare_each(
 ) -> list[bool | None]:
     """Returns, for each data set and metric, whether each model beats each rival; None if not run."""
     return [
-        _beats(findings.mean(dataset, model, metric), findings.mean(dataset, rival, metric))
-        for dataset, metric, model, rival in itertools.product(findings.datasets(), metrics, models, rivals)
+        _beats(findings.compute_mean(dataset, model, metric), findings.compute_mean(dataset, rival, metric))
+        for dataset, metric, model, rival in itertools.product(findings.list_datasets(), metrics, models, rivals)
     ]
 
 
 def _claim_width(findings: Findings) -> list[Claim]:
     """Returns the claims of section 4.5, tested by the two metrics of Figure 3."""
     metrics = ("hr@10", "ndcg@10")
-    panels = list(itertools.product(findings.datasets(), metrics))
+    panels = list(itertools.product(findings.list_datasets(), metrics))
     curves = {
-        (*panel, model): [findings.mean(panel[0], f"{model}@{width}", panel[1]) for width in WIDTHS]
+        (*panel, model): [findings.compute_mean(panel[0], f"{model}@{width}", panel[1]) for width in WIDTHS]
         for panel in panels
         for model in SEQUENTIAL
     }
@@ -112,8 +112,8 @@ def _count_turns(curve: Curve) -> int | None:
 
 def _claim_proportion(findings: Findings) -> list[Claim]:
     small, falling, bests = [], [], []
-    for dataset in findings.datasets():
-        curve = {rho: findings.mean(dataset, str(rho), "ndcg@10") for rho in PROPORTIONS}
+    for dataset in findings.list_datasets():
+        curve = {rho: findings.compute_mean(dataset, str(rho), "ndcg@10") for rho in PROPORTIONS}
         small.append(_beats(curve[0.2], curve[0.1]))
         falling += [_beats(curve[low], curve[high]) for low, high in itertools.pairwise(PROPORTIONS) if low >= 0.6]
         if None not in curve.values():
@@ -156,8 +156,8 @@ def _claim_models(findings: Findings) -> list[Claim]:
 def _count_leads(findings: Findings) -> str:
     """Returns a text: by how many metrics BERT4Rec leads the paper's other models, for each complete data set."""
     parts = []
-    for dataset in findings.datasets():
-        rows = [[findings.mean(dataset, model, metric) for model in MODELS] for metric in METRICS]
+    for dataset in findings.list_datasets():
+        rows = [[findings.compute_mean(dataset, model, metric) for model in MODELS] for metric in METRICS]
         if not any(None in row for row in rows):
             led = sum(ours > max(others) for *others, ours in rows)
             parts.append(f"in {led} of {len(METRICS)} metrics on {datasets.find_dataset(dataset).title}")
@@ -176,10 +176,10 @@ def _claim_bidirection(findings: Findings) -> list[Claim]:
 def _claim_length(findings: Findings) -> list[Claim]:
     """Returns the claims of section 4.7."""
     bests, slower = [], []
-    for dataset in findings.datasets():
-        lengths = sorted(findings.variants(dataset), key=int)
-        curve = {length: findings.mean(dataset, length, "ndcg@10") for length in lengths}
-        speeds = [findings.mean(dataset, length, SAMPLES) for length in lengths]
+    for dataset in findings.list_datasets():
+        lengths = sorted(findings.list_variants(dataset), key=int)
+        curve = {length: findings.compute_mean(dataset, length, "ndcg@10") for length in lengths}
+        speeds = [findings.compute_mean(dataset, length, SAMPLES) for length in lengths]
         slower += [_beats(*pair) for pair in itertools.pairwise(speeds)]
         if None not in curve.values():
             bests.append(f"{datasets.find_dataset(dataset).title} {max(curve, key=curve.get)}")
@@ -199,10 +199,10 @@ def _claim_ablation(findings: Findings) -> list[Claim]:
         )
         if own_keys & default_keys:
             return None
-        value, whole = (findings.mean(dataset, one, "ndcg@10") for one in (variant, default))
+        value, whole = (findings.compute_mean(dataset, one, "ndcg@10") for one in (variant, default))
         return None if value is None or whole is None else value / whole
 
-    all_datasets = findings.datasets()
+    all_datasets = findings.list_datasets()
     long = [dataset for dataset in LONG if dataset in all_datasets]
     short = [dataset for dataset in SPARSE if dataset in all_datasets]
     others = [dataset for dataset in all_datasets if dataset != "beauty"]

@@ -21,7 +21,7 @@ from bert4rec_tf.foundation.errors import UserError, format_error, unknown_name_
 from bert4rec_tf.foundation.progress import format_clock
 from bert4rec_tf.foundation.startup import import_tensorflow
 from experiments.plan import SELECT_ONLY, Plan
-from experiments.tables import PROPORTIONS, WIDTHS, Variant, max_predictions
+from experiments.tables import PROPORTIONS, WIDTHS, Variant, compute_max_predictions
 
 try:
     import optuna
@@ -91,10 +91,10 @@ class Search:
     def __post_init__(self) -> None:
         self.space = find_space(self.model)
         self.is_masked = self.model == MASKED_MODEL
-        self.base = self.run_of({})
+        self.base = self.make_run({})
         self.sequences = datasets.load(self.dataset, self.data_dir)
 
-    def run_of(self, values: dict[str, Any]) -> Run:
+    def make_run(self, values: dict[str, Any]) -> Run:
         """Returns the run of a point, which trains once, with the validation item held out. {} is the preset's."""
         often = {"evaluate_every": QUICK_DISTANCE} if self.plan.quick else {}
         variant = Variant("tuned", self.model, changes={**SELECT_ONLY, **often})
@@ -103,11 +103,11 @@ class Search:
             return plain
         settings = {**plain.flatten(), **values}
         if self.is_masked:
-            settings["max_predictions"] = max_predictions(settings["mask_proportion"], settings["max_length"])
+            settings["max_predictions"] = compute_max_predictions(settings["mask_proportion"], settings["max_length"])
             del settings["num_heads"], settings["intermediate_dim"]  # both follow the width
         return Run.make(self.dataset, self.model, plain.seed, **settings)
 
-    def study(self) -> optuna.Study:
+    def open_study(self) -> optuna.Study:
         """Opens the study. After a resume, its sampler does not repeat earlier draws."""
         backend = optuna.storages.journal.JournalFileBackend(str(self.folder / "study.jsonl"))
         study = optuna.create_study(
@@ -123,8 +123,8 @@ class Search:
     def resume(self, trials: int) -> optuna.Study:
         """Searches until `trials` trials have ended, and returns the study."""
         with files.FolderLock(self.folder, busy=BUSY).lock():
-            study = self.study()
-            retry(study)
+            study = self.open_study()
+            queue_interrupted(study)
             while len(list_ended(study)) < trials:
                 study.optimize(self.objective, n_trials=1, catch=(Exception,), callbacks=[self._report])
             return study
@@ -132,7 +132,7 @@ class Search:
     def objective(self, trial: optuna.Trial) -> float:
         """Trains a trial's point and returns its best measurement. Then deletes the run's folder."""
         values = {name: trial.suggest_categorical(name, list(earlier)) for name, earlier in self.space.items()}
-        run = self.run_of(values)
+        run = self.make_run(values)
         try:
             earlier = next((other for other in list_ended(trial.study) if other.params == trial.params), None)
             value = self._measure(trial, run) if earlier is None else _repeat(trial, earlier)
@@ -181,13 +181,13 @@ class Search:
         title = f"{self.model} on {self.dataset}, trial {trial.number}"
         print(f"{title}: {state}, {outcome}, {spent}: {trial.params}", flush=True)
 
-    def preset(self, study: optuna.Study) -> str:
+    def format_preset(self, study: optuna.Study) -> str:
         """Returns the best settings as an entry of `bert4rec_tf/config/presets`, and as a command.
 
         Both give the run that was measured, except for PROTOCOL and, with a budget, for the number of steps, which is
         the preset's. If the preset's number of steps was selected for its own settings, it is selected again.
         """
-        start, changed = self._start(), self._changes(study.best_trial.params)
+        start, changed = self._find_preset(), self._find_changes(study.best_trial.params)
         flags = " ".join(f"--{setting}={value}" for setting, value in changed.items())
         share = "" if self.plan.budget == 1 else f", with {100 * self.plan.budget:.3g} % of the steps"
         seconds = sum(trial.duration.total_seconds() for trial in study.trials if trial.duration)
@@ -202,14 +202,14 @@ class Search:
         text = pprint.pformat(entry, width=110, sort_dicts=False)
         return f"# An entry for bert4rec_tf/config/presets:\n{text},\n# Or by flags:\n{start.command} {flags}"
 
-    def _start(self) -> presets.Preset:
+    def _find_preset(self) -> presets.Preset:
         return presets.find_preset(self.plan.preset if self.is_masked else "fast", self.dataset, self.model)
 
-    def _changes(self, values: dict[str, Any]) -> dict[str, Any]:
+    def _find_changes(self, values: dict[str, Any]) -> dict[str, Any]:
         """Returns a point's settings, and the other settings in which its run differs from the preset."""
-        flat = self.run_of(values).flatten()
+        flat = self.make_run(values).flatten()
         changes = {name: flat[name] for name in (*values, *(["max_predictions"] if self.is_masked else []))}
-        start = self._start()
+        start = self._find_preset()
         if start.search:  # steps that were selected before are not those of these settings
             changes["protocol"] = SELECT_AND_RETRAIN
         from_preset = presets.make_run(self.dataset, self.model, start.name, self.plan.seeds[0], **changes).flatten()
@@ -220,7 +220,7 @@ class Search:
         return {**changes, **others}
 
 
-def retry(study: optuna.Study) -> None:
+def queue_interrupted(study: optuna.Study) -> None:
     """Queues each stopped or killed trial again, once."""
     for trial in study.get_trials(states=[States.RUNNING]):  # of dead processes
         study.tell(trial.number, state=States.FAIL)
@@ -268,7 +268,7 @@ def main(
             search = Search(model, dataset, plan, folder / f"{dataset}-{model}", data_dir)
             study = search.resume(trials)
             if study.get_trials(states=[States.COMPLETE]):
-                print(search.preset(study), flush=True)
+                print(search.format_preset(study), flush=True)
             else:
                 print(f"{model} on {dataset}: no trial was completed", flush=True)
                 failed = 1

@@ -72,7 +72,7 @@ def test_a_killed_search_resumes(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.communicate()
     one = search(folder)
-    known = one.study().trials
+    known = one.open_study().trials
     killed = [trial for trial in known if trial.state == STATES.RUNNING]
     assert len(killed) == 1
     study = one.resume(len(known) + 2)
@@ -94,7 +94,7 @@ def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid)
     assert set(parts) == {"validation"} and len(tune.list_ended(study)) == 1
     assert not list(tmp_path.glob("*/ranks-test.npz")) and not list(tmp_path.glob("*/metrics.json"))
     assert not list(tmp_path.glob("*/config.json")), "the disk does not fill with ended trials"
-    run = search(tmp_path).run_of(study.best_params)
+    run = search(tmp_path).make_run(study.best_params)
     assert run.training.protocol == "select"
 
 
@@ -180,10 +180,10 @@ def test_the_printed_settings_give_the_measured_run(tmp_path, monkeypatch, model
     def compared(run):
         return {name: value for name, value in run.flatten().items() if name not in protocol}
 
-    expected = compared(one.run_of(study.best_params))
+    expected = compared(one.make_run(study.best_params))
     searched = presets.find_preset(preset, dataset, model).search  # its steps are chosen again
     before = {**presets.make_run(dataset, model, preset).flatten(), **searched}
-    text = one.preset(study)
+    text = one.format_preset(study)
     with monkeypatch.context() as patch:
         flags = entered(text, patch)
         pasted = presets.make_run(dataset, model, preset)
