@@ -14,7 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.foundation.startup import Parser, exit_on_error, parse_path
+from bert4rec_tf.foundation.startup import Parser, exit_on_error, import_tensorflow, parse_path
 from experiments.findings import Findings
 from experiments.plan import Plan
 from experiments.processes import start_server
@@ -119,6 +119,7 @@ def main(arguments: Sequence[str]) -> int:
     plan = Plan(names_of_data, options.preset, parse_seeds(options.seeds), options.budget, options.quick)
     workdir = options.workdir or HERE.parent / "runs" / ("quick" if options.quick else "experiments")
     if options.tune is not None:
+        import_tensorflow()
         from experiments import tune
 
         return tune.main(

@@ -350,7 +350,7 @@ def _explain_correction(findings: Findings) -> list[str]:
 
 def _note_missing_dropout(findings: Findings) -> list[str]:
     """Returns a sentence: where “w/o dropout” changes nothing, because the preset has none."""
-    runs = {place: jobs[0].run for place, jobs in findings.plan.jobs(findings.name).items()}
+    runs = {place: jobs[0].run for place, jobs in findings.plan.make_jobs(findings.name).items()}
     same = [
         find_title(data) for data in findings.list_datasets() if runs[data, "default"] == runs.get((data, "no_dropout"))
     ]
