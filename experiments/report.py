@@ -132,21 +132,15 @@ class Report:
             paragraphs += more(findings)
         paragraphs += _list_remarks(findings.lines[job.key] for some in findings.runs.values() for job, _ in some)
         paragraphs += _describe_budgets(findings)
-        missing = [
-            find_title(data) for data in findings.list_datasets() if data not in findings.list_measured_datasets()
-        ]
+        measured = findings.list_measured_datasets()
+        missing = [find_title(data) for data in findings.list_datasets() if data not in measured]
         if missing:
             paragraphs.append(f"{', '.join(missing)}: {NOT_RUN}.")
         pictures = self.pictures.get(name, ())
-        if name.startswith("figure") and not pictures:
-            paragraphs.append(f"No picture: {self._why_not_drawn(findings)}.")
+        if name.startswith("figure") and measured and not pictures:
+            reason = "no line has two points" if plots.is_available() else "it needs the extra [plots]"
+            paragraphs.append(f"No picture: {reason}.")
         return Section(title, paragraphs, make_all_grids(findings), pictures)
-
-    @staticmethod
-    def _why_not_drawn(findings: Findings) -> str:
-        if not findings.list_measured_datasets():
-            return NOT_RUN
-        return "no line has two points" if plots.is_available() else "it needs the extra [plots]"
 
     def _make_about_section(self) -> Section:
         """Returns the section about the results: data files, versions, and the number of runs."""
@@ -158,13 +152,6 @@ class Report:
         counts["missing"] = len(part) - sum(counts.values())
         states = ", ".join(f"{status}: {count}" for status, count in counts.items())
         paragraphs = [f"Runs shown here: {len(shown)}. Runs asked for: {len(part)} ({states}).", READING]
-        untouched = [
-            make_label(one.name)
-            for one in self.findings.values()
-            if TABLES[one.name].variants and not one.list_measured_datasets()
-        ]
-        if untouched:
-            paragraphs.append(f"Not run at all: {', '.join(untouched)}.")
         if self.not_published:
             paragraphs.append(f"The paper has no {' and no '.join(self.not_published)}.")
         if any(one.plan.quick for one in self.findings.values()):

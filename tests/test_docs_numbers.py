@@ -165,6 +165,7 @@ PROSE: dict[str, list[float | str]] = {
     ],
     "### Where we are above the paper": [
         *[*ends("beauty"), *ends("ml-1m")],
+        *[".1047", ".1606", ".1155", ".1376", paper("beauty", "gru4rec")],
         *(get("beauty", model, "uniform") for model in ("gru4rec", "pop")),
     ],
     "### The ranking depends on the candidates": [
