@@ -158,6 +158,7 @@ PROSE: dict[str, list[float | str]] = {
     "### Where we are below the paper": [
         *[beside_paper("beauty", "pop"), ".0326", paper("beauty", "pop"), ".0641", ".0004"],
         *[beside_paper("beauty", "ncf"), *(beside_paper(dataset, "caser") for dataset in BOTH)],
+        *[".0629", ".0621"],
     ],
     "### Negatives drawn by popularity": [
         *[percent(0.2084, paper("ml-1m", "bpr_mf")), ".2084"],
@@ -166,6 +167,7 @@ PROSE: dict[str, list[float | str]] = {
     "### Where we are above the paper": [
         *[*ends("beauty"), *ends("ml-1m")],
         *[".1047", ".1606", ".1155", ".1376", paper("beauty", "gru4rec")],
+        *[".0594", ".1155", ".2844", ".2233"],
         *(get("beauty", model, "uniform") for model in ("gru4rec", "pop")),
     ],
     "### The ranking depends on the candidates": [
