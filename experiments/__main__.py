@@ -14,13 +14,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.foundation.startup import Parser, exit_on_error, parse_path
+from bert4rec_tf.foundation.startup import Parser, exit_on_error, import_tensorflow, parse_path
 from experiments.findings import Findings
 from experiments.plan import Plan
 from experiments.processes import start_server
 from experiments.results import FAILED, Results
 from experiments.sweep import Sweep, show
-from experiments.tables import DATASETS, QUICK_DATASETS, TABLES, label
+from experiments.tables import DATASETS, QUICK_DATASETS, TABLES, make_label
 
 HERE = Path(__file__).parent
 NOT_TUNED = ("list", "report", "tables", "figures", "jobs", "time_budget", "results")
@@ -119,6 +119,7 @@ def main(arguments: Sequence[str]) -> int:
     plan = Plan(names_of_data, options.preset, parse_seeds(options.seeds), options.budget, options.quick)
     workdir = options.workdir or HERE.parent / "runs" / ("quick" if options.quick else "experiments")
     if options.tune is not None:
+        import_tensorflow()
         from experiments import tune
 
         return tune.main(
@@ -132,7 +133,7 @@ def main(arguments: Sequence[str]) -> int:
     results = Results(options.results or (workdir if options.quick else HERE / "results"))
     seconds = 60 * options.time_budget if options.time_budget else None
     sweep = Sweep(results, workdir, options.data_dir, options.jobs, seconds, options.threads)
-    jobs = plan.all_jobs(names)
+    jobs = plan.make_all_jobs(names)
     if options.list:
         show(jobs, sweep)
         return 0
@@ -143,7 +144,7 @@ def main(arguments: Sequence[str]) -> int:
     statuses = {} if options.report else sweep.run(jobs)
     has_data = options.report or "table1" not in names or fetch(plan.datasets, sweep)
     whole = dataclasses.replace(plan, datasets=QUICK_DATASETS if options.quick else DATASETS)
-    lines, attentions = results.read(), results.attentions()
+    lines, attentions = results.read(), results.list_attentions()
     findings = {name: Findings(name, whole, lines, attentions) for name in TABLES}
     for path in report.write(findings, sweep, [job.key for job in jobs], not_published):
         print(path)
@@ -157,7 +158,7 @@ def list_unpublished(names: Sequence[str], plan: Plan) -> list[str]:
     """
     none = [name for name in names if not plan.quick and not set(plan.datasets) & set(TABLES[name].datasets)]
     titles = " or ".join(datasets.find_dataset(data).title for data in plan.datasets)
-    parts = [f"{label(name)} of {titles}" for name in none]
+    parts = [f"{make_label(name)} of {titles}" for name in none]
     if len(none) == len(names):
         published = sorted({data for name in none for data in TABLES[name].datasets}, key=DATASETS.index)
         raise UserError(

@@ -12,7 +12,7 @@ from scipy import stats
 from bert4rec_tf.evaluation.metrics import NDCG, POPULAR, PROTOCOLS
 from experiments import significance
 from experiments.findings import Findings
-from experiments.grids import ELSEWHERE, NOT_RUN, PROTOCOL_TITLES, Grid, Text, format_value, title_of
+from experiments.grids import ELSEWHERE, NOT_RUN, PROTOCOL_TITLES, Grid, Text, find_title, format_value
 from experiments.tables import NOT_IN_PAPER, TABLES
 
 STANDARD_ERRORS = 2.0
@@ -30,8 +30,10 @@ SURE = ("yes", "yes, by a bound")
 def find_leaders(findings: Findings) -> dict[tuple[str, str], list[tuple[str, float]]]:
     """Returns (data set, protocol) -> the best two models with their mean NDCG@10, where two or more have one."""
     places = {}
-    for dataset, protocol in itertools.product(findings.run_on(), PROTOCOLS):
-        means = {model: findings.mean(dataset, model, NDCG, protocol) for model in findings.variants(dataset)}
+    for dataset, protocol in itertools.product(findings.list_measured_datasets(), PROTOCOLS):
+        means = {
+            model: findings.compute_mean(dataset, model, NDCG, protocol) for model in findings.list_variants(dataset)
+        }
         values = [(model, value) for model, value in means.items() if value is not None]
         if len(values) > 1:
             places[dataset, protocol] = sorted(values, key=lambda one: one[1], reverse=True)[:2]
@@ -87,7 +89,7 @@ def _compute_half_width(of_users: float, *of_models: Sequence[float]) -> float:
 
 def write_sentences(findings: Findings, rows: Sequence[Sequence[Text]]) -> list[str]:
     """Returns the paragraphs that explain the rows of `grid`."""
-    if not findings.run_on():
+    if not findings.list_measured_datasets():
         return [f"Table 2: {NOT_RUN}."]
     first = Counter(row[1].text.removesuffix(ELSEWHERE) for row in rows)
     surely = Counter(row[1].text.removesuffix(ELSEWHERE) for row in rows if row[-1].text in SURE)
@@ -110,14 +112,13 @@ def write_sentences(findings: Findings, rows: Sequence[Sequence[Text]]) -> list[
 def _describe_seeds(findings: Findings) -> list[str]:
     """Returns the paragraph that says how far the seeds of a model lie apart; none without several seeds."""
     ranges = []
-    for dataset in findings.run_on():
-        for model in findings.variants(dataset):
-            values = findings.values(dataset, model, NDCG, POPULAR)
+    for dataset in findings.list_measured_datasets():
+        for model in findings.list_variants(dataset):
+            values = findings.list_values(dataset, model, NDCG, POPULAR)
             if len(values) > 1:
-                seeds = (
-                    f"over the {len(values)} seeds of “{_title_of(findings, dataset, model)}” on {title_of(dataset)}"
-                )
-                ranges.append(f"from {format_value(min(values))} to {format_value(max(values))} {seeds}")
+                title = f"“{_make_title(findings, dataset, model)}” on {find_title(dataset)}"
+                low, high = format_value(min(values)), format_value(max(values))
+                ranges.append(f"from {low} to {high} over the {len(values)} seeds of {title}")
     apart = f"Another seed gives another result. Among popular items NDCG@10 goes {'; '.join(ranges)}."
     return [apart] if ranges else []
 
@@ -133,7 +134,7 @@ def _make_row(
     findings: Findings, dataset: str, protocol: str, two: list[tuple[str, float]], compared: Mapping[str, Any] | None
 ) -> list[Text]:
     (first, best), (other, second) = two
-    bests, seconds = (findings.values(dataset, model, NDCG, protocol) for model in (first, other))
+    bests, seconds = (findings.list_values(dataset, model, NDCG, protocol) for model in (first, other))
     shown_interval = "unknown"
     if not all(findings.has_known_spread(dataset, model) for model in (first, other)):
         verdict = ONE_SEED
@@ -144,10 +145,10 @@ def _make_row(
         users = findings.runs[dataset, first][0][1]["users"]
         verdict = SURE[1] if exceeds_bound(bests, seconds, users) else "open"
     cells = [
-        f"{title_of(dataset)}, {PROTOCOL_TITLES[protocol]}",
-        _title_of(findings, dataset, first),
+        f"{find_title(dataset)}, {PROTOCOL_TITLES[protocol]}",
+        _make_title(findings, dataset, first),
         format_value(best),
-        _title_of(findings, dataset, other),
+        _make_title(findings, dataset, other),
         format_value(second),
         f"{best / second - 1:+.1%}" if second else "",
         shown_interval,
@@ -156,6 +157,6 @@ def _make_row(
     return [Text(cell, bold=column == 1) for column, cell in enumerate(cells)]
 
 
-def _title_of(findings: Findings, dataset: str, model: str) -> str:
+def _make_title(findings: Findings, dataset: str, model: str) -> str:
     title = TABLES[findings.name].variants[model].title.removesuffix(NOT_IN_PAPER)
     return title + ELSEWHERE * findings.is_elsewhere(dataset, model)

@@ -4,10 +4,9 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 from bert4rec_tf.config.paper import read_paper
-from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import METRICS
 from experiments.findings import SAMPLES, Findings
-from experiments.grids import LARGE_DROP, NOT_RUN
+from experiments.grids import LARGE_DROP, NOT_RUN, find_title
 from experiments.tables import MODELS, PROPORTIONS, SEQUENTIAL, TABLES, WIDTHS
 
 ATTENTIVE = ("sasrec", "bert4rec")
@@ -44,17 +43,17 @@ def _compare_each(
 ) -> list[bool | None]:
     """Returns, for each data set and metric, whether each model beats each rival; None if not run."""
     return [
-        _beats(findings.mean(dataset, model, metric), findings.mean(dataset, rival, metric))
-        for dataset, metric, model, rival in itertools.product(findings.datasets(), metrics, models, rivals)
+        _beats(findings.compute_mean(dataset, model, metric), findings.compute_mean(dataset, rival, metric))
+        for dataset, metric, model, rival in itertools.product(findings.list_datasets(), metrics, models, rivals)
     ]
 
 
 def _claim_width(findings: Findings) -> list[Claim]:
     """Returns the claims of section 4.5, tested by the two metrics of Figure 3."""
     metrics = ("hr@10", "ndcg@10")
-    panels = list(itertools.product(findings.datasets(), metrics))
+    panels = list(itertools.product(findings.list_datasets(), metrics))
     curves = {
-        (*panel, model): [findings.mean(panel[0], f"{model}@{width}", panel[1]) for width in WIDTHS]
+        (*panel, model): [findings.compute_mean(panel[0], f"{model}@{width}", panel[1]) for width in WIDTHS]
         for panel in panels
         for model in SEQUENTIAL
     }
@@ -112,15 +111,13 @@ def _count_turns(curve: Curve) -> int | None:
 
 def _claim_proportion(findings: Findings) -> list[Claim]:
     small, falling, bests = [], [], []
-    for dataset in findings.datasets():
-        curve = {rho: findings.mean(dataset, str(rho), "ndcg@10") for rho in PROPORTIONS}
+    for dataset in findings.list_datasets():
+        curve = {rho: findings.compute_mean(dataset, str(rho), "ndcg@10") for rho in PROPORTIONS}
         small.append(_beats(curve[0.2], curve[0.1]))
         falling += [_beats(curve[low], curve[high]) for low, high in itertools.pairwise(PROPORTIONS) if low >= 0.6]
         if None not in curve.values():
             published = read_paper()["best_mask_proportion"][dataset]
-            bests.append(
-                f"{datasets.find_dataset(dataset).title} {max(curve, key=curve.get)} (the paper's {published})"
-            )
+            bests.append(f"{find_title(dataset)} {max(curve, key=curve.get)} (the paper's {published})")
     return [
         ("rho = .2 is better than .1.", _count_cases(small)),
         ("Above rho = .6 results fall as rho rises.", _count_cases(falling)),
@@ -156,33 +153,33 @@ def _claim_models(findings: Findings) -> list[Claim]:
 def _count_leads(findings: Findings) -> str:
     """Returns a text: by how many metrics BERT4Rec leads the paper's other models, for each complete data set."""
     parts = []
-    for dataset in findings.datasets():
-        rows = [[findings.mean(dataset, model, metric) for model in MODELS] for metric in METRICS]
+    for dataset in findings.list_datasets():
+        rows = [[findings.compute_mean(dataset, model, metric) for model in MODELS] for metric in METRICS]
         if not any(None in row for row in rows):
             led = sum(ours > max(others) for *others, ours in rows)
-            parts.append(f"in {led} of {len(METRICS)} metrics on {datasets.find_dataset(dataset).title}")
+            parts.append(f"in {led} of {len(METRICS)} metrics on {find_title(dataset)}")
     return ", ".join(parts) or "not run with every model"
 
 
 def _claim_bidirection(findings: Findings) -> list[Claim]:
     """Returns the claims of section 4.4, question 1."""
-    pairs = (("one_mask", "sasrec"), ("bert4rec", "one_mask"))
-    one, more = (
-        _count_cases(_compare_each(findings, [own], [rival], TABLES[findings.name].metrics)) for own, rival in pairs
-    )
-    return [(f"{BIDIRECTION}.", one), (f"{CLOZE}.", more)]
+    metrics = TABLES[findings.name].metrics
+    return [
+        (f"{claim}.", _count_cases(_compare_each(findings, [own], [rival], metrics)))
+        for claim, own, rival in ((BIDIRECTION, "one_mask", "sasrec"), (CLOZE, "bert4rec", "one_mask"))
+    ]
 
 
 def _claim_length(findings: Findings) -> list[Claim]:
     """Returns the claims of section 4.7."""
     bests, slower = [], []
-    for dataset in findings.datasets():
-        lengths = sorted(findings.variants(dataset), key=int)
-        curve = {length: findings.mean(dataset, length, "ndcg@10") for length in lengths}
-        speeds = [findings.mean(dataset, length, SAMPLES) for length in lengths]
+    for dataset in findings.list_datasets():
+        lengths = sorted(findings.list_variants(dataset), key=int)
+        curve = {length: findings.compute_mean(dataset, length, "ndcg@10") for length in lengths}
+        speeds = [findings.compute_mean(dataset, length, SAMPLES) for length in lengths]
         slower += [_beats(*pair) for pair in itertools.pairwise(speeds)]
         if None not in curve.values():
-            bests.append(f"{datasets.find_dataset(dataset).title} {max(curve, key=curve.get)}")
+            bests.append(f"{find_title(dataset)} {max(curve, key=curve.get)}")
     return [
         ("The best N is 20 on Beauty and 200 on ML-1m.", ", ".join(bests) or "not run at every N"),
         ("Training gets slower as N grows (here: from each N to the next).", _count_cases(slower)),
@@ -199,51 +196,55 @@ def _claim_ablation(findings: Findings) -> list[Claim]:
         )
         if own_keys & default_keys:
             return None
-        value, whole = (findings.mean(dataset, one, "ndcg@10") for one in (variant, default))
+        value, whole = (findings.compute_mean(dataset, one, "ndcg@10") for one in (variant, default))
         return None if value is None or whole is None else value / whole
 
-    all_datasets = findings.datasets()
-    long = [dataset for dataset in LONG if dataset in all_datasets]
-    short = [dataset for dataset in SPARSE if dataset in all_datasets]
-    others = [dataset for dataset in all_datasets if dataset != "beauty"]
-    one_four = [_beats(compute_share(dataset, "heads_4"), compute_share(dataset, "heads_1")) for dataset in long]
-    one_eight = _beats(compute_share("beauty", "heads_1"), compute_share("beauty", "heads_8"))
-    far = [_beats(LARGE_DROP, compute_share(dataset, "no_positions")) for dataset in long]
+    Cell = tuple[str, str] | float
+
+    def count_above(pairs: Iterable[tuple[Cell, Cell]]) -> str:
+        """Counts the pairs in which the first is above the second: shares of (data set, variant), or numbers."""
+        return _count_cases(
+            _beats(*(cell if isinstance(cell, float) else compute_share(*cell) for cell in pair)) for pair in pairs
+        )
+
+    names = findings.list_datasets()
+    long, short = ([name for name in group if name in names] for group in (LONG, SPARSE))
     claims = [
-        ("Without positions, results fall far on long histories (here: over 10 % on MovieLens).", _count_cases(far)),
+        (
+            "Without positions, results fall far on long histories (here: over 10 % on MovieLens).",
+            count_above((LARGE_DROP, (name, "no_positions")) for name in long),
+        ),
         (
             "Long histories gain more from the feed-forward networks (here: MovieLens loses more without them).",
-            _count_cases(
-                _beats(compute_share(few, "no_feed_forward"), compute_share(many, "no_feed_forward"))
-                for few in short
-                for many in long
-            ),
+            count_above(((few, "no_feed_forward"), (many, "no_feed_forward")) for few in short for many in long),
         ),
         (
             "Layer norm, residual connections and dropout matter most on small data (here: Beauty loses more).",
-            _count_cases(
-                _beats(compute_share(dataset, variant), compute_share("beauty", variant))
+            count_above(
+                ((name, variant), ("beauty", variant))
                 for variant in ("no_layer_norm", "no_residual", "no_dropout")
-                for dataset in others
+                for name in names
+                if name != "beauty"
             ),
         ),
         (
             "Three and four layers beat two, and two beat one.",
-            _count_cases(
-                [
-                    *(
-                        _beats(compute_share(dataset, more), 1.0)
-                        for dataset in all_datasets
-                        for more in ("layers_3", "layers_4")
-                    ),
-                    *(_beats(1.0, compute_share(dataset, "layers_1")) for dataset in all_datasets),
-                ]
+            count_above(
+                pair
+                for name in names
+                for pair in (((name, "layers_3"), 1.0), ((name, "layers_4"), 1.0), (1.0, (name, "layers_1")))
             ),
         ),
-        ("Long histories prefer more heads (here: four heads beat one on MovieLens).", _count_cases(one_four)),
-        ("Beauty prefers fewer heads (here: one head beats eight).", _count_cases([one_eight])),
+        (
+            "Long histories prefer more heads (here: four heads beat one on MovieLens).",
+            count_above(((name, "heads_4"), (name, "heads_1")) for name in long),
+        ),
+        (
+            "Beauty prefers fewer heads (here: one head beats eight).",
+            count_above([(("beauty", "heads_1"), ("beauty", "heads_8"))]),
+        ),
     ]
-    if "ml-20m" in all_datasets:
+    if "ml-20m" in names:
         share = compute_share("ml-20m", "layers_4_no_residual", "layers_4")
         answer = NOT_RUN if share is None else f"{share - 1:+.1%}"
         claims.append(("On ML-20m with L = 4, NDCG@10 falls by about 10 % without residual connections.", answer))

@@ -34,7 +34,7 @@ def draw_attention(findings: Findings, folder: Path) -> list[Picture]:
     from matplotlib.figure import Figure
 
     drawn = []
-    for dataset in findings.run_on():
+    for dataset in findings.list_measured_datasets():
         job = next(job for (of, _), some in findings.runs.items() if of == dataset for job, _ in some)
         content = files.read_json(Results(folder).attention_path(job.key))
         title = f"{datasets.find_dataset(dataset).title}, {content['users']:,} users"
@@ -58,31 +58,33 @@ def draw_attention(findings: Findings, folder: Path) -> list[Picture]:
 def draw_widths(findings: Findings, folder: Path) -> list[Picture]:
     """Draws Figure 3: a column per data set, HR@10 above NDCG@10, a curve per model over the width."""
 
-    def curves(axes: Any, dataset: str, metric: str) -> None:
+    def draw_curves(axes: Any, dataset: str, metric: str) -> None:
         for model in SEQUENTIAL:
-            values = [findings.mean(dataset, f"{model}@{width}", metric) for width in WIDTHS]
-            _curve(axes, WIDTHS, values, MODELS[model])
+            values = [findings.compute_mean(dataset, f"{model}@{width}", metric) for width in WIDTHS]
+            _draw_curve(axes, WIDTHS, values, MODELS[model])
         axes.set_xscale("log", base=2)
         axes.set_xticks(WIDTHS, labels=[str(width) for width in WIDTHS])
         axes.set_xlabel("d")
 
-    return _grid(findings, folder / "figure3.png", curves, "HR@10 and NDCG@10 among 100 popular items, by the width d")
+    return _draw_panels(
+        findings, folder / "figure3.png", draw_curves, "HR@10 and NDCG@10 among 100 popular items, by the width d"
+    )
 
 
 def draw_proportions(findings: Findings, folder: Path) -> list[Picture]:
     """Draws Figure 4: a column per data set, HR@10 above NDCG@10, over rho."""
 
-    def curves(axes: Any, dataset: str, metric: str) -> None:
-        values = [findings.mean(dataset, str(rho), metric) for rho in PROPORTIONS]
-        _curve(axes, PROPORTIONS, values, "BERT4Rec", marks_best=True)
+    def draw_curves(axes: Any, dataset: str, metric: str) -> None:
+        values = [findings.compute_mean(dataset, str(rho), metric) for rho in PROPORTIONS]
+        _draw_curve(axes, PROPORTIONS, values, "BERT4Rec", marks_best=True)
         axes.set_xticks(PROPORTIONS)
         axes.set_xlabel("rho")
 
     caption = "HR@10 and NDCG@10 among 100 popular items, by the mask proportion rho; the large symbol is the best"
-    return _grid(findings, folder / "figure4.png", curves, caption)
+    return _draw_panels(findings, folder / "figure4.png", draw_curves, caption)
 
 
-def _curve(
+def _draw_curve(
     axes: Any, places: Sequence[float], values: Sequence[float | None], label: str, marks_best: bool = False
 ) -> None:
     points = {place: value for place, value in zip(places, values) if value is not None}
@@ -94,16 +96,18 @@ def _curve(
         axes.plot([best], [points[best]], marker="o", markersize=2 * line.get_markersize(), color=line.get_color())
 
 
-def _grid(findings: Findings, path: Path, curves: Callable[[Any, str, str], None], caption: str) -> list[Picture]:
+def _draw_panels(
+    findings: Findings, path: Path, draw_curves: Callable[[Any, str, str], None], caption: str
+) -> list[Picture]:
     """Draws a panel per data set and metric. Draws and returns nothing if no line has two points."""
     from matplotlib.figure import Figure
 
-    names, metrics = findings.run_on(), TABLES[findings.name].metrics
+    names, metrics = findings.list_measured_datasets(), TABLES[findings.name].metrics
     figure = Figure(figsize=(4 * len(names), 6), layout="constrained")
     for row, metric in enumerate(metrics):
         for column, dataset in enumerate(names):
             axes = figure.add_subplot(len(metrics), len(names), row * len(names) + column + 1)
-            curves(axes, dataset, metric)
+            draw_curves(axes, dataset, metric)
             axes.set(title=datasets.find_dataset(dataset).title, ylabel=metric.upper())
             axes.grid(alpha=0.3)
             if axes.lines and row == column == 0:

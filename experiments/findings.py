@@ -11,7 +11,7 @@ from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.config.run_record import RETRAIN, SELECT
 from bert4rec_tf.evaluation.metrics import POPULAR
 from experiments.plan import Job, Plan
-from experiments.results import FINISHED, Line, trainings
+from experiments.results import FINISHED, Line, list_trainings
 from experiments.tables import TABLES
 
 SAMPLES = "samples_per_second"
@@ -51,7 +51,7 @@ class Findings:
         seeds = sorted({*self.plan.seeds, *(line["run"]["seed"] for line in self.lines.values())})
         finished: dict[tuple[str, float], dict[str, list[tuple[Job, Line]]]] = {}
         for budget in {self.plan.budget, *(line["budget"] for line in self.lines.values())}:
-            for (dataset, variant), jobs in replace(self.plan, budget=budget, seeds=seeds).jobs(self.name).items():
+            for (dataset, variant), jobs in replace(self.plan, budget=budget, seeds=seeds).make_jobs(self.name).items():
                 counted = [(job, self.lines[job.key]) for job in jobs if self._is_counted(job.key)]
                 finished.setdefault((dataset, budget), {})[variant] = counted
         counts = {
@@ -69,50 +69,50 @@ class Findings:
             return False
         return self.lines.get(key, {}).get("status") == FINISHED
 
-    def datasets(self) -> list[str]:
+    def list_datasets(self) -> list[str]:
         return list(self.budgets)
 
-    def run_on(self) -> list[str]:
+    def list_measured_datasets(self) -> list[str]:
         """Returns the data sets that have a finished run."""
         return [name for name in self.budgets if any(runs for (of, _), runs in self.runs.items() if of == name)]
 
-    def variants(self, dataset: str) -> list[str]:
+    def list_variants(self, dataset: str) -> list[str]:
         return [variant for of, variant in self.runs if of == dataset]
 
-    def values(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> list[float]:
+    def list_values(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> list[float]:
         """Returns a metric of each finished seed that has it. Older lines have no LIST_METRICS."""
-        lines = self._lines(dataset, variant)
+        lines = self._list_lines(dataset, variant)
         if metric == SAMPLES:
-            return [speed for speed in map(_samples_per_second, lines) if speed is not None]
+            return [speed for speed in map(_compute_speed, lines) if speed is not None]
         return [line["test"][protocol][metric] for line in lines if metric in line["test"][protocol]]
 
-    def alpha(self, dataset: str, variant: str) -> float | None:
+    def compute_mean_alpha(self, dataset: str, variant: str) -> float | None:
         """Returns the best popularity correction, the mean over seeds; None if no run has one."""
-        return _mean([entry["alpha"] for entry in self._corrections(dataset, variant)])
+        return _average([entry["alpha"] for entry in self._list_corrections(dataset, variant)])
 
-    def corrected(self, dataset: str, variant: str, metric: str, protocol: str) -> float | None:
+    def compute_corrected_mean(self, dataset: str, variant: str, metric: str, protocol: str) -> float | None:
         """Returns a metric with the correction `alpha`, the mean over seeds; None if no run has one."""
-        return _mean([entry["test"][protocol][metric] for entry in self._corrections(dataset, variant)])
+        return _average([entry["test"][protocol][metric] for entry in self._list_corrections(dataset, variant)])
 
-    def _corrections(self, dataset: str, variant: str) -> list[Mapping[str, Any]]:
-        return [line[CORRECTION] for line in self._lines(dataset, variant) if CORRECTION in line]
+    def _list_corrections(self, dataset: str, variant: str) -> list[Mapping[str, Any]]:
+        return [line[CORRECTION] for line in self._list_lines(dataset, variant) if CORRECTION in line]
 
-    def _lines(self, dataset: str, variant: str) -> list[Line]:
+    def _list_lines(self, dataset: str, variant: str) -> list[Line]:
         return [line for _, line in self.runs.get((dataset, variant), ())]
 
-    def mean(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
-        return _mean(self.values(dataset, variant, metric, protocol))
+    def compute_mean(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
+        return _average(self.list_values(dataset, variant, metric, protocol))
 
     def has_known_spread(self, dataset: str, variant: str) -> bool:
         """Returns whether chance in training is known: several seeds, or a model that only counts and has none."""
-        lines = self._lines(dataset, variant)
-        return len(lines) > 1 or not any(trainings(line) for line in lines)
+        lines = self._list_lines(dataset, variant)
+        return len(lines) > 1 or not any(list_trainings(line) for line in lines)
 
     def is_elsewhere(self, dataset: str, variant: str) -> bool:
         """Returns whether one of a cell's runs is in `elsewhere`."""
-        return any(line["key"] in self.elsewhere for line in self._lines(dataset, variant))
+        return any(line["key"] in self.elsewhere for line in self._list_lines(dataset, variant))
 
-    def paper(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
+    def find_published(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
         """Returns the published number; None if there is none."""
         published = read_paper().get(self.name, {}) if protocol == POPULAR else {}
         return published.get(dataset, {}).get(variant, {}).get(metric)
@@ -124,7 +124,7 @@ class Findings:
         return next((f"{job.key} {keys[job.run.seed]}" for job in jobs), None)
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _average(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
@@ -148,7 +148,7 @@ def _find_other_files(lines: Mapping[str, Line]) -> dict[str, Line]:
     }
 
 
-def _samples_per_second(line: Line) -> float | None:
+def _compute_speed(line: Line) -> float | None:
     phase = line.get(RETRAIN) or line.get(SELECT)
     if not phase or not phase["seconds"]:
         return None

@@ -72,7 +72,7 @@ class Layout(NamedTuple):
     caption: str = AMONG_POPULAR
 
 
-def title_of(dataset: str) -> str:
+def find_title(dataset: str) -> str:
     return datasets.find_dataset(dataset).title
 
 
@@ -93,7 +93,7 @@ def compute_gain(findings: Findings, dataset: str, metric: str) -> Value:
 
     None if a model's result is missing, the results are of different data files, or the best other one is 0.
     """
-    *others, ours = (findings.mean(dataset, model, metric) for model in MODELS)
+    *others, ours = (findings.compute_mean(dataset, model, metric) for model in MODELS)
     if ours is None or None in others or not max(others):
         return None
     if len({findings.is_elsewhere(dataset, model) for model in MODELS}) > 1:
@@ -135,14 +135,14 @@ def _mark_cells(rows: Sequence[Sequence[tuple[Value, str]]], mark: Mark, down: b
 def _read_ours(findings: Findings, place: Place) -> tuple[Value, str]:
     if (place[0], place[1]) not in findings.runs:
         return None, ""
-    values, metric = findings.values(*place), place[2]
+    values, metric = findings.list_values(*place), place[2]
     spread = f" ± {format_value(float(np.std(values, ddof=1)), metric)}" if len(values) > 1 else ""
     mark = ELSEWHERE * findings.is_elsewhere(*place[:2])
-    return findings.mean(*place), format_value(findings.mean(*place), metric) + spread + mark
+    return findings.compute_mean(*place), format_value(findings.compute_mean(*place), metric) + spread + mark
 
 
 def _read_published(findings: Findings, place: Place) -> tuple[Value, str]:
-    value = findings.paper(*place)
+    value = findings.find_published(*place)
     return value, "" if value is None else format_value(value, place[2])
 
 
@@ -152,10 +152,10 @@ def _lay_out(findings: Findings, layout: Layout, names: Sequence[str]) -> tuple[
     columns: dict[str, None] = {}
     rows: dict[str, list[Place]] = {}
     for protocol, dataset, metric in itertools.product(layout.protocols, names, layout.metrics or table.metrics):
-        for key in table.variants if layout.is_joint else findings.variants(dataset):
+        for key in table.variants if layout.is_joint else findings.list_variants(dataset):
             title = table.variants[key].title
             model, _, width = title.partition(", ")
-            labels = {"variant": title, "model": model, "width": width, "dataset": title_of(dataset)}
+            labels = {"variant": title, "model": model, "width": width, "dataset": find_title(dataset)}
             labels |= {"metric": METRIC_TITLES.get(metric, metric.upper()), "protocol": PROTOCOL_TITLES[protocol]}
             columns[layout.column.format(**labels)] = None
             rows.setdefault(layout.row.format(**labels), []).append((dataset, key, metric, protocol))
@@ -165,7 +165,7 @@ def _lay_out(findings: Findings, layout: Layout, names: Sequence[str]) -> tuple[
 
 def make_grids(findings: Findings, layout: Layout) -> list[Grid]:
     """Returns the grids of a table. Below a row follow the paper's results, if there are any, and the differences."""
-    names = findings.run_on()
+    names = findings.list_measured_datasets()
     return [_make_grid(findings, layout, group) for group in ([names] if layout.is_joint else zip(names)) if group]
 
 
@@ -187,18 +187,18 @@ def _make_grid(findings: Findings, layout: Layout, names: Sequence[str]) -> Grid
             differences = [format_difference(value, other, place[2]) for (value, _), (other, _), place in pairs]
             rows.append([Text(DIFFERENCE), *map(Text, differences)])
     metrics = ", ".join(map(str.upper, TABLES[findings.name].metrics))
-    return Grid(["", *columns], rows, f"{metrics if layout.is_joint else title_of(names[0])}: {layout.caption}")
+    return Grid(["", *columns], rows, f"{metrics if layout.is_joint else find_title(names[0])}: {layout.caption}")
 
 
-def _columns(findings: Findings, dataset: str) -> dict[str, str]:
+def _list_models(findings: Findings, dataset: str) -> dict[str, str]:
     """Returns model -> title, for the models that Table 2 has on a data set."""
-    return {model: TABLES["table2"].variants[model].title for model in findings.variants(dataset)}
+    return {model: TABLES["table2"].variants[model].title for model in findings.list_variants(dataset)}
 
 
 def _make_table2(findings: Findings) -> list[Grid]:
     """Returns the grids of the paper's protocol with the gains, of the other protocols, and of further measurements."""
     grids = make_grids(findings, Layout("{metric}", "{variant}", mark_best_two))
-    for dataset, made in zip(findings.run_on(), grids):
+    for dataset, made in zip(findings.list_measured_datasets(), grids):
         made.header.append("gain")
         for row in made.rows:
             label = row[0].text
@@ -219,7 +219,7 @@ def _make_table2(findings: Findings) -> list[Grid]:
     )
     more = (
         made(findings, dataset)
-        for dataset in findings.run_on()
+        for dataset in findings.list_measured_datasets()
         for made in (_make_corrected_grid, _make_recommended_grid)
     )
     return [*grids, *make_grids(findings, other_protocols), *(one for one in more if one)]
@@ -227,29 +227,31 @@ def _make_table2(findings: Findings) -> list[Grid]:
 
 def _make_corrected_grid(findings: Findings, dataset: str) -> Grid | None:
     """Returns NDCG@10 without and with the best popularity correction; None if no run was measured with one."""
-    columns = _columns(findings, dataset)
-    alphas = [findings.alpha(dataset, model) for model in columns]
+    columns = _list_models(findings, dataset)
+    alphas = [findings.compute_mean_alpha(dataset, model) for model in columns]
     if not any(alpha is not None for alpha in alphas):
         return None
     rows = [[Text("alpha"), *(Text(NOT_RUN if alpha is None else f"{alpha:.2g}") for alpha in alphas)]]
     for protocol, title in PROTOCOL_TITLES.items():
-        plain = [findings.mean(dataset, model, NDCG, protocol) for model in columns]
-        others = [findings.corrected(dataset, model, NDCG, protocol) for model in columns]
+        plain = [findings.compute_mean(dataset, model, NDCG, protocol) for model in columns]
+        others = [findings.compute_corrected_mean(dataset, model, NDCG, protocol) for model in columns]
         for label, values in ((f"{title}, alpha 0", plain), (f"{title}, alpha as above", others)):
             rows.append([Text(label), *mark_best_two(values, [format_value(value) for value in values])])
-    return Grid(["", *columns.values()], rows, f"{title_of(dataset)}: NDCG@10 of the test items with and without alpha")
+    return Grid(
+        ["", *columns.values()], rows, f"{find_title(dataset)}: NDCG@10 of the test items with and without alpha"
+    )
 
 
 def _make_recommended_grid(findings: Findings, dataset: str) -> Grid | None:
     """Returns LIST_METRICS of the recommended items, under every protocol; None if no run has them."""
-    columns, rows = _columns(findings, dataset), []
+    columns, rows = _list_models(findings, dataset), []
     for protocol, title in PROTOCOL_TITLES.items():
         for metric in LIST_METRICS:
-            values = [findings.mean(dataset, model, metric, protocol) for model in columns]
+            values = [findings.compute_mean(dataset, model, metric, protocol) for model in columns]
             rows.append([Text(f"{metric}, {title}"), *(Text(format_value(value)) for value in values)])
-    measured = any(findings.mean(dataset, model, LIST_METRICS[0]) is not None for model in columns)
+    measured = any(findings.compute_mean(dataset, model, LIST_METRICS[0]) is not None for model in columns)
     caption = (
-        f"{title_of(dataset)}, what is recommended: share of items, mean actions / users, mean log2(users / actions)"
+        f"{find_title(dataset)}, what is recommended: share of items, mean actions / users, mean log2(users / actions)"
     )
     return Grid(["", *columns.values()], rows, caption) if measured else None
 
@@ -279,7 +281,9 @@ def describe_statistics(statistics: Mapping[str, Mapping[str, Any]]) -> tuple[li
     rows: list[list[str]] = []
     for dataset in dict.fromkeys((*TABLES["table1"].datasets, *statistics)):
         measured, published = statistics.get(dataset), read_paper()["table1"].get(dataset)
-        rows.append([title_of(dataset), *([measured[key] for key in header] if measured else [NOT_RUN] * len(header))])
+        rows.append(
+            [find_title(dataset), *([measured[key] for key in header] if measured else [NOT_RUN] * len(header))]
+        )
         if published:
             counts = (f"{published['users']:,}", f"{published['items']:,}", published["actions"])
             rows.append([PAPER, *counts, f"{published['mean_length']:.1f}", published["density"]])

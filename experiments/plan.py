@@ -18,7 +18,7 @@ QUICK_WIDTH = 32
 """A quick run takes seconds: few steps, few examples, one block, and no model wider than this."""
 
 
-def num_trainings(run: Run) -> int:
+def count_trainings(run: Run) -> int:
     """Returns the number of a run's trainings: 2 if the model is trained again after the steps are selected, else 1."""
     return len(TRAININGS[run.training.protocol])
 
@@ -68,23 +68,23 @@ class Plan:
     budget: float = 1.0
     quick: bool = False
 
-    def jobs(self, name: str) -> dict[tuple[str, str], list[Job]]:
+    def make_jobs(self, name: str) -> dict[tuple[str, str], list[Job]]:
         """Returns the jobs of a table: (data set, variant) -> one per seed."""
         table, label = TABLES[name], name.replace("table", "T").replace("figure", "F")
         jobs = {}
-        for dataset, key in table.cells(self.datasets, self.quick):
+        for dataset, key in table.list_cells(self.datasets, self.quick):
             runs = [self.make_run(dataset, table.variants[key], seed) for seed in self.seeds]
             cells = (f"{label}: {table.variants[key].title}",)
             jobs[dataset, key] = [Job(run, self.budget, table.keeps_attention, cells) for run in runs]
         return jobs
 
-    def all_jobs(self, names: Iterable[str]) -> list[Job]:
+    def make_all_jobs(self, names: Iterable[str]) -> list[Job]:
         """Returns every run of some tables once."""
-        return merge_equal(job for name in names for some in self.jobs(name).values() for job in some)
+        return merge_equal(job for name in names for some in self.make_jobs(name).values() for job in some)
 
     def make_run(self, dataset: str, variant: Variant, seed: int) -> Run:
         """Returns the run of a variant, with the plan's share of the steps."""
-        is_masked, changes = variant.model == MASKED_MODEL, variant.changes_on(dataset, self.preset)
+        is_masked, changes = variant.model == MASKED_MODEL, variant.make_changes(dataset, self.preset)
         preset = variant.preset or (self.preset if is_masked else "fast")
         if self.quick:
             changes = {**QUICK, **(QUICK_MASKED if is_masked else {}), **changes}

@@ -23,14 +23,14 @@ from experiments.grids import (
     Text,
     compute_gain,
     describe_statistics,
+    find_title,
     format_difference,
     make_all_grids,
-    title_of,
 )
 from experiments.plan import QUICK, QUICK_WIDTH
-from experiments.results import FAILED, FINISHED, STOPPED, Line, newest
+from experiments.results import FAILED, FINISHED, STOPPED, Line, select_newest
 from experiments.sweep import Sweep
-from experiments.tables import TABLES, label
+from experiments.tables import TABLES, make_label
 
 try:
     import jinja2
@@ -94,7 +94,7 @@ class Report:
     def _count_known(self) -> list[str]:
         """Returns the report's first sentences: how many of the runs are finished, and what that leaves open."""
         tables = [one for one in self.findings.values() if TABLES[one.name].variants]
-        of_tables = {one.name: one.plan.all_jobs([one.name]) for one in tables}
+        of_tables = {one.name: one.plan.make_all_jobs([one.name]) for one in tables}
         jobs = {job.key: job for some in of_tables.values() for job in some}
         finished = {key for key, line in self._lines().items() if line["status"] == FINISHED}
 
@@ -102,15 +102,17 @@ class Report:
             keys = set(keys)
             return f"{len(keys & finished)} of {len(keys)}"
 
-        names = dict.fromkeys(data for one in tables for data in one.datasets())
+        names = dict.fromkeys(data for one in tables for data in one.list_datasets())
         of_data = {name: {key for key, job in jobs.items() if job.run.dataset == name} for name in names}
         others = {line["key"] for _, line in self._list_shown()} - jobs.keys()
-        open_data = [title_of(name) for name in names if not any(name in one.run_on() for one in tables)]
+        open_data = [
+            find_title(name) for name in names if not any(name in one.list_measured_datasets() for one in tables)
+        ]
         return [
             f"Known: {count(jobs)} runs that the tables and figures need are finished, one for each cell: "
-            + "; ".join(f"{title_of(name)} {count(keys)}" for name, keys in of_data.items())
+            + "; ".join(f"{find_title(name)} {count(keys)}" for name, keys in of_data.items())
             + ". By table: "
-            + "; ".join(f"{label(name)} {count(job.key for job in some)}" for name, some in of_tables.items())
+            + "; ".join(f"{make_label(name)} {count(job.key for job in some)}" for name, some in of_tables.items())
             + f". {len(others)} more are shown, with another seed or another share of the steps.",
             f"Not known: {len(jobs.keys() - finished)} runs are missing. Their cells say “{NOT_RUN}” or show a run "
             "with a share of the steps, and what the paper says about them is neither confirmed nor refuted."
@@ -119,7 +121,7 @@ class Report:
 
     def _make_section(self, findings: Findings) -> Section:
         name, table = findings.name, TABLES[findings.name]
-        title = f"{label(name)}: {table.title}"
+        title = f"{make_label(name)}: {table.title}"
         if name == "table1":
             return Section(title, *describe_statistics(self.statistics))
         paragraphs = [table.note] if table.note else []
@@ -130,23 +132,19 @@ class Report:
             paragraphs += more(findings)
         paragraphs += _list_remarks(findings.lines[job.key] for some in findings.runs.values() for job, _ in some)
         paragraphs += _describe_budgets(findings)
-        missing = [title_of(data) for data in findings.datasets() if data not in findings.run_on()]
+        measured = findings.list_measured_datasets()
+        missing = [find_title(data) for data in findings.list_datasets() if data not in measured]
         if missing:
             paragraphs.append(f"{', '.join(missing)}: {NOT_RUN}.")
         pictures = self.pictures.get(name, ())
-        if name.startswith("figure") and not pictures:
-            paragraphs.append(f"No picture: {self._why_not_drawn(findings)}.")
+        if name.startswith("figure") and measured and not pictures:
+            reason = "no line has two points" if plots.is_available() else "it needs the extra [plots]"
+            paragraphs.append(f"No picture: {reason}.")
         return Section(title, paragraphs, make_all_grids(findings), pictures)
-
-    @staticmethod
-    def _why_not_drawn(findings: Findings) -> str:
-        if not findings.run_on():
-            return NOT_RUN
-        return "no line has two points" if plots.is_available() else "it needs the extra [plots]"
 
     def _make_about_section(self) -> Section:
         """Returns the section about the results: data files, versions, and the number of runs."""
-        every = {job.key for one in self.findings.values() for job in one.plan.all_jobs([one.name])}
+        every = {job.key for one in self.findings.values() for job in one.plan.make_all_jobs([one.name])}
         part = every if self.requested is None else set(self.requested)
         shown, lines = [line for _, line in self._list_shown()], self._lines()
         statuses = [lines.get(key, {}).get("status") for key in part]
@@ -154,11 +152,6 @@ class Report:
         counts["missing"] = len(part) - sum(counts.values())
         states = ", ".join(f"{status}: {count}" for status, count in counts.items())
         paragraphs = [f"Runs shown here: {len(shown)}. Runs asked for: {len(part)} ({states}).", READING]
-        untouched = [
-            label(one.name) for one in self.findings.values() if TABLES[one.name].variants and not one.run_on()
-        ]
-        if untouched:
-            paragraphs.append(f"Not run at all: {', '.join(untouched)}.")
         if self.not_published:
             paragraphs.append(f"The paper has no {' and no '.join(self.not_published)}.")
         if any(one.plan.quick for one in self.findings.values()):
@@ -171,7 +164,7 @@ class Report:
         paragraphs += self._describe_other_files()
         paragraphs += sorted({f"Versions: {_describe_versions(line['environment'])}." for line in shown})
         mentioned = {*every, *part, *(line["key"] for line in shown)}
-        for line in (newest(line) for key, line in sorted(lines.items()) if key in mentioned):
+        for line in (select_newest(line) for key, line in sorted(lines.items()) if key in mentioned):
             if line["status"] == FAILED:
                 run = line["run"]
                 paragraphs.append(f"Failed: {run['model']} on {run['dataset']}, run {line['key']} ({line['error']}).")
@@ -183,7 +176,7 @@ class Report:
         elsewhere = {key for one in self.findings.values() for key in one.elsewhere}
         for _, line in self._list_shown():
             if line["key"] in elsewhere:
-                place = title_of(line["run"]["dataset"]), _name_file(line["data_file"])
+                place = find_title(line["run"]["dataset"]), _name_file(line["data_file"])
                 keys.setdefault(place, []).append(f"{line['key']} ({line['run']['model']})")
         return [
             f"{ELSEWHERE} These runs on {title} used another data file than the rest, so compare them with care: "
@@ -224,13 +217,13 @@ def _name_file(file: Mapping[str, Any] | None) -> str:
 def describe_file(dataset: str, file: Mapping[str, Any] | None) -> str:
     """Returns a sentence: on which file the results of a data set were measured."""
     if datasets.find_source(dataset) is None:
-        return f"{title_of(dataset)}: built in."
+        return f"{find_title(dataset)}: built in."
     if file is None or file["as_published"] is None:
-        return f"{title_of(dataset)}: {_name_file(file)}. Whether it is the authors' own file is unknown."
+        return f"{find_title(dataset)}: {_name_file(file)}. Whether it is the authors' own file is unknown."
     if file["as_published"]:
-        return f"{title_of(dataset)}: {_name_file(file)}, the authors' own file."
+        return f"{find_title(dataset)}: {_name_file(file)}, the authors' own file."
     return (
-        f"{title_of(dataset)}: {_name_file(file)}. This is not the file that the authors published: actions at equal "
+        f"{find_title(dataset)}: {_name_file(file)}. This is not the file that the authors published: actions at equal "
         "times may be in another order, and so other items may be held out."
     )
 
@@ -267,7 +260,7 @@ def _make_run_row(cells: str, line: Line) -> dict[str, str]:
 
     return {
         "run": line["key"],
-        "data": title_of(run["dataset"]),
+        "data": find_title(run["dataset"]),
         "model": run["model"],
         "cells": cells,
         "seed": str(run["seed"]),
@@ -283,12 +276,12 @@ def _make_run_row(cells: str, line: Line) -> dict[str, str]:
 def _describe_budgets(findings: Findings) -> list[str]:
     """Returns sentences: where runs had only a share of the steps, and which were left out for another share."""
     parts = [
-        f"{title_of(data)} {_format_percent(findings.budgets[data])}"
-        for data in findings.run_on()
+        f"{find_title(data)} {_format_percent(findings.budgets[data])}"
+        for data in findings.list_measured_datasets()
         if findings.budgets[data] != 1
     ]
     others = [
-        f"{count} on {title_of(data)} with {_format_percent(share)}"
+        f"{count} on {find_title(data)} with {_format_percent(share)}"
         for (data, share), count in findings.left_out.items()
     ]
     return [
@@ -300,12 +293,12 @@ def _describe_budgets(findings: Findings) -> list[str]:
 def _compare_narrow(findings: Findings) -> list[str]:
     """Returns a sentence that compares BERT4Rec with Table 5, if it has d = 64 as there."""
     parts = []
-    for data in findings.run_on():
+    for data in findings.list_measured_datasets():
         runs, published = findings.runs[data, "bert4rec"], read_paper()["table5"].get(data)
         if runs and published and runs[0][0].run.architecture.hidden_dim == 64:
-            value, default = findings.mean(data, "bert4rec", "ndcg@10"), published["default"]["ndcg@10"]
+            value, default = findings.compute_mean(data, "bert4rec", "ndcg@10"), published["default"]["ndcg@10"]
             parts.append(
-                f"{title_of(data)} {value:.4f} (paper {default:.4f}, difference {format_difference(value, default)})"
+                f"{find_title(data)} {value:.4f} (paper {default:.4f}, difference {format_difference(value, default)})"
             )
     text = "BERT4Rec has d = 64 here, but its best width in the paper's Table 2. NDCG@10 beside Table 5 at d = 64"
     return [f"{text}: {'; '.join(parts)}."] if parts else []
@@ -315,7 +308,9 @@ def _describe_mean_gains(findings: Findings) -> list[str]:
     """Returns a sentence: section 4.4's mean gains over the strongest other model, on the complete data sets."""
     parts = []
     for metric, published in read_paper()["gains"].items():
-        gains = [one for dataset in findings.datasets() if (one := compute_gain(findings, dataset, metric)) is not None]
+        gains = [
+            one for dataset in findings.list_datasets() if (one := compute_gain(findings, dataset, metric)) is not None
+        ]
         mean = f"{np.mean(gains):+.2%} on {len(gains)}" if gains else NOT_RUN
         parts.append(f"{metric.upper()} {mean} (paper: {published:+.2%} on 4)")
     return [f"Mean gain over the best other model (section 4.4) on the data sets with all nine: {'; '.join(parts)}."]
@@ -324,7 +319,9 @@ def _describe_mean_gains(findings: Findings) -> list[str]:
 def _explain_correction(findings: Findings) -> list[str]:
     """Returns what the correction for popularity means, if a run was measured with one."""
     if all(
-        findings.alpha(dataset, model) is None for dataset in findings.run_on() for model in findings.variants(dataset)
+        findings.compute_mean_alpha(dataset, model) is None
+        for dataset in findings.list_measured_datasets()
+        for model in findings.list_variants(dataset)
     ):
         return []
     return [
@@ -340,8 +337,10 @@ def _explain_correction(findings: Findings) -> list[str]:
 
 def _note_missing_dropout(findings: Findings) -> list[str]:
     """Returns a sentence: where “w/o dropout” changes nothing, because the preset has none."""
-    runs = {place: jobs[0].run for place, jobs in findings.plan.jobs(findings.name).items()}
-    same = [title_of(data) for data in findings.datasets() if runs[data, "default"] == runs.get((data, "no_dropout"))]
+    runs = {place: jobs[0].run for place, jobs in findings.plan.make_jobs(findings.name).items()}
+    same = [
+        find_title(data) for data in findings.list_datasets() if runs[data, "default"] == runs.get((data, "no_dropout"))
+    ]
     return [f"On {' and '.join(same)} the default has no dropout, so “w/o dropout” is the same run."] if same else []
 
 
@@ -372,7 +371,7 @@ def write(
     results = sweep.results
     if "table2" in findings:
         table2 = findings["table2"]
-        folders = {job.key: sweep.folder_of(job, line) for some in table2.runs.values() for job, line in some}
+        folders = {job.key: sweep.find_folder_of(job, line) for some in table2.runs.values() for job, line in some}
         names = {*significance.name_pairs(table2).values(), *answer.name_pairs(table2).values()}
         significance.compare_all(sorted(names), folders, results)
     statistics = load_statistics(findings["table1"], sweep) if "table1" in findings else {}
@@ -391,7 +390,7 @@ def load_statistics(findings: Findings, sweep: Sweep) -> dict[str, dict[str, str
     """Returns data set -> its row of Table 1, if the data are or were here, and keeps the rows beside the results."""
     kept, made = sweep.results.read_json(STATISTICS), {}
     for name in findings.plan.datasets:
-        file = sweep.data_file(name)
+        file = sweep.find_data_file(name)
         is_there = file is not None or datasets.find_source(name) is None
         if is_there and kept.get(name, {}).get("data_file", ...) != file:
             try:

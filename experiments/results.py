@@ -68,7 +68,7 @@ class Results:
         """Returns the file of a run's mean attention."""
         return self.folder / f"{ATTENTION}{key}.json"
 
-    def attentions(self) -> set[str]:
+    def list_attentions(self) -> set[str]:
         """Returns the keys of the runs whose mean attention is kept."""
         return {path.stem.removeprefix(ATTENTION) for path in self.folder.glob(f"{ATTENTION}*.json")}
 
@@ -91,9 +91,9 @@ class Results:
             lines = self.read()
             older = lines.get(sitting["key"], {})
             is_finished = older.get("status") == FINISHED
-            if is_finished and same_file(older.get("data_file"), sitting.get("data_file")):
+            if is_finished and is_same_file(older.get("data_file"), sitting.get("data_file")):
                 return older
-            line = _with_earlier_sittings(older.get(BEGUN) if is_finished else older, sitting)
+            line = _add_earlier_sittings(older.get(BEGUN) if is_finished else older, sitting)
             stays = is_finished and line["status"] != FINISHED
             lines[line["key"]] = {**older, BEGUN: line} if stays else line
             ordered = sorted(lines.values(), key=lambda one: (one["run"]["dataset"], one["run"]["model"], one["key"]))
@@ -101,33 +101,33 @@ class Results:
             return line
 
 
-def newest(line: Line) -> Line:
+def select_newest(line: Line) -> Line:
     """Returns the line of a run's last sitting, which may be on another data file than its finished line."""
     return line.get(BEGUN, line)
 
 
-def trainings(line: Line) -> list[Line]:
+def list_trainings(line: Line) -> list[Line]:
     """Returns a line's entries of the trainings that took steps."""
     return [line[phase] for phase in (SELECT, RETRAIN) if phase in line and line[phase]["steps"]]
 
 
-def _with_earlier_sittings(older: Line | None, sitting: dict[str, Any]) -> dict[str, Any]:
+def _add_earlier_sittings(older: Line | None, sitting: dict[str, Any]) -> dict[str, Any]:
     """Returns the sitting's line with the older line's time and memory included. The time is at least that of the
     trainings, which includes killed sittings."""
     seconds, memory = sitting["wall_seconds"], sitting["peak_memory"] or 0
-    if older and same_file(older.get("data_file"), sitting.get("data_file")):
+    if older and is_same_file(older.get("data_file"), sitting.get("data_file")):
         seconds += older.get("wall_seconds", 0.0)
         memory = max(memory, older.get("peak_memory") or 0)
-    trained = sum(training["seconds"] for training in trainings(sitting))
+    trained = sum(training["seconds"] for training in list_trainings(sitting))
     return {**sitting, "wall_seconds": round(max(seconds, trained), 1), "peak_memory": memory or None}
 
 
-def same_file(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:
+def is_same_file(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:
     """Returns whether two `data_file`s have the same content. An unknown one counts as the same."""
     return first is None or second is None or first["sha256"] == second["sha256"]
 
 
-def folder_of_data(folder: Path, fingerprint: str) -> Path:
+def find_folder_of_data(folder: Path, fingerprint: str) -> Path:
     """Returns the work directory of a run on data of this fingerprint.
 
     It is `folder` if that is new or was made from these data. Else it is a folder beside it, whose name ends in the
@@ -139,7 +139,7 @@ def folder_of_data(folder: Path, fingerprint: str) -> Path:
     return folder.with_name(f"{folder.name}-{fingerprint[:8]}")
 
 
-def data_file(dataset: str, folder: Path | None) -> dict[str, Any] | None:
+def describe_data_file(dataset: str, folder: Path | None) -> dict[str, Any] | None:
     """Returns facts about a data set's file; None if the data are built in or the file is missing.
 
     Returns:
@@ -165,7 +165,7 @@ def data_file(dataset: str, folder: Path | None) -> dict[str, Any] | None:
 
 
 @functools.cache
-def commit(repository: Path = REPOSITORY) -> str | None:
+def read_commit(repository: Path = REPOSITORY) -> str | None:
     """Returns a checkout's commit, with "+" if the package has changed since; None if there is no checkout."""
 
     def git(*arguments: str) -> str:

@@ -20,7 +20,7 @@ from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.runs import driver
 from bert4rec_tf.runs.environment import set_threads
 from experiments.processes import Request
-from experiments.results import folder_of_data
+from experiments.results import find_folder_of_data
 
 POSITIONS = 10
 """Figure 2 shows this many last positions of an input, the mask token included."""
@@ -35,14 +35,14 @@ def carry_out(request: Request) -> Path:
     print(datasets.describe_data(run.dataset, sequences, report), flush=True)
     if request.threads is not None:
         set_threads(request.threads)
-    folder = folder_of_data(request.workdir, sequences.fingerprint)
+    folder = find_folder_of_data(request.workdir, sequences.fingerprint)
     result = driver.execute(run, CHOOSE, sequences=sequences, workdir=folder, prepared_dir=request.prepared_dir)
     if request.attention:
         keep_attention(request.attention, run, result.model, sequences)
     return folder
 
 
-def mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndarray) -> tuple[np.ndarray, int]:
+def compute_mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndarray) -> tuple[np.ndarray, int]:
     """Returns the mean attention among the last POSITIONS of the users' test inputs, and the number of users.
 
     Attention to earlier positions is left out, and each row is scaled to a sum of 1. Users with shorter inputs are
@@ -74,6 +74,6 @@ def mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndarray) -> 
 def keep_attention(path: Path, run: Run, model: BERT4Rec, sequences: Sequences) -> None:
     """Measures a trained model's mean attention and writes it as JSON."""
     split = LeaveOneOut(sequences)
-    attention, users = mean_attention(model, split.histories("test"), split.users)
+    attention, users = compute_mean_attention(model, split.histories("test"), split.users)
     files.make_folder(path.parent)
     files.write_json(path, {"key": run.digest, "users": users, "attention": attention.round(6).tolist()})

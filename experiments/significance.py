@@ -27,7 +27,7 @@ WORSE, NOT_SIGNIFICANT = "Significantly worse than", "Not significantly differen
 
 def name_pairs(findings: Findings) -> dict[tuple[str, str], str]:
     """Returns (data set, model) -> the name of its comparison with BERT4Rec, if both have finished a seed."""
-    places = [(dataset, model) for dataset in findings.datasets() for model in MODELS if model != OURS]
+    places = [(dataset, model) for dataset in findings.list_datasets() for model in MODELS if model != OURS]
     return {place: name for place in places if (name := findings.name_pair(*place, OURS))}
 
 
@@ -115,7 +115,7 @@ def write_sentences(findings: Findings, comparisons: Mapping[str, Any]) -> list[
 
 def _count_ahead(findings: Findings, dataset: str, model: str) -> int:
     """Returns by how many metrics BERT4Rec's mean is above a model's."""
-    pairs = ([findings.mean(dataset, one, metric) for one in (OURS, model)] for metric in METRICS)
+    pairs = ([findings.compute_mean(dataset, one, metric) for one in (OURS, model)] for metric in METRICS)
     return sum(ours > theirs for ours, theirs in pairs if None not in (ours, theirs))
 
 

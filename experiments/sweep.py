@@ -17,9 +17,19 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.progress import format_clock
 from bert4rec_tf.runs.workdir import WorkDirectory
 from experiments import processes, results
-from experiments.plan import Job, num_trainings
+from experiments.plan import Job, count_trainings
 from experiments.processes import Request, Task
-from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Line, Results, newest, same_file, trainings
+from experiments.results import (
+    BUSY,
+    FAILED,
+    FINISHED,
+    STOPPED,
+    Line,
+    Results,
+    is_same_file,
+    list_trainings,
+    select_newest,
+)
 
 MISSING, RUNNING = "missing", "running"
 """States in a listing, besides the statuses of lines."""
@@ -77,7 +87,7 @@ class Sweep:
             return False
         if job.attention and not self.results.attention_path(job.key).exists():
             return False
-        return same_file(line["data_file"], self.data_file(job.run.dataset))
+        return is_same_file(line["data_file"], self.find_data_file(job.run.dataset))
 
     def is_running(self, job: Job) -> bool:
         """Returns whether a process works on the job."""
@@ -87,19 +97,19 @@ class Sweep:
         except filelock.Timeout:
             return True
 
-    def data_file(self, dataset: str) -> dict[str, Any] | None:
-        """Returns `results.data_file`, whose answer is kept."""
+    def find_data_file(self, dataset: str) -> dict[str, Any] | None:
+        """Returns `results.describe_data_file`, whose answer is kept."""
         if self._files.get(dataset) is None:
-            self._files[dataset] = results.data_file(dataset, self.data_dir)
+            self._files[dataset] = results.describe_data_file(dataset, self.data_dir)
         return self._files[dataset]
 
     def folder(self, job: Job) -> Path:
         """Returns a job's work directory for the first data that it was run on."""
         return self.workdir / f"{job.run.dataset}-{job.run.model}-{job.key}"
 
-    def folder_of(self, job: Job, line: Line) -> Path:
+    def find_folder_of(self, job: Job, line: Line) -> Path:
         """Returns the work directory in which a finished line was measured, if that was on this machine."""
-        return results.folder_of_data(self.folder(job), line["data_fingerprint"])
+        return results.find_folder_of_data(self.folder(job), line["data_fingerprint"])
 
     def lock_path(self, job: Job) -> Path:
         """Returns the lock that a job's process holds. The system frees it when the process dies."""
@@ -151,7 +161,7 @@ class Sweep:
 
     def _make_line(self, job: Job, answer: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Returns the line of one sitting; a failed one if the data file is gone, so that its data are unknown."""
-        file = self.data_file(job.run.dataset)
+        file = self.find_data_file(job.run.dataset)
         if answer["status"] == FINISHED and file is None and datasets.find_source(job.run.dataset) is not None:
             gone = f"the file of {job.run.dataset} is gone, so the result is not kept; put it back and run this again"
             answer = {"status": FAILED, "error": gone}
@@ -160,7 +170,7 @@ class Sweep:
             "run": job.run.to_dict(),
             "budget": job.budget,
             "data_file": file,
-            "commit": results.commit(),
+            "commit": results.read_commit(),
             "wall_seconds": round(seconds, 1),
             "peak_memory": None,
             **answer,
@@ -202,7 +212,7 @@ def list_states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float
         if sweep.is_finished(job):
             rows.append((job, FINISHED, 0.0))
             continue
-        line = newest(lines.get(job.key, {}))
+        line = select_newest(lines.get(job.key, {}))
         status = line.get("status", MISSING)
         state = RUNNING if sweep.is_running(job) else MISSING if status == FINISHED else status
         whole = estimate_seconds(job.run, list(lines.values()))
@@ -214,7 +224,7 @@ def _sum_done(job: Job, line: Line, sweep: Sweep) -> float:
     """Returns the seconds already spent on a stopped job, if it can be resumed here; else 0."""
     if line.get("status") != STOPPED or not sweep.folder(job).exists():
         return 0.0
-    return line["wall_seconds"] if same_file(line["data_file"], sweep.data_file(job.run.dataset)) else 0.0
+    return line["wall_seconds"] if is_same_file(line["data_file"], sweep.find_data_file(job.run.dataset)) else 0.0
 
 
 def estimate_seconds(run: Run, lines: Sequence[Line]) -> float | None:
@@ -229,7 +239,7 @@ def estimate_seconds(run: Run, lines: Sequence[Line]) -> float | None:
         if line["status"] == FINISHED and (other["model"], other["dataset"]) == (run.model, run.dataset):
             groups = ("architecture", "masking", "training")
             same = sum(other[group].get(name) == value for group in groups for name, value in settings[group].items())
-            alike.setdefault(same, []).append(_scale_seconds(line, run.training.steps * num_trainings(run)))
+            alike.setdefault(same, []).append(_scale_seconds(line, run.training.steps * count_trainings(run)))
     if not alike:
         return None
     nearest = alike[max(alike)]
@@ -238,7 +248,7 @@ def estimate_seconds(run: Run, lines: Sequence[Line]) -> float | None:
 
 def _scale_seconds(line: Line, steps: int) -> float:
     """Returns the seconds of `steps` at a finished run's pace, plus its time outside the trainings."""
-    entries = trainings(line)
+    entries = list_trainings(line)
     if not entries:
         return line["wall_seconds"]
     spent = sum(training["seconds"] for training in entries)

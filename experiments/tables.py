@@ -58,7 +58,7 @@ class Variant:
     preset: str | None = None
     datasets: tuple[str, ...] | None = None
 
-    def changes_on(self, dataset: str, preset: str) -> dict[str, Any]:
+    def make_changes(self, dataset: str, preset: str) -> dict[str, Any]:
         """Returns all settings in place of those of `preset`. With another rho or N, the predictions fit both."""
         changes = {**self.changes, **self.changes_by_data.get(dataset, {})}
         if self.hidden_dim is not None:
@@ -67,11 +67,11 @@ class Variant:
                 changes = {**get_released_dropout(dataset, self.hidden_dim), **changes}
         if {"mask_proportion", "max_length"} & self.changes.keys():
             masked = {**presets.find_preset(preset, dataset).settings, **changes}
-            changes["max_predictions"] = max_predictions(masked["mask_proportion"], masked["max_length"])
+            changes["max_predictions"] = compute_max_predictions(masked["mask_proportion"], masked["max_length"])
         return changes
 
 
-def max_predictions(mask_proportion: float, max_length: int) -> int:
+def compute_max_predictions(mask_proportion: float, max_length: int) -> int:
     """Returns round(rho x N), at least 1. A preset's own number would limit a larger rho."""
     return max(1, round(mask_proportion * max_length))
 
@@ -98,7 +98,7 @@ class Table:
     note: str = ""
     keeps_attention: bool = False
 
-    def cells(self, datasets: Sequence[str], quick: bool = False) -> list[tuple[str, str]]:
+    def list_cells(self, datasets: Sequence[str], quick: bool = False) -> list[tuple[str, str]]:
         """Returns the data set and the variant of each run, on those of `datasets` that the table has."""
         keys = self.quick if quick and self.quick is not None else self.variants
         available = (*self.datasets, *QUICK_DATASETS) if quick else self.datasets
@@ -248,6 +248,6 @@ TABLES: dict[str, Table] = {
 """Name -> table or figure."""
 
 
-def label(name: str) -> str:
+def make_label(name: str) -> str:
     """Returns "Table 3" for "table3"."""
     return f"{name[:-1].capitalize()} {name[-1]}"

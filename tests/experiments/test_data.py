@@ -47,7 +47,7 @@ def test_a_run_on_other_data_works_beside_the_first(tmp_path, here):
         sweep = sweep_in(tmp_path)
         assert sweep.run([one]) == {one.key: FINISHED}
         line = sweep.results.read()[one.key]
-        folder = sweep.folder_of(one, line)
+        folder = sweep.find_folder_of(one, line)
         assert found.setdefault(last, folder) == folder
         assert WorkDirectory(folder).read_metrics()["data_fingerprint"] == line["data_fingerprint"]
     assert found[1] == sweep.folder(one)
@@ -68,13 +68,13 @@ def test_the_commit_is_that_of_the_package_s_code(tmp_path):
     git(repository, "init")
     git(repository, "add", ".")
     git(repository, "commit", "-m", "first")
-    results.commit.cache_clear()
-    found = results.commit(repository)
+    results.read_commit.cache_clear()
+    found = results.read_commit(repository)
     assert re.fullmatch("[0-9a-f]{40}", found)
     (repository / "experiments" / "results.jsonl").write_text("{}")
-    results.commit.cache_clear()
-    assert results.commit(repository) == found
+    results.read_commit.cache_clear()
+    assert results.read_commit(repository) == found
     (repository / "bert4rec_tf" / "code.py").write_text("two")
-    results.commit.cache_clear()
-    assert results.commit(repository) == f"{found}+"
-    assert results.commit(tmp_path / "unpacked") is results.commit(repository / "experiments") is None
+    results.read_commit.cache_clear()
+    assert results.read_commit(repository) == f"{found}+"
+    assert results.read_commit(tmp_path / "unpacked") is results.read_commit(repository / "experiments") is None

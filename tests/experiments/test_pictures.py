@@ -36,11 +36,11 @@ def test_the_pictures_are_drawn_from_what_is_there(tmp_path):
     names = ("figure2", "figure3", "figure4")
     plan = Plan(("beauty",))
     variants = [("figure2", "default"), ("figure3", "sasrec@16"), ("figure3", "sasrec@32"), ("figure4", "0.1")]
-    jobs = [plan.jobs(name)["beauty", variant][0] for name, variant in variants]
+    jobs = [plan.make_jobs(name)["beauty", variant][0] for name, variant in variants]
     for job in jobs:
         sweep.results.put(line_of(job))
     files.write_json(tmp_path / f"attention-{jobs[0].key}.json", {"key": jobs[0].key, "users": 7, "attention": maps})
-    known = sweep.results.read(), sweep.results.attentions()
+    known = sweep.results.read(), sweep.results.list_attentions()
     found = {name: Findings(name, plan, *known) for name in names}
     report.write(found, sweep)
     text = (tmp_path / "report.md").read_text()
@@ -55,12 +55,12 @@ def with_both_budgets(folder):
     """BERT4Rec on Beauty in full without its attention, for Table 2, and with a quarter of the steps, for Figure 2."""
     sweep = Sweep(Results(folder), folder / "work", data_dir=folder)
     for budget, kept in ((1.0, False), (0.25, True)):
-        (job,) = Plan(("beauty",), budget=budget).jobs("figure2")["beauty", "default"]
+        (job,) = Plan(("beauty",), budget=budget).make_jobs("figure2")["beauty", "default"]
         sweep.results.put(line_of(job))
         if kept:
             maps = np.full((2, 2, 10, 10), 0.1).tolist()
             files.write_json(sweep.results.attention_path(job.key), {"key": job.key, "users": 7, "attention": maps})
-    found = Findings("figure2", Plan(("beauty",)), sweep.results.read(), sweep.results.attentions())
+    found = Findings("figure2", Plan(("beauty",)), sweep.results.read(), sweep.results.list_attentions())
     return found, sweep
 
 

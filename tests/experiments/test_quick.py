@@ -54,7 +54,7 @@ from bert4rec_tf.runs import driver
 from bert4rec_tf.runs.environment import set_threads
 from experiments.plan import Plan
 set_threads(1)
-job = Plan(("synthetic",), quick=True).jobs("table3")["synthetic", "sasrec"][0]
+job = Plan(("synthetic",), quick=True).make_jobs("table3")["synthetic", "sasrec"][0]
 driver.execute(job.run, workdir="alone", silent=True)
 """
 
@@ -65,7 +65,7 @@ def test_a_run_in_a_forked_process_is_that_of_a_process_of_its_own(tmp_path):
     assert quick(tmp_path, "--tables=3", "--threads=1").returncode == 0
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     subprocess.run([sys.executable, "-c", ALONE], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, check=True)
-    run = Plan(("synthetic",), quick=True).jobs("table3")["synthetic", "sasrec"][0].run
+    run = Plan(("synthetic",), quick=True).make_jobs("table3")["synthetic", "sasrec"][0].run
     folders = tmp_path / "made" / f"synthetic-sasrec-{run.digest}", tmp_path / "alone"
     forked, alone = (npz.read(folder / "ranks-test.npz", PROTOCOLS) for folder in folders)
     assert all((forked[protocol] == alone[protocol]).all() for protocol in PROTOCOLS)

@@ -47,7 +47,7 @@ def test_missing_cells_say_not_run():
 
 def test_seeds_are_averaged_with_their_deviation():
     plan = Plan(("beauty",), seeds=(1, 2, 3))
-    jobs = plan.jobs("table2")["beauty", "sasrec"]
+    jobs = plan.make_jobs("table2")["beauty", "sasrec"]
     lines = {job.key: line_of(job, value) for job, value in zip(jobs, (0.14, 0.16, 0.18))}
     ours, _, _ = rows_after(text_of("table2", Findings("table2", Plan(("beauty",)), lines))[0], "MRR")
     assert ours[7] == "0.1600 ± 0.0200", "finished seeds count, asked for or not"
@@ -107,7 +107,7 @@ def test_the_answer_is_the_first_thing_in_the_report():
 def of_seeds(*values):
     """Findings of Table 2 on Beauty with seed 1, 2, ...: each with its values, and counting models with one seed."""
     plan = Plan(("beauty",), seeds=range(1, len(values) + 1))
-    jobs = plan.jobs("table2")
+    jobs = plan.make_jobs("table2")
     counted = {"steps": 0, "seconds": 0.0, "best_step": 0}
     lines = [
         line_of(jobs["beauty", model][seed], value, **({"retrain": counted} if model == "pop" else {}))
@@ -149,7 +149,7 @@ def test_the_verdict_does_not_depend_on_the_seed_that_is_paired():
 def test_the_first_sentences_count_what_is_known():
     """Of the runs of Beauty's Table 2 two are finished; a second seed is shown beside them. Steam has nothing."""
     plan = Plan(("beauty", "steam"), seeds=(1, 2))
-    jobs = plan.jobs("table2")
+    jobs = plan.make_jobs("table2")
     done = [jobs["beauty", "pop"][0], *jobs["beauty", "sasrec"]]
     found = Findings("table2", Plan(("beauty", "steam")), {job.key: line_of(job) for job in done})
     text, _ = text_of("table2", found)
@@ -189,7 +189,7 @@ def test_the_data_file_is_named():
         in text_of("table2", found)[0]
     )
     other = {**FILE, "name": "ml-1m.txt.gz", "as_published": False}
-    job = Plan(("ml-1m",)).jobs("table2")["ml-1m", "pop"][0]
+    job = Plan(("ml-1m",)).make_jobs("table2")["ml-1m", "pop"][0]
     found = Findings("table2", Plan(("ml-1m",)), {job.key: line_of(job, data_file=other)})
     assert (
         "not the file that the authors published: actions at equal times may be in another order"
@@ -199,7 +199,7 @@ def test_the_data_file_is_named():
 
 def test_the_report_names_failed_runs():
     plan = Plan(("beauty",))
-    job = plan.jobs("table2")["beauty", "ncf"][0]
+    job = plan.make_jobs("table2")["beauty", "ncf"][0]
     line = {"key": job.key, "run": job.run.to_dict(), "budget": 1.0, "status": "failed", "error": "<b>no luck</b>"}
     text, page = text_of("table2", Findings("table2", plan, {job.key: line}))
     assert f"Failed: ncf on beauty, run {job.key} (<b>no luck</b>)." in text

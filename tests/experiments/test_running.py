@@ -51,7 +51,7 @@ def plain(model, histories, users):
 def test_it_is_the_plain_mean_over_users_of_ten_inputs(model, split):
     histories = split.histories("test")
     expected, users = plain(model, histories, split.users)
-    found, counted = running.mean_attention(model, histories, split.users)
+    found, counted = running.compute_mean_attention(model, histories, split.users)
     assert counted == users == 7, "a user of ten actions has nine before the test item, and the mask token"
     assert found.shape == (2, 2, 10, 10)
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -62,7 +62,7 @@ def test_it_is_the_plain_mean_over_users_of_ten_inputs(model, split):
 def test_no_long_history_is_a_mistake_of_the_user(model):
     split = LeaveOneOut(sequences([5, 6, 7]))
     with pytest.raises(UserError, match="at least 10 positions"):
-        running.mean_attention(model, split.histories("test"), split.users)
+        running.compute_mean_attention(model, split.histories("test"), split.users)
 
 
 def test_it_is_kept_beside_the_results(model, split, tmp_path):

@@ -42,7 +42,7 @@ def finished_with_ranks(folder, means):
     plan = Plan(("beauty",))
     sweep = Sweep(Results(folder / "results"), folder / "work")
     for number, (model, mean) in enumerate(means.items()):
-        job = plan.jobs("table2")["beauty", model][0]
+        job = plan.make_jobs("table2")["beauty", model][0]
         work = WorkDirectory(sweep.folder(job))
         files.make_folder(work.path)
         found = ranks(number, mean)
@@ -90,7 +90,7 @@ def test_significance_comes_from_the_saved_ranks(tmp_path):
 
 def test_pairs_without_ranks_are_in_the_tally_with_the_sign_of_their_means(tmp_path):
     found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "sasrec": 2, "bert4rec": 6})
-    sasrec = Plan(("beauty",)).jobs("table2")["beauty", "sasrec"][0]
+    sasrec = Plan(("beauty",)).make_jobs("table2")["beauty", "sasrec"][0]
     sweep.folder(sasrec).joinpath("ranks-test.npz").unlink()
     report.write({"table2": found}, sweep)
     text = (tmp_path / "results" / "report.md").read_text()
@@ -104,7 +104,7 @@ def test_a_comparison_goes_when_one_of_its_runs_has_other_results(tmp_path):
     report.write({"table2": found}, sweep)
     before = sweep.results.read_json(significance.FILE)
     lines = sweep.results.read()
-    changed = Plan(("beauty",)).jobs("table2")["beauty", "ncf"][0]
+    changed = Plan(("beauty",)).make_jobs("table2")["beauty", "ncf"][0]
     lines[changed.key]["test"]["popular"]["mrr"] += 0.01
     sweep.results.path.write_text("".join(f"{json.dumps(line)}\n" for line in lines.values()))
     elsewhere = Sweep(sweep.results, tmp_path / "nowhere")

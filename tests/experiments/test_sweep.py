@@ -16,7 +16,7 @@ from support.paths import ROOT, TESTS
 
 from bert4rec_tf.foundation.errors import UserError
 from experiments.plan import Job, Plan
-from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results, commit
+from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results, read_commit
 from experiments.sweep import RUNNING, Sweep, list_states
 from experiments.tables import TABLES, Variant
 
@@ -76,7 +76,7 @@ def traces(folder):
 
 
 def quick_jobs():
-    return Plan(("synthetic",), quick=True).all_jobs(TABLES)
+    return Plan(("synthetic",), quick=True).make_all_jobs(TABLES)
 
 
 def assert_complete(folder):
@@ -97,7 +97,7 @@ def test_a_line_of_results_records_everything_of_its_run(tmp_path):
     assert set(line["test"]) == {"popular", "uniform", "full"}
     assert line["retrain"]["steps"] == one.run.training.steps and line["budget"] == 1
     assert line["peak_memory"] > 10e6 and line["wall_seconds"] > 0.3 and line["data_file"] is None
-    assert "versions" in line["environment"] and line["commit"] == commit()
+    assert "versions" in line["environment"] and line["commit"] == read_commit()
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):

@@ -31,7 +31,7 @@ def changes(run, base):
 
 def of(name, dataset, preset="fast"):
     """The run of each variant, and what it changes over the preset at d = 64."""
-    jobs = Plan((dataset,), preset).jobs(name)
+    jobs = Plan((dataset,), preset).make_jobs(name)
     return {variant: some[0].run for (_, variant), some in jobs.items()}
 
 
@@ -66,12 +66,12 @@ def test_every_published_cell_has_a_run_and_every_run_a_title():
         for dataset, row in read_paper()[name].items():
             assert set(row) <= set(of(name, dataset)), (name, dataset)
     for table in TABLES.values():
-        for dataset, variant in table.cells(DATASETS):
+        for dataset, variant in table.list_cells(DATASETS):
             assert dataset in table.datasets and variant in table.variants
 
 
 def test_the_grid_is_the_papers():
-    sizes = {name: len(table.cells(DATASETS)) for name, table in TABLES.items()}
+    sizes = {name: len(table.list_cells(DATASETS)) for name, table in TABLES.items()}
     assert sizes == {
         "table1": 0,
         "table2": 9 * 4 + 6 * 2,
@@ -87,7 +87,9 @@ def test_the_grid_is_the_papers():
 def test_tables_share_runs_and_what_one_keeps_is_kept():
     plan = Plan(("beauty",))
     names = ("table2", "table5", "figure2", "figure4")
-    jobs = [plan.jobs(name)["beauty", key][0] for name, key in zip(names, ("bert4rec", "default", "default", "0.6"))]
+    jobs = [
+        plan.make_jobs(name)["beauty", key][0] for name, key in zip(names, ("bert4rec", "default", "default", "0.6"))
+    ]
     (one,) = merge_equal(jobs)
     assert one.attention and one.run == presets.make_run("beauty")
 
@@ -103,9 +105,9 @@ def test_a_budget_scales_steps_warm_up_and_measurements():
 
 def test_quick_runs_are_small_and_reach_every_table():
     plan = Plan(("synthetic",), quick=True)
-    jobs = {name: plan.all_jobs([name]) for name in TABLES}
+    jobs = {name: plan.make_all_jobs([name]) for name in TABLES}
     assert [name for name in TABLES if not jobs[name]] == ["table1"]
-    every = plan.all_jobs(TABLES)
+    every = plan.make_all_jobs(TABLES)
     assert len(every) <= 16 and {job.run.model for job in every} == {*MODELS, "item_transitions"}
     assert all(job.run.training.steps <= 20 and job.run.flatten().get("hidden_dim", 0) <= 32 for job in every)
     assert {job.run.architecture.num_layers for job in every if job.run.model == "bert4rec"} == {1}

@@ -14,8 +14,6 @@ from support.paths import ROOT
 
 pytest.importorskip("optuna", reason="the extra [tune] is not installed")
 
-import optuna
-
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.presets import Preset
 from bert4rec_tf.data.sources import datasets
@@ -23,12 +21,10 @@ from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.evaluation.ranker import RankingTask
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs import tuning
 from experiments import tune
 from experiments.plan import Plan
 from experiments.tables import MODELS
-
-QUICK = Plan(("synthetic",), quick=True)
-STATES = optuna.trial.TrialState
 
 
 @pytest.fixture(autouse=True)
@@ -43,44 +39,33 @@ def _data():
 
 @pytest.fixture
 def small_grid(monkeypatch):
-    grid = {"hidden_dim": (8, 16), "l2": (0.1, 0.001)}
-    monkeypatch.setitem(tune.SPACES, "bpr_mf", grid)
-    return grid
+    monkeypatch.setitem(tune.SPACES, "bpr_mf", {"hidden_dim": (8, 16), "l2": (0.1, 0.001)})
 
 
-def search(folder, model="bpr_mf"):
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return tune.Search(model, "synthetic", QUICK, folder)
+SEARCH = tune.Search("bpr_mf", "synthetic", Plan(("synthetic",), quick=True))
 
 
 @pytest.mark.slow
 def test_a_killed_search_resumes(tmp_path):
-    """The killed trial is tried again with its settings, and the sampler does not repeat what it drew."""
+    """With the trials that had ended, and the one that was killed."""
     folder = tmp_path / "tuning" / "synthetic-bpr_mf"
     command = [sys.executable, "-m", "experiments", "--tune=bpr_mf", "--quick", f"--workdir={tmp_path}", "--trials=50"]
-    root = str(ROOT)
     process = subprocess.Popen(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL
     )
     try:
-        first = process.stdout.readline().decode()
-        assert "bpr_mf on synthetic, trial 0: complete, NDCG@10 0." in first, first
         end = time.monotonic() + 120
-        while not list(folder.glob("*/config.json")) and time.monotonic() < end:
+        while not (folder / tuning.TRIALS).exists() or not list(folder.glob("*/config.json")):
+            assert time.monotonic() < end and process.poll() is None
             time.sleep(0.01)
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    one = search(folder)
-    known = one.study().trials
-    killed = [trial for trial in known if trial.state == STATES.RUNNING]
-    assert len(killed) == 1
-    study = one.resume(len(known) + 2)
-    assert [trial.params for trial in study.trials[: len(known)]] == [trial.params for trial in known]
-    (again,) = [trial for trial in study.trials if trial.user_attrs.get(tune.RETRY_OF) == killed[0].number]
-    assert again.params == killed[0].params
-    assert study.trials[killed[0].number].state == STATES.FAIL
-    assert len(tune.list_ended(study)) == len(known) + 2
+    known = files.read_json(folder / tuning.TRIALS)
+    assert known["attempts"] == 1
+    trials = SEARCH.run(len(known["trials"]) + 2, folder)
+    assert trials[: len(known["trials"])] == known["trials"]
+    assert not list(folder.glob("*/config.json"))
 
 
 def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid):
@@ -90,67 +75,44 @@ def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid)
         "from_split",
         lambda split, part, *rest, **named: parts.append(part) or make(split, part, *rest, **named),
     )
-    study = search(tmp_path).resume(1)
-    assert set(parts) == {"validation"} and len(tune.list_ended(study)) == 1
-    assert not list(tmp_path.glob("*/ranks-test.npz")) and not list(tmp_path.glob("*/metrics.json"))
+    (trial,) = SEARCH.run(1, tmp_path)
+    assert set(parts) == {"validation"} and trial["state"] == tuning.COMPLETE
+    assert not list(tmp_path.glob("**/ranks-test.npz")) and not list(tmp_path.glob("**/metrics.json"))
     assert not list(tmp_path.glob("*/config.json")), "the disk does not fill with ended trials"
-    run = search(tmp_path).run_of(study.best_params)
-    assert run.training.protocol == "select"
+    assert SEARCH.make_run(trial["values"]).training.protocol == "select"
 
 
-def invented(monkeypatch, value_of, steps=(5, 10, 15, 20)):
+def invent(monkeypatch, measure, steps=(5, 10, 15, 20)):
     """Trainings that measure what a function of the run says."""
-    trained = []
 
-    def train(self, run, watch):
-        trained.append((run, []))
-        for step in steps:
-            trained[-1][1].append(step)
-            watch({"step": step, NDCG: value_of(run) * step / steps[-1]})
+    class Training:
+        def __init__(self, run, watch):
+            self.run, self.watch = run, watch
 
-    monkeypatch.setattr(tune.Search, "train", train)
-    return trained
+        def train(self):
+            for step in steps:
+                self.watch({"step": step, NDCG: measure(self.run) * step / steps[-1]})
 
-
-def test_the_best_of_the_grid_is_found_and_bad_ones_are_pruned(tmp_path, monkeypatch):
-    trained = invented(
-        monkeypatch, lambda run: 0.3 - abs(run.architecture.hidden_dim - 64) / 1e3 - run.architecture.l2 / 10
-    )
-    study = search(tmp_path).resume(40)
-    assert study.best_params == {"hidden_dim": 64, "l2": 0.0001}
-    pruned = [trial for trial in study.trials if trial.state == STATES.PRUNED]
-    assert pruned and any(len(steps) < 4 for _, steps in trained)
-    assert all(trial.number >= tune.FIRST_TRIALS for trial in pruned)
+    monkeypatch.setattr(tuning, "open_experiment", lambda run, *_, watch, **__: Training(run, watch))
 
 
-def test_a_point_is_trained_once(tmp_path, monkeypatch, small_grid):
-    trained = invented(monkeypatch, lambda run: run.architecture.l2)
-    study = search(tmp_path).resume(12)
-    assert len(study.trials) == 12
-    assert len(trained) == len({run.digest for run, _ in trained}) <= 4
-    assert study.best_value == 0.1
+def test_the_best_of_the_grid_is_found(tmp_path, monkeypatch):
+    invent(monkeypatch, lambda run: 0.3 - abs(run.architecture.hidden_dim - 64) / 1e3 - run.architecture.l2 / 10)
+    trials = SEARCH.run(40, tmp_path)
+    assert tuning.find_best(trials)["values"] == {"hidden_dim": 64, "l2": 0.0001}
+    assert tuning.PRUNED in {trial["state"] for trial in trials}
 
 
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (UserError("The loss is nan"), "fail, The loss is nan"),
-        (MemoryError("a large table"), "fail, MemoryError: a large table"),
-    ],
-)
-def test_a_failed_trial_is_reported_and_the_others_run(tmp_path, monkeypatch, small_grid, capsys, error, told):
-    def value_of(run):
-        if run.architecture.l2 == 0.1:
-            raise error
-        return 0.2
+def test_a_failed_trial_is_reported_and_a_search_without_any_other_fails(tmp_path, monkeypatch, small_grid, capsys):
+    def fail(run):
+        raise MemoryError("a large table")
 
-    invented(monkeypatch, value_of)
-    study = search(tmp_path).resume(8)
-    assert {trial.state for trial in study.trials} >= {STATES.FAIL, STATES.COMPLETE}
-    assert len(study.trials) == 8, "a trial that failed by itself is not tried again"
-    assert study.best_params["l2"] == 0.001
-    assert told in capsys.readouterr().out
-    assert search(tmp_path).resume(8).trials == study.trials, "nor by the next search"
+    invent(monkeypatch, fail)
+    arguments = (["bpr_mf"], SEARCH.plan, tmp_path, 2, None, None)
+    assert tune.main(*arguments) == 1
+    said = "".join(capsys.readouterr())
+    assert "fail, MemoryError: a large table" in said
+    assert "bpr_mf on synthetic: no trial could be trained to its end: MemoryError: a large table" in said
 
 
 def entered(text, monkeypatch):
@@ -172,18 +134,18 @@ def test_the_printed_settings_give_the_measured_run(tmp_path, monkeypatch, model
         known = presets.find_preset("fast", dataset, model)
         changed = dataclasses.replace(known, settings={**known.settings, "batch_size": 512, "learning_rate": 3e-3})
         monkeypatch.setitem(presets.PRESETS, ("fast", dataset, model), changed)
-    invented(monkeypatch, lambda run: run.flatten()["hidden_dim"] / 1e4)
-    one = tune.Search(model, dataset, Plan((dataset,), preset, budget=budget), tmp_path)
-    study = one.resume(3)
+    invent(monkeypatch, lambda run: run.flatten()["hidden_dim"] / 1e4)
+    one = tune.Search(model, dataset, Plan((dataset,), preset, budget=budget))
+    trials = one.run(3, tmp_path)
     protocol = {"protocol", "evaluate_every"} | ({"steps", "warmup_steps"} if budget != 1 else set())
 
     def compared(run):
         return {name: value for name, value in run.flatten().items() if name not in protocol}
 
-    expected = compared(one.run_of(study.best_params))
+    expected = compared(one.make_run(tuning.find_best(trials)["values"]))
     searched = presets.find_preset(preset, dataset, model).search  # its steps are chosen again
     before = {**presets.make_run(dataset, model, preset).flatten(), **searched}
-    text = one.preset(study)
+    text = one.format_preset(trials)
     with monkeypatch.context() as patch:
         flags = entered(text, patch)
         pasted = presets.make_run(dataset, model, preset)
@@ -199,9 +161,11 @@ def test_the_printed_settings_give_the_measured_run(tmp_path, monkeypatch, model
 
 
 def test_another_search_in_the_folder_is_refused(tmp_path):
-    one = search(tmp_path)
-    with files.FolderLock(tmp_path).lock(), pytest.raises(UserError, match="another search works in this folder"):
-        one.resume(1)
+    with (
+        files.FolderLock(tmp_path).lock(),
+        pytest.raises(UserError, match="another process is searching"),
+    ):
+        SEARCH.run(1, tmp_path)
 
 
 def test_the_tuned_settings_have_the_papers_grid():

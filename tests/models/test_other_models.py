@@ -302,14 +302,31 @@ SEEDS, EPOCHS, BATCH_SIZE, LENGTH = (1, 2), 10, 128, 20
 def recommend_with_rectools(split, seed):
     """Returns the ten items that RecTools' SASRec lists for each user of `split.users`, int [users, 10].
 
-    It is set to ours where it can be: it does not attend to padding, and multiplies item vectors by sqrt(d). What stays
-    is its projection of what attention returns, normal initial weights, and an epsilon of 1e-5 in the blocks' norms.
+    It is set to ours: it does not attend to padding, multiplies item vectors by sqrt(d), does not project what
+    attention returns, and starts with uniform weights in the bounds of each matrix and without biases. What stays is
+    an epsilon of 1e-5 in the layer norms, and a row for padding in the softmax.
     """
     lightning = pytest.importorskip("pytorch_lightning")
     rectools = pytest.importorskip("rectools.dataset")
     from rectools.models import SASRecModel
+    from rectools.models.nn.transformers.lightning import TransformerLightningModule
 
-    pytest.importorskip("torch").set_num_threads(1)
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+
+    class LikeOurs(TransformerLightningModule):
+        def _xavier_normal_init(self):
+            for name, weights in self.torch_model.named_parameters():
+                if "out_proj" in name:
+                    weights.requires_grad_(False)
+                if name.endswith("bias"):
+                    torch.nn.init.zeros_(weights)
+                elif "out_proj" in name:
+                    torch.nn.init.eye_(weights)
+                elif weights.dim() > 1:
+                    for matrix in weights.data.chunk(3) if "in_proj" in name else [weights.data]:
+                        torch.nn.init.xavier_uniform_(matrix)
+
     known = split.histories("test")
     users = np.repeat(np.arange(known.num_users), known.lengths)
     times = pd.Timestamp(2020, 1, 1) + pd.to_timedelta(np.arange(len(users)), unit="s")
@@ -328,6 +345,7 @@ def recommend_with_rectools(split, seed):
         epochs=EPOCHS,
         use_key_padding_mask=True,
         pos_encoding_kwargs={"use_scale_factor": True},
+        lightning_module_type=LikeOurs,
     )
     table = model.fit(data).recommend(split.users, data, k=10, filter_viewed=True)
     return table.sort_values(["user_id", "rank"])["item_id"].to_numpy().reshape(-1, 10)

@@ -23,8 +23,8 @@ FRAME = pd.DataFrame(ROWS, columns=["user", "item", "time"])
 SMALL = {"model": "bpr_mf", "hidden_dim": 8, "steps": 12, "evaluate_every": 6, "silent": True}
 
 
-class Killed(Exception):
-    pass
+class Killed(BaseException):
+    """A signal, which no trial may take for an error of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +120,39 @@ def test_a_stopped_search_resumes_and_a_finished_one_is_not_repeated(search, tmp
     pd.testing.assert_frame_equal(same, table, check_like=True)
     with pytest.raises(b4r.UserError, match="holds a search of other data or settings"):
         search(tmp_path / "other", 12, FRAME[FRAME["user"] < 50])
+
+
+def test_a_trial_whose_process_is_killed_again_and_again_fails(search, tmp_path):
+    search(tmp_path, 2)
+    record = read_trials(tmp_path)
+    search(tmp_path, 3)
+    third = read_trials(tmp_path)["trials"][2]
+    for attempts in (tuning.MOST_ATTEMPTS - 1, tuning.MOST_ATTEMPTS):  # as killed processes leave the file
+        (tmp_path / tuning.TRIALS).write_text(json.dumps({**record, "attempts": attempts}))
+        search(tmp_path, 3)
+        killed_often = attempts == tuning.MOST_ATTEMPTS
+        failed = {**third, "curve": [], "state": "FAIL", "error": "its process was killed 3 times"}
+        assert read_trials(tmp_path) == {**record, "trials": [*record["trials"], failed if killed_often else third]}
+
+
+@pytest.mark.parametrize("error", [MemoryError("a large table"), b4r.UserError("the loss is nan")])
+def test_only_the_usual_settings_must_not_fail(search, tmp_path, monkeypatch, capsys, error):
+    usual, train = {"learning_rate": 0.01, "l2": 0.01}, Training.train
+
+    def fail_where(is_failing):
+        def train_or_fail(training):
+            if is_failing({**training.run.flatten()}.items() >= usual.items()):
+                raise error
+            train(training)
+
+        monkeypatch.setattr(Training, "train", train_or_fail)
+
+    fail_where(lambda is_usual: not is_usual)
+    settings, table = search(tmp_path / "others", 4)
+    assert usual.items() <= settings.items() and table[NDCG].isna().any()
+    fail_where(lambda is_usual: is_usual)
+    with pytest.raises(type(error), match=str(error)):
+        search(tmp_path / "usual", 4)
 
 
 @pytest.mark.parametrize("model", sorted(MODEL_SETTINGS))

@@ -24,7 +24,7 @@ def line_of(job, value=0.5, seconds=120.0, **changes):
 def findings(name, values, plan=None, others=()):
     """Findings of a table whose cells have these values of every metric: variant -> value, on the first data set."""
     plan = plan or Plan(("beauty",))
-    jobs = plan.jobs(name)
+    jobs = plan.make_jobs(name)
     lines = [line_of(jobs[plan.datasets[0], variant][0], value) for variant, value in values.items()]
     return Findings(name, plan, {line["key"]: line for line in (*lines, *others)})
 

