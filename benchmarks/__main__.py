@@ -2,14 +2,13 @@
 
     python -m benchmarks                    all lines, some minutes
     python -m benchmarks --only training    one line
-    python -m benchmarks --growth           time and memory by number of items, length of histories and number of users
     python -m benchmarks --serving          latency in process and over HTTP, up to a saturated server
     python -m benchmarks --peers --implicit=PYTHON --rectools=PYTHON --recbole=PYTHON --output=DIR
                                             quality and cost beside other packages' models, trained by interpreters
                                             that have them; DIR keeps the results of earlier calls
     python -m benchmarks --catalogues       exports of 10^5 and 10^6 items: size, load, memory, latency
     python -m benchmarks --catalogues --largest     and of 10^7, which takes up to 14 GB
-    python -m benchmarks --output DIR       also write lines.json (or growth, serving, ...), and plots
+    python -m benchmarks --output DIR       also write lines.json (or serving.json, catalogues.json)
 
 Both sides of a ratio are timed in the same run, so other work on the machine slows both.
 """
@@ -28,7 +27,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def main() -> None:
-    from benchmarks import growth, lines, measuring, peers
+    from benchmarks import lines, measuring, peers
     from bert4rec_tf.foundation import files
     from bert4rec_tf.runs.environment import describe_environment
 
@@ -36,7 +35,6 @@ def main() -> None:
     parser.add_argument(
         "--only", choices=sorted(lines.LINES), action="append", help="run only this line; may be repeated"
     )
-    parser.add_argument("--growth", action="store_true", help="measure the curves instead of the table")
     parser.add_argument("--serving", action="store_true", help="measure a served model instead of the table")
     parser.add_argument("--peers", action="store_true", help="measure models of other packages instead of the table")
     parser.add_argument("--implicit", metavar="PYTHON", help="an interpreter that has implicit, for --peers")
@@ -49,7 +47,7 @@ def main() -> None:
     )
     parser.add_argument("--catalogues", action="store_true", help="measure exports of large catalogues instead")
     parser.add_argument("--largest", action="store_true", help="with --catalogues: also 10,000,000 items")
-    parser.add_argument("--output", type=Path, help="folder for the results as JSON, and plots")
+    parser.add_argument("--output", type=Path, help="folder for the results as JSON")
     named = parser.parse_args()
     if named.peers:
         interpreters = {"implicit": named.implicit, "rectools": named.rectools, "recbole": named.recbole}
@@ -63,7 +61,7 @@ def main() -> None:
     print(f"matrix product {rates['float32'] / 1e9:.0f} GFLOP/s in float32, {rates['bfloat16'] / 1e9:.0f} in bfloat16;")
     print(f"copy {copy / 1e9:.1f} GB/s; {describe_environment()}\n", flush=True)
     content = {"machine": {"product": rates, "copy": copy, **describe_environment()}}
-    kinds = ("serving", "growth", "catalogues")
+    kinds = ("serving", "catalogues")
     kind = next((name for name in kinds if getattr(named, name)), "lines")
     if named.catalogues:
         from benchmarks import catalogues
@@ -73,10 +71,6 @@ def main() -> None:
         from benchmarks import serving
 
         content["serving"] = serving.measure()
-    elif named.growth:
-        content["growth"] = growth.measure()
-        if named.output:
-            growth.plot(content["growth"], named.output)
     else:
         names = (name for name in lines.LINES if not named.only or name in named.only)
         content["lines"] = show(row for name in names for row in lines.LINES[name]())

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -33,7 +33,7 @@ CATALOGUES = (10_000, 100_000, 1_000_000)
 REQUESTS = {"in process": 200, "over HTTP": 200, "saturated": 2_000}
 """Number of requests of each kind."""
 
-CLIENTS = 64
+CLIENTS = 32
 BATCH_SIZE = 64
 SMALL_QUEUE = 16
 WIDTH, LENGTH, K = 64, 50, 10
@@ -73,7 +73,17 @@ def measure_catalogue(number: int) -> dict[str, float]:
         with server(folder, max_batch_size=8, max_queue=SMALL_QUEUE) as (address, _):
             answered = asyncio.run(load(address, histories, expected, CLIENTS, REQUESTS["saturated"]))
             figures |= prefix_names("small queue", answered)
-    return figures
+    return figures | compare_callers(figures)
+
+
+def compare_callers(figures: Mapping[str, float]) -> dict[str, float]:
+    """Compares one caller with a call of the export in this process, and CLIENTS callers with one."""
+    one, many = "over HTTP, one client", "saturated"
+    return {
+        "one client's p50 / the call's p50": figures[f"{one}, p50 ms"] / figures["in process, p50 ms"],
+        f"users/s of {CLIENTS} clients / of one": figures[f"{many}, users/s"] / figures[f"{one}, users/s"],
+        f"p99 / p50 of {CLIENTS} clients": figures[f"{many}, p99 ms"] / figures[f"{many}, p50 ms"],
+    }
 
 
 def prefix_names(what: str, figures: dict[str, float]) -> dict[str, float]:

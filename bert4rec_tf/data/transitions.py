@@ -34,7 +34,7 @@ class TransitionCounts:
     Attributes:
         first_item: the first items are `first_item` and those after it, one row each.
         pairs: the pairs that occur, [rows, n + 1], with the place of each pair in its `data` as its value.
-        forward, backward: for each distance from 1 on, the places of the pairs and their counts, int64 and float64.
+        forward, backward: for each distance from 1 on, the places of the pairs and their counts, int32.
     """
 
     first_item: int
@@ -81,7 +81,7 @@ def count_transitions(
             other_places = places + step
             inside = (other_places >= begins[places]) & (other_places < ends[places])
             pairs = items[places[inside]] - first, items[other_places[inside]]
-            return sparse.csr_matrix((np.ones(len(pairs[0])), pairs), shape)
+            return sparse.csr_matrix((np.ones(len(pairs[0]), np.int32), pairs), shape)
 
         yield _index_pairs(
             first, [count(step) for step in range(1, window + 1)], [count(-step) for step in range(1, window + 1)]
@@ -101,11 +101,11 @@ def _index_pairs(
     def locate_pairs(counts: sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
         counts.sort_indices()
         ones = sparse.csr_matrix((np.ones(counts.nnz), counts.indices, counts.indptr), counts.shape)
-        return ones.multiply(pairs).tocsr().data.astype(np.int64) - 1, counts.data
+        return ones.multiply(pairs).tocsr().data.astype(np.int32) - 1, counts.data
 
-    return TransitionCounts(
-        first_item, pairs, [locate_pairs(counts) for counts in forward], [locate_pairs(counts) for counts in backward]
-    )
+    # Each is dropped when it is indexed, because together they are what takes most memory.
+    indexed = [[locate_pairs(counts.pop(0)) for _ in range(len(counts))] for counts in (forward, backward)]
+    return TransitionCounts(first_item, pairs, *indexed)
 
 
 def count_weighted(

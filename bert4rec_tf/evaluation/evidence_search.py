@@ -1,5 +1,6 @@
 """Chooses, on the validation items, how transitions are counted and how they join a network's scores."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,8 +17,8 @@ from bert4rec_tf.config.transition_settings import (
     ItemTransitionsSettings,
 )
 from bert4rec_tf.data import transitions
-from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
-from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, number_within_groups
+from bert4rec_tf.evaluation.metrics import LIST_LENGTH, NDCG, compute_metrics
 from bert4rec_tf.evaluation.ranker import RankingTask, batch_by_length, sample_rows
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.models.feature_recommender import FeatureRecommender
@@ -39,6 +40,9 @@ DENSE_EVIDENCE, DENSE_WEIGHTS = 0.1, 0.02
 """From these shares of numbers other than 0 on, a product is faster with a dense matrix in place of a sparse one."""
 
 BLOCK_USERS = 1_000
+
+FEWEST_RIVALS, RIVAL_PAIRS = 20, 1 << 22
+"""Each user has so many rivals at least, and more if their pairs with the items of the histories are about this few."""
 
 HIDDEN = -1e30
 """Added to the scores of items that must not count."""
@@ -64,8 +68,38 @@ class _Measured(NamedTuple):
     ndcg: float
 
 
+class _Rivals(NamedTuple):
+    """Some of the best unseen items of each user, after its target. They show that most targets are not among the best.
+
+    Attributes:
+        items: int [r], the items of the first user, then those of the next.
+        begins: int [k], where the items of each user begin, with the target.
+        pairs: the pairs of an item of the history and one of `items`, [r, pairs]. The data have no meaning.
+        weights: for each of these pairs, its place in the data of `weigh_histories`.
+    """
+
+    items: np.ndarray
+    begins: np.ndarray
+    pairs: sparse.csr_matrix
+    weights: np.ndarray
+
+    def count_better(self, weights: sparse.csr_matrix, evidence: sparse.csr_matrix, added: np.ndarray) -> np.ndarray:
+        """Returns how many of a user's rivals reach the target's score, int64 [k]: its rank is no better.
+
+        The terms are added in the same order as in `_Search._sum_evidence`.
+        """
+        pairs = sparse.csr_matrix((weights.data[self.weights], self.pairs.indices, self.pairs.indptr), self.pairs.shape)
+        scores = pairs @ evidence.data + added[self.items]
+        sizes = np.diff(self.begins, append=len(scores))
+        reached = scores >= np.repeat(scores[self.begins], sizes)
+        return np.add.reduceat(reached.astype(np.int64), self.begins) - 1
+
+
 class _Search:
-    """Measures settings. What several settings share is computed once."""
+    """Measures settings. What several settings share is computed once.
+
+    NDCG@10 needs the rank of a target only if it is among the best ten. Rivals rule that out for most users.
+    """
 
     def __init__(self, split: LeaveOneOut, fixed: ItemTransitionsSettings) -> None:
         self._fixed, self._histories = fixed, split.histories("validation")
@@ -83,20 +117,25 @@ class _Search:
         self._combined: tuple[Any, sparse.csr_matrix] | None = None
         is_dense = self._counts.pairs.nnz > DENSE_EVIDENCE * self._num_items**2
         self._table = np.empty([self._num_items + 1] * 2, np.float32) if is_dense else None
-        self._evidence: tuple[Any, np.ndarray | sparse.csr_matrix] | None = None
-        self._sums: tuple[Any, list[np.ndarray | sparse.csr_matrix]] | None = None
+        self._evidence: tuple[Any, sparse.csr_matrix] | None = None
+        self._rivals: _Rivals | None = None
 
-    def measure(self, values: dict[str, Any]) -> _Measured:
+    def measure(self, values: dict[str, Any], to_beat: float = 0.0) -> _Measured:
+        """Measures settings. If their NDCG@10 is below `to_beat`, it may be given too high, but below `to_beat`."""
         settings = self._fixed.fill(values)
         if settings not in self._measured:
             added = np.float32(settings.popularity_weight) * self._log_shares
-            sums, targets = self._sum_evidence(replace(settings, popularity_weight=0.0)), self._targets
-            starts = range(0, len(targets), BLOCK_USERS)
-            ranks = [
-                (rank_sparse if sparse.issparse(part) else rank_dense)(part, added, targets[at : at + BLOCK_USERS])
-                for at, part in zip(starts, sums)
-            ]
-            self._measured[settings] = compute_metrics(np.concatenate(ranks))[NDCG]
+            evidence = self._weigh(settings)
+            weights = weigh_histories(self._histories, self._users, settings)
+            if self._rivals is None:
+                self._rivals = self._find_rivals(weights, evidence)
+            ranks = self._rivals.count_better(weights, evidence, added)
+            if compute_metrics(ranks)[NDCG] >= to_beat:
+                undecided = np.flatnonzero(ranks < LIST_LENGTH)
+                for rows, sums in self._sum_evidence(undecided, weights, evidence):
+                    rank = rank_sparse if sparse.issparse(sums) else rank_dense
+                    ranks[rows] = rank(sums, added, self._targets[rows])
+            self._measured[settings] = compute_metrics(ranks)[NDCG]
         return _Measured(values, self._measured[settings])
 
     def search(self, start: dict[str, Any]) -> _Measured:
@@ -113,7 +152,7 @@ class _Search:
     def try_all(self, axis: str, best: _Measured) -> _Measured:
         """Returns the best of `best` and of what the values of an axis make of it."""
         for change in GRID[axis]:
-            trial = self.measure({**best.values, **change})
+            trial = self.measure({**best.values, **change}, best.ndcg)
             best = trial if trial.ndcg > best.ndcg else best
         return best
 
@@ -124,7 +163,7 @@ class _Search:
         for way in (changes[begin + 1 :], changes[:begin][::-1]):
             climbed = False
             for change in way:
-                trial = self.measure({**best.values, **change})
+                trial = self.measure({**best.values, **change}, best.ndcg)
                 if trial.ndcg < best.ndcg:
                     break
                 climbed, best = True, trial if trial.ndcg > best.ndcg else best
@@ -132,37 +171,58 @@ class _Search:
                 break
         return best
 
-    def _sum_evidence(self, settings: CompleteSettings) -> list[np.ndarray | sparse.csr_matrix]:
-        """Returns the evidence of the users' histories for unseen items, blocks of users [b, n + 1]."""
-        if self._sums is None or self._sums[0] != settings:
-            table = self._weigh(settings)
-            weights = weigh_histories(self._histories, self._users, settings)
-            is_dense = self._table is not None
-            if is_dense and weights.nnz > DENSE_WEIGHTS * weights.shape[0] * self._num_items:
-                weights = weights.toarray()
+    def _sum_evidence(
+        self, rows: np.ndarray, weights: sparse.csr_matrix, evidence: sparse.csr_matrix
+    ) -> Iterator[tuple[np.ndarray, np.ndarray | sparse.csr_matrix]]:
+        """Yields blocks of `rows`, and the evidence of these users' histories for unseen items, [b, n + 1]."""
+        table = evidence if self._table is None or not len(rows) else evidence.toarray(out=self._table)
+        is_filled = weights.nnz > DENSE_WEIGHTS * weights.shape[0] * self._num_items
+        for begin in range(0, len(rows), BLOCK_USERS):
+            block = rows[begin : begin + BLOCK_USERS]
+            part, hidden = weights[block], self._seen[block]
+            if table is evidence:
+                yield block, (part @ table + hidden).tocsr()
+                continue
+            sums, seen = (part.toarray() if is_filled else part) @ table, hidden.tocoo()
+            sums[seen.row, seen.col] += seen.data
+            yield block, sums
 
-            def sum_block(rows: slice) -> np.ndarray | sparse.csr_matrix:
-                if is_dense:
-                    sums, seen = weights[rows] @ table, self._seen[rows].tocoo()
-                    sums[seen.row, seen.col] += seen.data
-                    return sums
-                return (weights[rows] @ table + self._seen[rows]).tocsr()
+    def _find_rivals(self, weights: sparse.csr_matrix, evidence: sparse.csr_matrix) -> _Rivals:
+        """Returns the rivals: the unseen items with the most evidence."""
+        most = max(FEWEST_RIVALS, RIVAL_PAIRS // max(weights.nnz, 1))
+        users, items = [np.arange(len(self._users))], [self._targets.astype(np.int64)]
+        for rows, sums in self._sum_evidence(users[0], weights, evidence):
+            sums = sparse.csr_matrix(sums)
+            is_target = sums.indices == np.repeat(self._targets[rows], np.diff(sums.indptr))
+            sums.data[is_target] = HIDDEN
+            places, columns, _ = transitions.select_strongest_pairs(sums, most)
+            users.append(rows[places])
+            items.append(columns)
+        order = np.argsort(np.concatenate(users), kind="stable")  # a target stays before its rivals
+        owners, candidates = np.concatenate(users)[order], np.concatenate(items)[order]
+        lengths = np.diff(weights.indptr)[owners]
+        places = np.repeat(weights.indptr[owners], lengths) + number_within_groups(lengths)
+        pairs = self._counts.pairs[weights.indices[places], np.repeat(candidates, lengths)]
+        numbers = np.asarray(pairs).ravel().astype(np.int64)
+        rows = np.repeat(np.arange(len(owners)), lengths)[numbers > 0]
+        ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(owners)))]
+        shape = (len(owners), self._counts.pairs.nnz)
+        found = numbers[numbers > 0] - 1
+        table = sparse.csr_matrix((np.zeros(len(found), np.float32), found, ends), shape)
+        return _Rivals(candidates, np.searchsorted(owners, users[0]), table, places[numbers > 0])
 
-            blocks = range(0, len(self._users), BLOCK_USERS)
-            self._sums = settings, [sum_block(slice(begin, begin + BLOCK_USERS)) for begin in blocks]
-        return self._sums[1]
-
-    def _weigh(self, settings: CompleteSettings) -> np.ndarray | sparse.csr_matrix:
-        """Returns the evidence of all pairs, float32 [n + 1, n + 1]."""
+    def _weigh(self, settings: CompleteSettings) -> sparse.csr_matrix:
+        """Returns the evidence of all pairs, float32 [n + 1, n + 1], in the order of the counts' pairs."""
         weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
         key = (weights.tobytes(), settings.backward)
         if self._combined is None or self._combined[0] != key:
             self._combined = key, self._counts.combine(weights, settings.backward)
         if self._evidence is None or self._evidence[0] != (key, settings.smoothing):
             smoothing = settings.smoothing * self._share
-            evidence = transitions.weigh_evidence(self._combined[1], smoothing, self._num_items)
-            dense = None if self._table is None else evidence.toarray(out=self._table)
-            self._evidence = (key, settings.smoothing), evidence if dense is None else dense
+            self._evidence = (
+                (key, settings.smoothing),
+                transitions.weigh_evidence(self._combined[1], smoothing, self._num_items),
+            )
         return self._evidence[1]
 
 
