@@ -21,6 +21,7 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.run_record import ALL, FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN, Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sequences import LeaveOneOut
+from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.evidence_search import GAINS, SHARES
 from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, NDCG, PROTOCOLS
 from bert4rec_tf.export.options import ExportOptions
@@ -205,8 +206,9 @@ def test_a_run_is_compared_with_the_run_that_only_counts(tmp_path, protocol):
 def test_probabilities_are_about_the_shares_of_hits():
     """On test items, of the best item of all. Without the scale that was chosen, the model is too sure of it."""
     path = ROOT / "examples/actions.csv"
-    fitted = b4r.fit(path, model="sasrec", holdout=2, silent=True, **{**SMALL, "hidden_dim": 16, "steps": 60})
-    model, split = load(fitted, SELECT), LeaveOneOut(b4r.load(path))
+    settings = {**SMALL, "steps": 20, "evaluate_every": 20}
+    fitted = b4r.fit(path, model="sasrec", preset="best", holdout=2, silent=True, **settings)
+    model, split = load(fitted, SELECT), LeaveOneOut(inputs.load_any(path)[1])
     items, lengths = split.histories("test").take_last(split.users, model.max_history)
 
     def measure_confidence():
@@ -217,7 +219,8 @@ def test_probabilities_are_about_the_shares_of_hits():
     confidence, hit_rate = measure_confidence()
     assert hit_rate > 0.3 and confidence == pytest.approx(hit_rate, abs=0.1)
     model.evidence.mix.assign([*model.evidence.mix.numpy()[:2], 1.0])
-    assert measure_confidence() == (pytest.approx(1, abs=0.1), hit_rate)
+    unscaled_confidence, same_hit_rate = measure_confidence()
+    assert unscaled_confidence > hit_rate + 0.2 and same_hit_rate == hit_rate
 
 
 @pytest.mark.slow
