@@ -31,13 +31,7 @@ def measure_baselines(
     Also returns the ranks of `item_transitions`, by protocol. The ceiling is the ranking by the true transition
     probabilities of built-in data.
 
-    Args:
-        run: the run to compare with them.
-        split: the split of its data.
-        task: the test items to rank.
-        num_candidates: protocol -> int [k], how many candidates each target has (`RankingResult`).
-        training: what the measured model was trained on.
-        transitions: how `item_transitions` counts.
+    `task`: the test items. `num_candidates`: as in `RankingResult`. `training`: what the measured model was trained on.
     """
     ranked: dict[str, RankingResult] = {}
     for name in COUNT_BASELINES:

@@ -18,7 +18,7 @@ from bert4rec_tf.config.transition_settings import (
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
-from bert4rec_tf.evaluation.ranker import RankingTask, batch_by_length, sample_rows
+from bert4rec_tf.evaluation.ranker import BLOCK_ELEMENTS, RankingTask, batch_by_length, sample_rows
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.models.feature_recommender import FeatureRecommender
 
@@ -220,13 +220,6 @@ SHARES = tuple(step / 10 for step in range(-8, 5))
 """The weights of popularity that are tried, as multiples of the factor of the evidence."""
 
 
-SCALED_USERS, SCALED_SCORES = 1_000, 1 << 25
-"""The scale of the scores is chosen with at most so many users and, unless one is too many, so many scores."""
-
-LOG_SCALES = (-7.0, 2.0)
-"""The scale is searched between the exponentials of these."""
-
-
 def find_best_scale(scores: np.ndarray, targets: np.ndarray) -> float:
     """Returns the factor of scores with which their softmax makes targets most likely: 1 / temperature.
 
@@ -240,7 +233,7 @@ def find_best_scale(scores: np.ndarray, targets: np.ndarray) -> float:
         sums = np.exp(scale * scores).sum(axis=1, dtype=np.float64)
         return float(np.mean(np.log(sums) - scale * target_scores))
 
-    best = optimize.minimize_scalar(compute_loss, bounds=LOG_SCALES, method="bounded", options={"xatol": 1e-3})
+    best = optimize.minimize_scalar(compute_loss, bounds=(-7, 2), method="bounded", options={"xatol": 1e-3})
     return float(np.exp(best.x))
 
 
@@ -261,7 +254,7 @@ class MixSearch:
         evidence, size = model.evidence, model.num_items + 1
         pairs = [np.asarray(one) for one in (evidence.strengths, evidence.neighbors, evidence.splits)]
         table = sparse.csr_matrix(tuple(pairs), (size, size))
-        most = min(SCALED_USERS, SCALED_SCORES // size + 1)
+        most = min(BLOCK_USERS, BLOCK_ELEMENTS // size + 1)
         self._is_scaled = np.isin(np.arange(len(task.users)), sample_rows(len(task.users), most))
         weights = weigh_histories(task.histories, task.users, replace(settings, max_history=model.max_history))
         self._sums = (weights @ table).tocsr()
