@@ -120,6 +120,14 @@ class AttentionSettings(Settings):
         may_change=True,
         omit_default=True,
     )
+    evidence_temperature: float = setting(
+        1.0,
+        "divides the scores of network and evidence, so that their softmax gives probabilities, if evidence_gain is "
+        "given (else chosen on the validation items)",
+        above=0,
+        may_change=True,
+        omit_default=True,
+    )
     shared_negatives: int = _size(
         4096, "items that a batch draws for sampled_softmax", may_change=True, omit_default=True
     )

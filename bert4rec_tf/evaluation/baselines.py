@@ -31,15 +31,13 @@ def measure_baselines(
     Also returns the ranks of `item_transitions`, by protocol. The ceiling is the ranking by the true transition
     probabilities of built-in data.
 
-    Args:
-        run: the run to compare with them.
-        split: the split of its data.
-        task: the test items to rank.
-        num_candidates: protocol -> int [k], how many candidates each target has (`RankingResult`).
-        training: what the measured model was trained on.
-        transitions: how `item_transitions` counts.
+    `task`: the test items. `num_candidates`: as in `RankingResult`. `training`: what the measured model was trained on.
     """
-    ranked = {name: rank_by_counts(name, training, transitions, task) for name in COUNT_BASELINES}
+    ranked: dict[str, RankingResult] = {}
+    for name in COUNT_BASELINES:
+        model = MODELS[name](training.num_items)
+        model.adapt(training, transitions)
+        ranked[name] = popularity_penalty.make_ranker(model).rank_and_list(task)
     baselines = {name: one.compute_metrics() for name, one in ranked.items()}
     numbers = task.add_new_protocol(num_candidates)
     baselines["random"] = {protocol: compute_random_metrics(values) for protocol, values in numbers.items()}
@@ -51,15 +49,6 @@ def measure_baselines(
     published = _read_published(run, split)
     baselines |= {"paper": published} if published else {}
     return baselines, ranked["item_transitions"].ranks
-
-
-def rank_by_counts(
-    name: str, training: Sequences, transitions: ItemTransitionsSettings, task: RankingTask
-) -> RankingResult:
-    """Ranks with one of COUNT_BASELINES, which has counted the training sequences."""
-    model = MODELS[name](training.num_items)
-    model.adapt(training, transitions)
-    return popularity_penalty.make_ranker(model).rank_and_list(task)
 
 
 def _read_published(run: Run, split: LeaveOneOut) -> Metrics | None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from scipy import sparse
+from scipy import optimize, sparse
 
 from bert4rec_tf.config.transition_settings import (
     GRID,
@@ -19,7 +19,7 @@ from bert4rec_tf.config.transition_settings import (
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, number_within_groups
 from bert4rec_tf.evaluation.metrics import LIST_LENGTH, NDCG, compute_metrics
-from bert4rec_tf.evaluation.ranker import RankingTask, batch_by_length, sample_rows
+from bert4rec_tf.evaluation.ranker import BLOCK_ELEMENTS, RankingTask, batch_by_length, sample_rows
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.models.feature_recommender import FeatureRecommender
 
@@ -280,11 +280,28 @@ SHARES = tuple(step / 10 for step in range(-8, 5))
 """The weights of popularity that are tried, as multiples of the factor of the evidence."""
 
 
+def find_best_scale(scores: np.ndarray, targets: np.ndarray) -> float:
+    """Returns the factor of scores with which their softmax makes targets most likely: 1 / temperature.
+
+    `scores`: float32 [k, n], of all items. `targets`: int [k], columns of `scores`.
+    """
+    scores = scores - scores.max(axis=1, keepdims=True)
+    target_scores = scores[np.arange(len(targets)), targets]
+
+    def compute_loss(log_scale: float) -> float:
+        scale = np.float32(np.exp(log_scale))
+        sums = np.exp(scale * scores).sum(axis=1, dtype=np.float64)
+        return float(np.mean(np.log(sums) - scale * target_scores))
+
+    best = optimize.minimize_scalar(compute_loss, bounds=(-7, 2), method="bounded", options={"xatol": 1e-3})
+    return float(np.exp(best.x))
+
+
 class MixSearch:
     """Chooses how evidence joins a network's scores, by NDCG@10 among all items on validation items.
 
     The choice is stored in `model.evidence.mix`. The first call tries all GAINS; a later one, the neighbours of the
-    last choice.
+    last choice. Then the sum of both is scaled (`find_best_scale`), which leaves the ranks as they are.
 
     Args:
         model: a model with evidence that has counted the training sequences.
@@ -297,6 +314,8 @@ class MixSearch:
         evidence, size = model.evidence, model.num_items + 1
         pairs = [np.asarray(one) for one in (evidence.strengths, evidence.neighbors, evidence.splits)]
         table = sparse.csr_matrix(tuple(pairs), (size, size))
+        most = min(BLOCK_USERS, BLOCK_ELEMENTS // size + 1)
+        self._is_scaled = np.isin(np.arange(len(task.users)), sample_rows(len(task.users), most))
         weights = weigh_histories(task.histories, task.users, replace(settings, max_history=model.max_history))
         self._sums = (weights @ table).tocsr()
         self._log_shares = np.asarray(evidence.log_shares)
@@ -311,25 +330,30 @@ class MixSearch:
         """Chooses the mix, sets it in the model, and returns the ranks with it, int64 [k]."""
         mixes = self._propose_mixes()
         ranks: list[list[np.ndarray]] = [[] for _ in mixes]
-        places = []
+        places, unhidden = [], []
         for rows, batch in batch_by_length(self._task, self._model.max_history, BLOCK_USERS):
             places.append(rows)
             scores = np.pad(self._score(batch).numpy(), [[0, 0], [1, 0]])
+            unhidden.append(scores[self._is_scaled[rows], 1:])
             scores[:, 0] = HIDDEN
             seen, targets = self._task.list_seen(rows), self._task.targets[rows]
             scores[np.arange(len(rows)).repeat(seen.shape[1]), seen.ravel()] = HIDDEN
             sums = self._sums[rows].toarray()
             for mix, blocks in zip(mixes, ranks):
                 blocks.append(rank_dense(scores + mix[0] * sums, mix[0] * mix[1] * self._log_shares, targets))
-        order = np.argsort(np.concatenate(places))
+        users = np.concatenate(places)
+        order = np.argsort(users)
         mix_ranks = [np.concatenate(blocks)[order] for blocks in ranks]
         best = max(range(len(mixes)), key=lambda place: compute_metrics(mix_ranks[place])[NDCG])
         gain, share = mixes[best]
-        self._model.evidence.mix.assign([gain, gain * share])
+        users = users[self._is_scaled[users]]
+        added = gain * (self._sums[users].toarray() + share * self._log_shares)
+        scale = find_best_scale(np.concatenate(unhidden) + added[:, 1:], self._task.targets[users] - 1)
+        self._model.evidence.mix.assign([gain, gain * share, scale])
         return mix_ranks[best]
 
     def _propose_mixes(self) -> list[tuple[np.float32, np.float32]]:
-        gain, popularity = np.asarray(self._model.evidence.mix).tolist()
+        gain, popularity, _ = np.asarray(self._model.evidence.mix).tolist()
         if not gain:
             mixes = [(gain, self._start) for gain in GAINS]
         else:

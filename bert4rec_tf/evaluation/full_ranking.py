@@ -93,7 +93,7 @@ class EvidenceScores(ProductScores):
         evidence, num_items = model.evidence, model.num_items
         self.num_blocks = -(-(num_items + 1) // BLOCK)
         self._vectors = model.user_vectors
-        self._gain, popularity = np.asarray(evidence.mix)
+        self._gain, popularity, _ = np.asarray(evidence.mix)
         biases = [popularity * np.asarray(evidence.log_shares), *biases]
         self._biases = _pad_biases(biases, self.num_blocks * BLOCK, num_items)
         parts = (evidence.splits, evidence.neighbors, evidence.strengths)

@@ -155,10 +155,10 @@ def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
 
     `scores`: float [k, 1 + c]. `candidates`: int32 [k, 1 + c], 0 for none. Raises UserError if a score is NaN.
     """
-    return at_least_target(scores, candidates)[:, 1:].sum(axis=1)
+    return compare_with_target(scores, candidates)[:, 1:].sum(axis=1)
 
 
-def at_least_target(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+def compare_with_target(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     """Returns which candidates score at least as high as the target, bool [k, 1 + c]. Otherwise as `rank_targets`."""
     refuse_nan(np.isnan(scores[candidates > 0]).any())
     return (scores >= scores[:, :1]) & (candidates > 0)
@@ -226,7 +226,7 @@ class Ranker:
                 else:
                     candidates = task.list_candidates(rows)
                     scores = self._score(batch, candidates).numpy()
-                    batch_ranks = _rank_candidates(task, at_least_target(scores, candidates))
+                    batch_ranks = _rank_candidates(task, compare_with_target(scores, candidates))
                 for protocol, values in batch_ranks.items():
                     ranks[protocol][rows] = values
                 progress.advance()
@@ -281,7 +281,7 @@ class Ranker:
             counts += np.bincount(items.ravel(), minlength=len(counts))
         # If the target has the lowest score of all, `total` also counts the columns that are no items.
         total = np.minimum(total, task.histories.num_items)
-        sampled = _rank_candidates(task, at_least_target(scores[:, : candidates.shape[1]], candidates))
+        sampled = _rank_candidates(task, compare_with_target(scores[:, : candidates.shape[1]], candidates))
         ranks = {**sampled, FULL: total - seen_above - 1}  # 1: the target itself
         return {**ranks, ANY: total - 1} if task.with_seen else ranks
 

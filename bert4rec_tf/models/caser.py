@@ -54,7 +54,7 @@ class Caser(Recommender):
 
         `batch`: `users [b]`, `items [b, L]`, `lengths [b]`, `targets [b, T]` and `negatives [b, c]`.
         """
-        state = self._compute_state(batch, training)
+        state = self.user_vectors(batch, training)
         total = self.settings.l2 * tf.add_n([tf.nn.l2_loss(weights) for weights in self.trainable_variables])
         for items, sign in ((batch["targets"], -1.0), (batch["negatives"], 1.0)):
             weights = tf.cast(items > 0, state.dtype)
@@ -62,13 +62,10 @@ class Caser(Recommender):
             total += tf.math.divide_no_nan(tf.reduce_sum(weights * terms), tf.reduce_sum(weights))
         return total
 
-    def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
-        return self._compute_state(batch, training)
-
     def score_products(self) -> tuple[Tensor, Tensor | None]:
         return self.output_rows, self.bias
 
-    def _compute_state(self, batch: Batch, training: bool = False) -> Tensor:
+    def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns [b, 2 d]: the network's output for the last L items, then the user's embedding."""
         users = tf.convert_to_tensor(batch["users"])
         # TensorFlow cannot convolve a batch without rows, so an empty batch gets one.

@@ -177,7 +177,8 @@ class FeatureRecommender(Recommender):
         if self.evidence is None:
             return self.network_scores(vectors, candidates)
         width = self.settings.hidden_dim
-        return self.network_scores(vectors[:, :width], candidates) + self.evidence.score(vectors[:, width:], candidates)
+        network, added = self.network_scores(vectors[:, :width], candidates), vectors[:, width:]
+        return (network + self.evidence.score(added, candidates)) * tf.convert_to_tensor(self.evidence.mix)[2]
 
     def score_products(self) -> tuple[Tensor, Tensor | None] | None:
         return self.network_products() if self.evidence is None else None

@@ -39,7 +39,7 @@ class ItemTransitions(Recommender):
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
         settings = (transitions or self.settings).resolve()
         count_evidence(self.evidence, sequences, settings)
-        self.evidence.mix.assign([1.0, settings.popularity_weight])
+        self.evidence.mix.assign([1.0, settings.popularity_weight, 1.0])
 
     def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns `TransitionEvidence.encode` of the last `max_history` items."""

@@ -94,19 +94,19 @@ class SASRec(FeatureRecommender):
         groups = group_by_length(batch, LENGTH_GROUPS)
         if self.loss_entry.negatives == PER_TARGET:
             return tf.add_n([self._compute_loss_of_pairs(group, table, training) for group in groups]) / weight
-        columns = [drop_padding(group["targets"], self._batch_states(group, table, training)) for group in groups]
+        columns = [
+            drop_padding(group["targets"], self.states(group["items"], training, group.get("users"), table))
+            for group in groups
+        ]
         targets, states = (tf.concat(parts, axis=0) for parts in zip(*columns))
         weights = tf.ones_like(targets, states.dtype) / weight
         is_sampled = self.loss_entry.negatives == SAMPLE  # such a loss never reads the row of padding
         bias = None if is_sampled and not len(self._unseen) else self._make_hiding_bias()
         return self.apply_loss_to_states(states, table, bias, targets, weights, batch.get("draw"))
 
-    def _batch_states(self, batch: Batch, table: Tensor, training: bool) -> Tensor:
-        return self.states(batch["items"], training, batch.get("users"), table)
-
     def _compute_loss_of_pairs(self, batch: Batch, table: Tensor, training: bool) -> Tensor:
         """Returns the sum of the loss over all positions, []."""
-        states = self._batch_states(batch, table, training)
+        states = self.states(batch["items"], training, batch.get("users"), table)
         weights = tf.cast(batch["targets"] > 0, states.dtype)
         positives = tf.einsum("bnd,bnd->bn", states, tf.gather(table, batch["targets"]))
         negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(table, batch["negatives"]))

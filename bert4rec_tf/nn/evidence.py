@@ -14,7 +14,8 @@ class TransitionEvidence(keras.layers.Layer):
     """Scores every item by the evidence of a history: gain x sum over the history of w_j E(h_j, a) + share x log p(a).
 
     E is sparse: a list of pairs (b, a) with their evidence, ordered by b. w weighs the items of a history by their age
-    (`weigh`). p is the items' popularity. All weights are set by `assign`, and none is trained.
+    (`weigh`). p is the items' popularity. `assign` sets all but `mix`: the gain, the share, and the scale by which the
+    sum of this and a network's scores is multiplied (`FeatureRecommender.score_vectors`). Nothing is trained.
 
     The weights of the pairs are made by `build`, once it is known how many pairs there are.
 
@@ -43,7 +44,8 @@ class TransitionEvidence(keras.layers.Layer):
         self.strengths = add("strengths", self.num_pairs)
         self.log_shares = add("log_shares", rows)
         self.age_weights = add("age_weights", self.max_history + 1, self.max_history)
-        self.mix = add("mix", 2)
+        self.mix = add("mix", 3)
+        self.mix.assign([0.0, 0.0, 1.0])
 
     def assign(
         self,

@@ -200,12 +200,8 @@ class MultiHeadAttention(keras.layers.Layer):
         return (outputs, scores) if return_attention_scores else outputs
 
     def get_config(self) -> dict[str, Any]:
-        own = {
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "initializer_stddev": self.initializer_stddev,
-        }
-        return {**super().get_config(), **own}
+        own = ("num_heads", "dropout", "initializer_stddev")
+        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -271,12 +267,8 @@ class Residual(keras.layers.Layer):
         return inputs_shape
 
     def get_config(self) -> dict[str, Any]:
-        own = {
-            "dropout": self.dropout,
-            "use_layer_norm": self.use_layer_norm,
-            "use_residual": self.use_residual,
-        }
-        return {**super().get_config(), **own}
+        own = ("dropout", "use_layer_norm", "use_residual")
+        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -360,17 +352,17 @@ class TransformerBlock(keras.layers.Layer):
         return self.attention.compute_output_spec(inputs, padding_mask, training, return_attention_scores, positions)
 
     def get_config(self) -> dict[str, Any]:
-        own = {
-            "num_heads": self.num_heads,
-            "intermediate_dim": self.intermediate_dim,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "use_feed_forward": self.use_feed_forward,
-            "use_layer_norm": self.use_layer_norm,
-            "use_residual": self.use_residual,
-            "initializer_stddev": self.initializer_stddev,
-        }
-        return {**super().get_config(), **own}
+        own = (
+            "num_heads",
+            "intermediate_dim",
+            "dropout",
+            "attention_dropout",
+            "use_feed_forward",
+            "use_layer_norm",
+            "use_residual",
+            "initializer_stddev",
+        )
+        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")

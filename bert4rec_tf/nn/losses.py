@@ -151,12 +151,12 @@ def sum_in_pieces(
         `constants` [...].
     """
 
-    def floating(columns: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def select_floats(columns: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return [column for column in columns if column.dtype.is_floating]
 
     @tf_function(jit_compile=True)
     def compute_gradients(here: list[tf.Tensor], of_constants: list[tf.Tensor]):
-        sources = [*floating(here), *of_constants]
+        sources = [*select_floats(here), *of_constants]
         with tf.GradientTape() as tape:
             tape.watch(sources)
             value = loss(*here, *of_constants)
@@ -165,7 +165,7 @@ def sum_in_pieces(
     def sum_columns(columns: Sequence[tf.Tensor], constants: Sequence[tf.Tensor]) -> tf.Tensor:
         columns = [tf.convert_to_tensor(part) for part in columns]
         count, _ = _count_pieces(tf.shape(columns[0])[0], piece)
-        num_float = len(floating(columns))
+        num_float = len(select_floats(columns))
 
         @tf.custom_gradient
         def total(*parts: tf.Tensor):
@@ -192,7 +192,7 @@ def sum_in_pieces(
 
             return value, scale_gradients
 
-        return total(*floating(columns), *constants)
+        return total(*select_floats(columns), *constants)
 
     return sum_columns
 

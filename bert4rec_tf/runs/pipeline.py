@@ -288,16 +288,17 @@ class Experiment:
             team=self.team,
         )
 
-    def _read_fixed_mix(self) -> tuple[float, float] | None:
-        """Returns the given factors of the evidence and of popularity; None if they are chosen in `select`.
+    def _read_fixed_mix(self) -> tuple[float, float, float] | None:
+        """Returns the given `TransitionEvidence.mix`; None if it is chosen in `select`.
 
         Raises UserError if only one is given, or none and there is no `select`.
         """
         if not self.run.uses_evidence:
             return None
-        mix = self.run.architecture.evidence_gain, self.run.architecture.evidence_popularity
+        settings = self.run.architecture
+        mix = settings.evidence_gain, settings.evidence_popularity
         if None not in mix:
-            return mix
+            return *mix, 1 / settings.evidence_temperature
         if mix != (None, None):
             raise UserError(
                 "`evidence_gain` and `evidence_popularity` must be given together. "

@@ -106,6 +106,7 @@ def test_every_setting_and_the_seed_change_the_digest():
         "evidence": "transitions",
         "evidence_gain": 2.0,
         "evidence_popularity": -0.1,
+        "evidence_temperature": 2.0,
         "selection_metric": "full",
     }
     digests = {base.digest, Run.make("ml-1m").digest, Run.make("beauty", seed=2).digest}

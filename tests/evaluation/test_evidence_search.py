@@ -27,6 +27,7 @@ from bert4rec_tf.evaluation.evidence_search import (
     HIDDEN,
     SHARES,
     MixSearch,
+    find_best_scale,
     rank_dense,
     rank_sparse,
     search_settings,
@@ -176,6 +177,26 @@ def test_large_data_are_searched_by_the_same_part_each_time(small_grid, monkeypa
 # How the evidence joins a network.
 
 
+def best_scale_by_hand(scores, targets):
+    """The scale with which all items' softmax makes the targets most likely, of scales .5 % apart."""
+    scales = 1.005 ** np.arange(-1_300, 400)
+    scores = scores - scores.max(axis=1, keepdims=True)
+    own = scores[np.arange(len(scores)), targets]
+    return min(scales, key=lambda scale: np.mean(np.log(np.exp(scale * scores).sum(axis=1)) - scale * own))
+
+
+@pytest.mark.parametrize("sharpness", [0.2, 1.0, 30.0])
+def test_the_best_scale_is_that_of_a_fine_grid(sharpness):
+    """Targets drawn by the softmax of scores, which are then `sharpness` times too large."""
+    rng = np.random.default_rng(1)
+    scores = 2 * rng.normal(size=(400, 12))
+    targets = np.argmax(scores + rng.gumbel(size=scores.shape), axis=1)
+    scores *= sharpness
+    found = find_best_scale(scores.astype(np.float32), targets)
+    assert found == pytest.approx(best_scale_by_hand(scores, targets), rel=0.01)
+    assert found * sharpness == pytest.approx(1, rel=0.2)
+
+
 class PlainMix:
     """The ranks with a mix, by plain loops over users and items."""
 
@@ -193,18 +214,24 @@ class PlainMix:
         batch = {"users": task.users.astype(np.int32), "items": items, "lengths": lengths}
         self._network = model.network_scores(model.network_vectors(batch)).numpy().tolist()
 
-    def ranks(self, gain, share):
+    def join(self, gain, share):
+        """Each user's item -> score."""
         return [
-            rank_by_hand(
-                {
-                    item: own + gain * sums[item] + gain * share * self._shares[item]
-                    for item, own in enumerate(scores, start=1)
-                },
-                int(target),
-                set(history),
-            )
-            for scores, sums, history, target in zip(self._network, self._sums, self._histories, self._task.targets)
+            {
+                item: own + gain * sums[item] + gain * share * self._shares[item]
+                for item, own in enumerate(scores, start=1)
+            }
+            for scores, sums in zip(self._network, self._sums)
         ]
+
+    def ranks(self, gain, share):
+        rows = zip(self.join(gain, share), self._task.targets.tolist(), self._histories)
+        return [rank_by_hand(scores, target, set(history)) for scores, target, history in rows]
+
+    def best_scale(self, gain, share):
+        return best_scale_by_hand(
+            np.array([list(scores.values()) for scores in self.join(gain, share)]), self._task.targets - 1
+        )
 
     def best(self, mixes):
         """The first mix with the best NDCG@10, and its ranks."""
@@ -221,7 +248,8 @@ def list_neighbors(gain, share):
 def assert_chooses_as_by_hand(search, model, plain, mixes):
     ranks, (gain, share) = plain.best(mixes)
     assert search.choose().tolist() == ranks
-    assert model.evidence.mix.numpy().tolist() == pytest.approx([gain, gain * share])
+    assert model.evidence.mix.numpy()[:2].tolist() == pytest.approx([gain, gain * share])
+    assert model.evidence.mix.numpy()[2] == pytest.approx(plain.best_scale(gain, share), rel=0.01)
     return gain, share
 
 

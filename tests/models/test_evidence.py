@@ -13,13 +13,13 @@ from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.models.feature_recommender import fold_features
 from bert4rec_tf.runs.transfer import StartWeights
 
-GAIN, POPULARITY = 3.0, -0.25
+GAIN, POPULARITY, SCALE = 3.0, -0.25, 0.75
 both_models = pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
 
 
 def make_with_evidence(name, **changes):
     model = make(name, evidence="transitions", **changes)
-    model.evidence.mix.assign([GAIN, POPULARITY])
+    model.evidence.mix.assign([GAIN, POPULARITY, SCALE])
     return model
 
 
@@ -50,7 +50,7 @@ def test_the_loss_does_not_read_the_evidence(name):
 
 
 @both_models
-def test_scores_are_the_network_s_plus_those_of_the_formula(name):
+def test_scores_are_the_network_s_plus_those_of_the_formula_scaled(name):
     model = make_with_evidence(name)
     candidates = np.array([[1, 40, 7], [2, 2, 3], [5, 6, 8], [9, 10, 11]], np.int32)
     every, some = model.score(HISTORIES).numpy(), model.score(HISTORIES, candidates).numpy()
@@ -61,7 +61,7 @@ def test_scores_are_the_network_s_plus_those_of_the_formula(name):
     for row, length in enumerate(HISTORIES["lengths"]):
         sums = plain_sums(evidence, HISTORIES["items"][row, :length].tolist(), settings)
         added = [GAIN * sums[item] + POPULARITY * shares[item] for item in range(1, NUM_ITEMS + 1)]
-        np.testing.assert_allclose(every[row], network[row] + added, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(every[row], SCALE * (network[row] + added), rtol=1e-4, atol=1e-5)
     expected = np.take_along_axis(every, candidates - 1, axis=1)
     np.testing.assert_allclose(some, expected, rtol=1e-5, atol=1e-5)
 

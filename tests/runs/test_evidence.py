@@ -7,17 +7,21 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 from support import trainings
 from support.evidence_oracle import histories_of, plain_evidence
 from support.features import both
 from support.http_server import Server
 from support.models import SEQUENCES
+from support.paths import ROOT
 from support.profiles import slow_but
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.run_record import ALL, FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN, Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
+from bert4rec_tf.data.sequences import LeaveOneOut
+from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.evidence_search import GAINS, SHARES
 from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, NDCG, PROTOCOLS
 from bert4rec_tf.export.options import ExportOptions
@@ -106,10 +110,10 @@ def rank_test_items(fitted, scores_after):
 def test_own_data_have_evidence_and_a_mix_of_the_validation_items(fitted):
     run = fitted.metrics["run"]
     assert run["architecture"]["evidence"] == "transitions" and run["training"]["selection_metric"] == "full"
-    gain, popularity = load(fitted, SELECT).evidence.mix.numpy().tolist()
+    gain, popularity, scale = load(fitted, SELECT).evidence.mix.numpy().tolist()
     assert gain in np.array(GAINS, np.float32)
     assert min(abs(popularity / gain - share) for share in SHARES) < 1e-6
-    assert load(fitted, RETRAIN).evidence.mix.numpy().tolist() == [gain, popularity]
+    assert load(fitted, RETRAIN).evidence.mix.numpy().tolist() == [gain, popularity, scale]
 
 
 def test_transitions_are_counted_in_the_actions_of_each_training(fitted):
@@ -199,6 +203,26 @@ def test_a_run_is_compared_with_the_run_that_only_counts(tmp_path, protocol):
     assert counted["beyond_counting"]["mean"] == 0
 
 
+def test_probabilities_are_about_the_shares_of_hits():
+    """On test items, of the best item of all. Without the scale that was chosen, the model is too sure of it."""
+    path = ROOT / "examples/actions.csv"
+    settings = {**SMALL, "steps": 20, "evaluate_every": 20}
+    fitted = b4r.fit(path, model="sasrec", preset="best", holdout=2, silent=True, **settings)
+    model, split = load(fitted, SELECT), LeaveOneOut(inputs.load_any(path)[1])
+    items, lengths = split.histories("test").take_last(split.users, model.max_history)
+
+    def measure_confidence():
+        scores = model.score({"users": split.users.astype(np.int32), "items": items, "lengths": lengths})
+        hits = np.argmax(scores, axis=1) + 1 == split.targets("test")
+        return float(tf.reduce_mean(tf.reduce_max(tf.nn.softmax(scores), axis=1))), hits.mean()
+
+    confidence, hit_rate = measure_confidence()
+    assert hit_rate > 0.3 and confidence == pytest.approx(hit_rate, abs=0.1)
+    model.evidence.mix.assign([*model.evidence.mix.numpy()[:2], 1.0])
+    unscaled_confidence, same_hit_rate = measure_confidence()
+    assert unscaled_confidence > hit_rate + 0.2 and same_hit_rate == hit_rate
+
+
 @pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
     run = presets.make_run("beauty", "sasrec", evidence="transitions", selection_metric="full", **SMALL)
@@ -221,12 +245,12 @@ def test_a_continued_training_counts_the_new_actions_too(fitted):
 
 
 def test_given_factors_need_no_validation_items(tmp_path):
-    given = {"evidence_gain": 2.0, "evidence_popularity": -0.3}
+    given = {"evidence_gain": 2.0, "evidence_popularity": -0.3, "evidence_temperature": 4.0}
     experiment = open_run(tmp_path / "work", evidence="transitions", protocol=FIXED, **SMALL, **given)
     metrics = execute(experiment)
     assert "select" not in metrics and "validation" not in metrics and not (tmp_path / "work" / SELECT).exists()
     mix = experiment.load_trained_model().evidence.mix.numpy().tolist()
-    assert mix == pytest.approx([2.0, -0.3])
+    assert mix == pytest.approx([2.0, -0.3, 0.25])
 
 
 @pytest.mark.parametrize(
