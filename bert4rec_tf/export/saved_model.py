@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.histories import HISTORIES
-from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABULARY
+from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, MODEL, TITLES, USERS, VOCABULARY
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.export.service import Service
 from bert4rec_tf.foundation import files
@@ -76,6 +76,8 @@ def export(
         if options.histories is not None:
             options.histories.write(aside / HISTORIES)
             facts["histories"] = options.histories.facts
+        if options.titles is not None:
+            files.write_text(aside / TITLES, options.titles)
         files.write_json(aside / CARD_OF_SAVED_MODEL, {**describe_model(model), **facts, **(card or {})})
 
 

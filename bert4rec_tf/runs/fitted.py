@@ -45,9 +45,6 @@ from bert4rec_tf.serving.titles import format_titles
 from bert4rec_tf.training import trainer
 from bert4rec_tf.training.trainer import BEST
 
-TITLES = "titles.csv"
-"""The items' titles in a work directory."""
-
 FIXED = {"data", "model", "preset", "holdout", "validation", "titles", "init_from"}
 """What `continue_training` does not take, unlike `fit`."""
 
@@ -407,13 +404,13 @@ def train_and_open(
     options: dict[str, Any] = {"interactions": interactions, "silent": silent, "watch": watch}
     experiment = open_experiment(run, sequences, workdir=workdir, init_from=init_from, budget=budget, **options)
     with experiment.workdir.lock():
+        if title_of:
+            files.write_text(experiment.workdir.titles, format_titles(title_of))
         run_mode(experiment)
         histories = Histories.from_sequences(sequences, int(sequences.lengths.max()))
         exporting.export(experiment.workdir, options=ExportOptions(histories=histories))
-    path = experiment.workdir.path
-    if title_of:
-        files.write_text(path / TITLES, format_titles(title_of))
-    return FittedModel(SavedRecommender(experiment.workdir.export), path, title_of, _scratch=scratch)
+    saved = SavedRecommender(experiment.workdir.export)
+    return FittedModel(saved, experiment.workdir.path, saved.titles, _scratch=scratch)
 
 
 def _append_targets(histories: Sequences, users: np.ndarray, targets: np.ndarray) -> Sequences:
@@ -475,8 +472,8 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
     is_model = (folder / MODEL).exists()
     if not is_model and not (folder / CONFIG).exists():
         raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")
-    saved, own_titles = SavedRecommender(folder, trust_model), folder / TITLES
-    title_of = load_titles(own_titles if titles is None and own_titles.exists() else titles, saved.columns)
-    if title_of:
+    saved = SavedRecommender(folder, trust_model)
+    title_of = saved.titles if titles is None else load_titles(titles, saved.columns)
+    if titles is not None:
         check_matches("titles", title_of, saved.items)
     return FittedModel(saved, None if is_model else folder, title_of)

@@ -10,10 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bert4rec_tf as b4r
+from bert4rec_tf.commands import recommend, similar
 from bert4rec_tf.data.sources import inputs
+from bert4rec_tf.export.layout import TITLES
 from bert4rec_tf.foundation import plots
+from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.id_texts import check_types, load_titles
+from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.client import SavedRecommender
+from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -163,6 +169,20 @@ def test_recommend_takes_titles(counted):
         counted.recommend(user=3, titles=MOVIES[["kind"]])
     with pytest.raises(b4r.UserError, match="`titles` must be a file, a dictionary or a table"):
         counted.recommend(user=3, titles=7)
+
+
+def test_a_model_that_holds_titles_shows_them_everywhere(counted, tmp_path, capsys):
+    workdir = counted.save(tmp_path / "shop")
+    model = exporting.export(WorkDirectory(workdir))
+    assert b4r.open(model).recommend(history=[7], k=1)["title"].tolist() == ["Movie 9"]
+    for command, item in ((recommend, "--history=7"), (similar, "--item=7")):
+        command.main([f"--model={model}", item, "-k1"])
+        assert "  Movie 9" in capsys.readouterr().out
+    serving = ServerSettings(model=str(workdir))
+    assert open_versions(serving).current.catalogue.describe("7")["title"] == "Movie 7"
+    (model / TITLES).write_text("id\n7\n")
+    with pytest.raises(b4r.UserError, match=r"titles.csv: the first line must be a header"):
+        open_versions(serving)
 
 
 def test_whole_numbers_of_a_file_have_a_type(tmp_path):
