@@ -263,7 +263,12 @@ NOT_UNDERSTOOD = {
         {},
         "Give --user_column, --item_column, --time_column; the columns are: Kunde, Artikel-Nr, Kaufdatum",
     ),
-    "no known user": ("a.csv", b"who,item\na,1\n", {"item_column": "item"}, "Give --user_column; the columns are: who, item"),
+    "no known user": (
+        "a.csv",
+        b"who,item\na,1\n",
+        {"item_column": "item"},
+        "Give --user_column; the columns are: who, item",
+    ),
     "three columns without a header": ("a.csv", b"a,1,2\n", {}, "--time_column=none"),
     "one column": ("a.csv", b"a\nb\n", {}, "expected at least two columns"),
     "the same column twice": ("a.csv", TITLED, {"user_column": "item"}, "must differ"),
