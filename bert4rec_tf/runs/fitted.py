@@ -340,7 +340,7 @@ class FittedModel:
         if card.get("run", {}).get("training", {}).get("protocol") == ALL:
             lines.append("  (measured with a model that held out the last actions; this one was trained on them too)")
         if self.trials is not None:
-            best = ", ".join(f"{name}={value}" for name, value in self.trials.iloc[0, :-1].items())
+            best = ", ".join(f"{name}={value}" for name, value in self.trials.astype(object).iloc[0, :-1].items())
             lines.append(f"  best of {len(self.trials)} trials: {best}")
         return "\n".join([*lines, f"  in {self.workdir or self.saved.folder}"])
 
