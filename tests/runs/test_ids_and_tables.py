@@ -165,7 +165,7 @@ def test_recommend_takes_titles(counted):
     other = MOVIES.assign(title=MOVIES["title"].str.upper())
     assert counted.recommend(user=3, titles=other)["title"][0] == "MOVIE 25"
     assert counted.recommend_all([3], k=1, silent=True, titles={25: "M"})["title"].tolist() == ["M"]
-    with pytest.raises(b4r.UserError, match="`titles` must have the columns `id` and `title`"):
+    with pytest.raises(b4r.UserError, match="`titles` must have columns named `id` and `title`, or be a dictionary"):
         counted.recommend(user=3, titles=MOVIES[["kind"]])
     with pytest.raises(b4r.UserError, match="`titles` must be a file, a dictionary or a table"):
         counted.recommend(user=3, titles=7)
