@@ -404,9 +404,9 @@ def train_and_open(
     options: dict[str, Any] = {"interactions": interactions, "silent": silent, "watch": watch}
     experiment = open_experiment(run, sequences, workdir=workdir, init_from=init_from, budget=budget, **options)
     with experiment.workdir.lock():
+        run_mode(experiment)
         if title_of:
             files.write_text(experiment.workdir.titles, format_titles(title_of))
-        run_mode(experiment)
         histories = Histories.from_sequences(sequences, int(sequences.lengths.max()))
         exporting.export(experiment.workdir, options=ExportOptions(histories=histories))
     saved = SavedRecommender(experiment.workdir.export)
