@@ -14,8 +14,8 @@ with warnings.catch_warnings():
 MEASURED = 5
 """Steps after which the time of a step is known. The first one does not count: TensorFlow makes its graphs in it."""
 
-STEP_LINES, TRANSFER_LINES = 30.0, 10.0
-"""Seconds between two lines if there is no bar."""
+STEP_LINES, TRANSFER_SECONDS = 30.0, 10.0
+"""Seconds between two lines, or two states of a transfer, if there is no bar."""
 
 BAR_DELAY = 1.0
 """Seconds before a bar appears: short work is quiet."""
@@ -79,33 +79,10 @@ class Progress:
             self._bar.close()
 
 
-class Transfer:
-    """Shows how much of a file of `total` bytes has been read. A context manager."""
-
-    def __init__(self, title: str, total: int) -> None:
-        self._title = title
-        self._done = 0
-        self._total = total
-        self._last_line = time.monotonic()
-        units = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
-        self._bar = ProgressBar(total=total, desc=title, delay=BAR_DELAY, **units) if has_bars() else None
-
-    def __enter__(self) -> "Transfer":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def advance(self, received: int) -> None:
-        """Counts bytes, up to the total: parts of an archive are read twice."""
-        received = min(received, self._total - self._done)
-        self._done += received
-        if self._bar is not None:
-            self._bar.update(received)
-        elif time.monotonic() - self._last_line >= TRANSFER_LINES:
-            self._last_line = time.monotonic()
-            print(f"{self._title}: {self._done / 1e6:,.0f} of {self._total / 1e6:,.0f} MB", file=sys.stderr, flush=True)
+def show_transfer(title: str, total: int) -> ProgressBar:
+    """Returns a bar that counts bytes, up to `total`; without a terminal or a notebook, a text now and then."""
+    options = {"unit": "B", "unit_scale": True, "mininterval": 0.1 if has_bars() else TRANSFER_SECONDS}
+    return ProgressBar(desc=title, total=total, delay=BAR_DELAY, **options)
 
 
 def has_bars() -> bool:

@@ -13,7 +13,7 @@ import requests
 
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import BAR_DELAY, TRANSFER_LINES, ProgressBar, has_bars
+from bert4rec_tf.foundation.progress import show_transfer
 
 OFFLINE = "BERT4REC_OFFLINE"
 """The environment variable that forbids downloads."""
@@ -91,9 +91,8 @@ def _fetch_from(url: str, remote: Remote, path: Path) -> None:
     """Downloads from one URL. Raises Unreachable if that fails or the checksum is wrong."""
 
     def get(url: str, output: str, store: pooch.Pooch) -> None:
-        options = {"unit": "B", "unit_scale": True, "mininterval": 0.1 if has_bars() else TRANSFER_LINES}
         # pooch sets the total when it knows it, and until then asks for one that is not 0.
-        with ProgressBar(desc=path.name, total=1, delay=BAR_DELAY, **options) as progress:
+        with show_transfer(path.name, total=1) as progress:
             pooch.HTTPDownloader(progressbar=progress, timeout=TIMEOUT, headers=HEADERS)(url, output, store)
         received = compute_checksum(Path(output), remote.checksum)  # pooch knows no ids of blobs
         if received != remote.checksum:
