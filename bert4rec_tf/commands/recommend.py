@@ -66,7 +66,9 @@ def add_model(parser: Parser) -> None:
 
 def add_titles(parser: Parser) -> None:
     parser.add_argument(
-        "--titles", type=parse_path, help="titles of the items: a CSV with a header, or MovieLens' movies.dat"
+        "--titles",
+        type=parse_path,
+        help="titles of the items: a CSV with a header, or MovieLens' movies.dat (default: titles in the model)",
     )
 
 
@@ -74,7 +76,7 @@ def main(arguments: list[str]) -> None:
     options = make_parser().parse_args(arguments)
     check_options(options)
     check_model(options.model)
-    titles = read_titles(options.titles) if options.titles else None
+    titles = read_titles(options.titles) if options.titles else {}
     import_tensorflow()
     from bert4rec_tf.serving import batch, batch_inputs
     from bert4rec_tf.serving.client import Choices, SavedRecommender, split_ids
@@ -87,6 +89,7 @@ def main(arguments: list[str]) -> None:
     model = SavedRecommender(options.model, options.trust_model)
     if titles:
         check_matches("titles", titles, model.items)
+    titles = titles or model.titles
     model.warn_about_unknown(choices)
     if options.output is None:
         if options.history is not None:
@@ -116,7 +119,7 @@ def main(arguments: list[str]) -> None:
         from bert4rec_tf.cluster.spark import Spark
 
         cluster = Spark(options.master)
-    counts = batch.recommend_file(model, user_histories, options.output, choices, titles, cluster)
+    counts = batch.recommend_file(model, user_histories, options.output, choices, titles or None, cluster)
     if counts.unknown or counts.without_known:
         warn(str(counts))
     print(f"{options.output}: recommendations to {counts.users:,} users")
@@ -137,7 +140,7 @@ def check_options(options: argparse.Namespace) -> None:
         raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")
 
 
-def make_tables(answer: "Recommendations", titles: Mapping[str, str] | None, names: Sequence[str]) -> str:
+def make_tables(answer: "Recommendations", titles: Mapping[str, str], names: Sequence[str]) -> str:
     """Returns a table for each row of an answer: rank, item, score and, if titles are known, title.
 
     If there are several tables, each has its name above it.
@@ -146,12 +149,12 @@ def make_tables(answer: "Recommendations", titles: Mapping[str, str] | None, nam
     for name, items, scores in zip(names, answer.items, answer.scores, strict=True):
         lines = [("rank", "item", "score", "title")]
         lines += [
-            (str(rank), item, f"{score:.4f}", (titles or {}).get(item, ""))
+            (str(rank), item, f"{score:.4f}", titles.get(item, ""))
             for rank, (item, score) in enumerate(zip(items, scores), start=1)
         ]
         wide = max(len(item) for _, item, _, _ in lines)
         shown = [f"{rank:>4}  {item:<{wide}}  {score:>10}" for rank, item, score, _ in lines]
-        if titles is not None:
+        if titles:
             shown = [f"{line}  {title}".rstrip() for line, (*_, title) in zip(shown, lines)]
         parts.append("\n".join([name] * (len(names) > 1) + shown))
     return "\n\n".join(parts)

@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> None:
     add_titles(parser)
     options = parser.parse_args(arguments)
     check_model(options.model)
-    titles = read_titles(options.titles) if options.titles else None
+    titles = read_titles(options.titles) if options.titles else {}
     import_tensorflow()
     from bert4rec_tf.serving.client import SavedRecommender, split_ids
 
@@ -26,8 +26,9 @@ def main(arguments: list[str]) -> None:
     model = SavedRecommender(options.model, options.trust_model)
     if titles:
         check_matches("titles", titles, model.items)
+    titles = titles or model.titles
     answer = model.similar(items, options.k)
     for item, unknown in zip(items, answer.unknown):
         if unknown:
             raise UserError(f"--item must name items of the model. Received: {item!r}")
-    print(make_tables(answer, titles, [" ".join(filter(None, (item, (titles or {}).get(item)))) for item in items]))
+    print(make_tables(answer, titles, [" ".join(filter(None, (item, titles.get(item)))) for item in items]))

@@ -20,6 +20,7 @@ ASSETS = "assets"
 CARD = "model_card.json"
 
 CARD_OF_SAVED_MODEL = Path("assets.extra", CARD)
+TITLES = CARD_OF_SAVED_MODEL.with_name("titles.csv")
 """TensorFlow reserves the folder `assets.extra` for the user's own files."""
 
 CONFIG = "config.json"

@@ -19,6 +19,7 @@ class ExportOptions:
         histories: users' histories, to recommend to users by their ids; None for none.
         exclude_seen: default of this input of `recommend`, and what `serving_default` uses: whether to leave out the
             items of the histories. None for True, or what the data ask for (`runs.exporting`).
+        titles: the content of a file of titles (`serving.titles`); None for none.
 
     Raises:
         UserError: for a k below 1, or a popularity correction that is negative or not finite.
@@ -28,6 +29,7 @@ class ExportOptions:
     popularity_correction: float | str = 0.0
     histories: Histories | None = None
     exclude_seen: bool | None = None
+    titles: str | None = None
 
     def __post_init__(self) -> None:
         if self.k < 1:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.data.sequences import Vocabulary
-from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABULARY
+from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, MODEL, TITLES, USERS, VOCABULARY
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.export.service import Service
 from bert4rec_tf.foundation import files
@@ -75,6 +75,8 @@ def export(
         if options.histories is not None:
             options.histories.write(aside)
             facts["histories"] = options.histories.facts
+        if options.titles is not None:
+            files.write_text(aside / TITLES, options.titles)
         files.write_json(aside / CARD_OF_SAVED_MODEL, {**describe_model(model), **facts, **(card or {})})
 
 

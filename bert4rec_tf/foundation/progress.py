@@ -1,18 +1,24 @@
-"""Shows the progress of long work: a bar on a terminal, plain lines otherwise."""
+"""Shows the progress of long work: a bar on a terminal and in a notebook, plain lines otherwise."""
 
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 
-from tqdm import tqdm
-
 from bert4rec_tf.foundation.errors import word_for_caller
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # In a notebook without ipywidgets, tqdm warns and shows a bar of text.
+    from tqdm.auto import tqdm as ProgressBar
 
 MEASURED = 5
 """Steps after which the time of a step is known. The first one does not count: TensorFlow makes its graphs in it."""
 
-STEP_LINES, TRANSFER_LINES = 30.0, 10.0
-"""Seconds between two lines if there is no terminal."""
+STEP_LINES, TRANSFER_SECONDS = 30.0, 10.0
+"""Seconds between two lines, or two states of a transfer, if there is no bar."""
+
+BAR_DELAY = 1.0
+"""Seconds before a bar appears: short work is quiet."""
 
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 """A bar's format, without tqdm's own estimate, which counts the first step."""
@@ -35,9 +41,8 @@ class Progress:
     def __post_init__(self) -> None:
         self._done = self.initial
         self._begin = self._last_line = time.monotonic()
-        shows_bar = sys.stderr.isatty() and not self.silent
         options = {"total": self.total, "initial": self.initial, "desc": self.title, "bar_format": BAR}
-        self._bar = tqdm(**options) if shows_bar else None
+        self._bar = ProgressBar(**options, delay=BAR_DELAY) if has_bars() and not self.silent else None
 
     def advance(self, **values: float) -> None:
         """Counts one step and shows these values with it."""
@@ -64,41 +69,25 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Prints a line without breaking the bar."""
-        if not self.silent:
-            tqdm.write(line, file=sys.stderr) if self._bar is not None else print(line, file=sys.stderr, flush=True)
+        if self._bar is not None:
+            ProgressBar.write(line, file=sys.stderr)
+        elif not self.silent:
+            print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
 
 
-class Transfer:
-    """Shows how much of a file of `total` bytes has been read. A context manager."""
+def show_transfer(title: str, total: int) -> ProgressBar:
+    """Returns a bar that counts bytes, up to `total`; without a terminal or a notebook, a text now and then."""
+    options = {"unit": "B", "unit_scale": True, "mininterval": 0.1 if has_bars() else TRANSFER_SECONDS}
+    return ProgressBar(desc=title, total=total, delay=BAR_DELAY, **options)
 
-    def __init__(self, title: str, total: int) -> None:
-        self._title = title
-        self._done = 0
-        self._total = total
-        self._last_line = time.monotonic()
-        units = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
-        self._bar = tqdm(total=total, desc=title, **units) if sys.stderr.isatty() else None
 
-    def __enter__(self) -> "Transfer":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def advance(self, received: int) -> None:
-        """Counts bytes, up to the total: parts of an archive are read twice."""
-        received = min(received, self._total - self._done)
-        self._done += received
-        if self._bar is not None:
-            self._bar.update(received)
-        elif time.monotonic() - self._last_line >= TRANSFER_LINES:
-            self._last_line = time.monotonic()
-            print(f"{self._title}: {self._done / 1e6:,.0f} of {self._total / 1e6:,.0f} MB", file=sys.stderr, flush=True)
+def has_bars() -> bool:
+    """Returns whether progress is shown as bars: on a terminal, and in a notebook's kernel, as `tqdm.auto` knows it."""
+    return sys.stderr.isatty() or "ipykernel.zmqshell" in sys.modules
 
 
 def format_clock(seconds: float) -> str:

@@ -39,7 +39,7 @@ def export(
         folder: where to write; None for a folder in the work directory, named after the format.
         options: for a SavedModel only. Its popularity correction counts the actions that the model was trained on.
             Without an `exclude_seen`, seen items are recommended if many validation targets were seen before
-            (`evaluation.metrics.needs_seen_items`).
+            (`evaluation.metrics.needs_seen_items`). Without titles, those in the work directory.
         form: "saved_model" (raw ids in and out), "onnx" or "litert" (an encoder and a scorer in float32).
 
     Returns:
@@ -55,6 +55,8 @@ def export(
         options = replace(options, popularity_correction=_resolve_alpha(workdir, options.popularity_correction))
         if options.exclude_seen is None:
             options = replace(options, exclude_seen=not needs_seen_items(config["repeats"]))
+        if options.titles is None and workdir.titles.exists():
+            options = replace(options, titles=workdir.titles.read_text(encoding="utf-8"))
         ids = workdir.read_ids()
         if form != SAVED_MODEL:
             run = run.change(mixed_precision=False)

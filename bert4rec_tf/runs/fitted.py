@@ -46,9 +46,6 @@ from bert4rec_tf.serving.titles import format_titles
 from bert4rec_tf.training import trainer
 from bert4rec_tf.training.trainer import BEST
 
-TITLES = "titles.csv"
-"""The items' titles in a work directory."""
-
 FIXED = {"data", "model", "preset", "holdout", "validation", "titles", "init_from"}
 """What `continue_training` does not take, unlike `fit`."""
 
@@ -342,7 +339,7 @@ class FittedModel:
         if card.get("run", {}).get("training", {}).get("protocol") == ALL:
             lines.append("  (measured with a model that held out the last actions; this one was trained on them too)")
         if self.trials is not None:
-            best = ", ".join(f"{name}={value}" for name, value in self.trials.iloc[0, :-1].items())
+            best = ", ".join(f"{name}={value}" for name, value in self.trials.astype(object).iloc[0, :-1].items())
             lines.append(f"  best of {len(self.trials)} trials: {best}")
         return "\n".join([*lines, f"  in {self.workdir or self.saved.folder}"])
 
@@ -408,12 +405,12 @@ def train_and_open(
     experiment = open_experiment(run, sequences, workdir=workdir, init_from=init_from, budget=budget, **options)
     with experiment.workdir.lock():
         run_mode(experiment)
+        if title_of:
+            files.write_text(experiment.workdir.titles, format_titles(title_of))
         histories = Histories.from_sequences(sequences, int(sequences.lengths.max()))
         exporting.export(experiment.workdir, options=ExportOptions(histories=histories))
-    path = experiment.workdir.path
-    if title_of:
-        files.write_text(path / TITLES, format_titles(title_of))
-    return FittedModel(SavedRecommender(experiment.workdir.export), path, title_of, _scratch=scratch)
+    saved = SavedRecommender(experiment.workdir.export)
+    return FittedModel(saved, experiment.workdir.path, saved.titles, _scratch=scratch)
 
 
 def _append_targets(histories: Sequences, users: np.ndarray, targets: np.ndarray) -> Sequences:
@@ -441,8 +438,8 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
     is_model = (folder / MODEL).exists()
     if not is_model and not (folder / CONFIG).exists():
         raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")
-    saved, own_titles = SavedRecommender(folder, trust_model), folder / TITLES
-    title_of = load_titles(own_titles if titles is None and own_titles.exists() else titles, saved.columns)
-    if title_of:
+    saved = SavedRecommender(folder, trust_model)
+    title_of = saved.titles if titles is None else load_titles(titles, saved.columns)
+    if titles is not None:
         check_matches("titles", title_of, saved.items)
     return FittedModel(saved, None if is_model else folder, title_of)

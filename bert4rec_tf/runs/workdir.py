@@ -15,7 +15,7 @@ from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, compute_fingerprint
 from bert4rec_tf.evaluation.metrics import NDCG
-from bert4rec_tf.export.layout import CONFIG, SAVED_MODEL
+from bert4rec_tf.export.layout import CONFIG, SAVED_MODEL, TITLES
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
@@ -69,6 +69,7 @@ class WorkDirectory:
         initial: the weights that a warm start starts from.
         vocabulary: the raw ids and counts (`RawIds`).
         transitions: how transitions are counted.
+        titles: of the items, if `fit` was given some.
         is_read_only: whether this machine only reads, because another one holds the lock and writes.
     """
 
@@ -80,7 +81,7 @@ class WorkDirectory:
         self.config, self.metrics, self.initial = path / CONFIG, path / "metrics.json", path / "initial.npz"
         self.ranks = path / "ranks-test.npz"
         self.vocabulary, self.transitions = path / "vocabulary.npz", path / "transitions.json"
-        self.export = path / SAVED_MODEL
+        self.titles, self.export = path / TITLES.name, path / SAVED_MODEL
         self._lock = files.FolderLock(path, busy=BUSY)
 
     @classmethod

@@ -16,11 +16,12 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.export.functions import FUNCTIONS, INPUTS, OPTIONAL, find_inputs
 from bert4rec_tf.export.histories import HISTORIES, Histories
-from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, USERS, VOCABULARY
+from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, TITLES, USERS, VOCABULARY
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.stores import LocalCopy
+from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.trust import check_only_computes
 
 SERVING = tf.saved_model.SERVING
@@ -110,6 +111,12 @@ class LoadedModel:
         """The users' histories; None if the export holds none. Raises UserError if their file is damaged."""
         path = self.local_folder / HISTORIES
         return Histories.read(path, len(self.items)) if path.exists() else None
+
+    @cached_property
+    def titles(self) -> dict[str, str]:
+        """The titles that the export holds: raw id -> title; empty for none. Raises UserError if they are damaged."""
+        path = self.local_folder / TITLES
+        return read_titles(path) if path.exists() else {}
 
     def require_histories(self) -> Histories:
         """Returns the users' histories. Raises UserError if the export has none, or their file is damaged."""

@@ -1,5 +1,9 @@
 """What long work shows."""
 
+import subprocess
+import sys
+import time
+
 import pytest
 
 from bert4rec_tf.foundation import progress
@@ -54,3 +58,32 @@ def test_short_work_is_quiet(clock, capsys):
 def test_the_training_after_this_one_is_part_of_the_estimate(clock, capsys):
     lines = shown(clock, capsys, 2.0, total=100, later=50)
     assert lines[1].endswith(", at most 0:04:48 left")
+
+
+def test_a_notebook_shows_a_bar_and_no_lines(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ipykernel.zmqshell", None)
+    monkeypatch.setattr(progress, "BAR_DELAY", 0.01)
+    slow, quick = Progress("slow", 40), Progress("quick", 1)
+    quick.advance()
+    quick.close()
+    time.sleep(0.2)
+    for _ in range(40):
+        slow.advance(loss=2.0)
+    slow.say("a line")
+    slow.close()
+    text = capsys.readouterr().err
+    assert "\rslow: 100%|" in text and "| 40/40 [" in text and "a line\n" in text
+    assert "quick" not in text and "step" not in text
+
+
+def test_the_bar_is_that_of_notebooks_in_a_kernel():
+    code = (
+        "import sys, types, warnings; warnings.simplefilter('error')\n"
+        "sys.modules |= {'ipykernel.zmqshell': types.ModuleType('x'), 'IPython': types.ModuleType('IPython')}\n"
+        "sys.modules['IPython'].get_ipython = lambda: None\n"
+        "from bert4rec_tf.foundation.progress import ProgressBar, has_bars; import tqdm.auto, tqdm.notebook\n"
+        "print(has_bars(), ProgressBar is tqdm.auto.tqdm,"
+        " issubclass(ProgressBar, tqdm.notebook.tqdm) == (tqdm.notebook.IProgress is not None))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.stdout.split() == ["True"] * 3, ended.stderr

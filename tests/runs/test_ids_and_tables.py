@@ -10,10 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bert4rec_tf as b4r
+from bert4rec_tf.commands import recommend, similar
 from bert4rec_tf.data.sources import inputs
+from bert4rec_tf.export.layout import TITLES
 from bert4rec_tf.foundation import plots
+from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.id_texts import check_types, load_titles
+from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.client import SavedRecommender
+from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -159,10 +165,24 @@ def test_recommend_takes_titles(counted):
     other = MOVIES.assign(title=MOVIES["title"].str.upper())
     assert counted.recommend(user=3, titles=other)["title"][0] == "MOVIE 25"
     assert counted.recommend_all([3], k=1, silent=True, titles={25: "M"})["title"].tolist() == ["M"]
-    with pytest.raises(b4r.UserError, match="`titles` must have the columns `id` and `title`"):
+    with pytest.raises(b4r.UserError, match="`titles` must have columns named `id` and `title`, or be a dictionary"):
         counted.recommend(user=3, titles=MOVIES[["kind"]])
     with pytest.raises(b4r.UserError, match="`titles` must be a file, a dictionary or a table"):
         counted.recommend(user=3, titles=7)
+
+
+def test_a_model_that_holds_titles_shows_them_everywhere(counted, tmp_path, capsys):
+    workdir = counted.save(tmp_path / "shop")
+    model = exporting.export(WorkDirectory(workdir))
+    assert b4r.open(model).recommend(history=[7], k=1)["title"].tolist() == ["Movie 9"]
+    for command, item in ((recommend, "--history=7"), (similar, "--item=7")):
+        command.main([f"--model={model}", item, "-k1"])
+        assert "  Movie 9" in capsys.readouterr().out
+    serving = ServerSettings(model=str(workdir))
+    assert open_versions(serving).current.catalogue.describe("7")["title"] == "Movie 7"
+    (model / TITLES).write_text("id\n7\n")
+    with pytest.raises(b4r.UserError, match=r"titles.csv: the first line must be a header"):
+        open_versions(serving)
 
 
 def test_whole_numbers_of_a_file_have_a_type(tmp_path):
@@ -178,7 +198,7 @@ def test_whole_numbers_of_a_file_have_a_type(tmp_path):
 def test_messages_name_arguments_and_no_flags(counted, tmp_path, capsys):
     (tmp_path / "rows.csv").write_text("Kunde,Artikel,Kaufdatum\n" + "1,2,3\n" * 9)
     for call, words in (
-        (lambda: b4r.fit(tmp_path / "rows.csv"), "Name `user`, `item`, `time`, one of: Kunde"),
+        (lambda: b4r.fit(tmp_path / "rows.csv"), "Give `user`, `item`, `time`; the columns are: Kunde"),
         (lambda: b4r.fit(FRAME, user=3), "`user` must be"),
         (lambda: b4r.fit(tmp_path / "rows.csv", user="Kunde", item="Artikle"), "Did you mean 'Artikel'"),
         (lambda: counted.recommend(user="nobody"), "`user` must be one of the model's 60 users"),

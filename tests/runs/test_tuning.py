@@ -45,7 +45,8 @@ def test_the_best_trial_is_trained_as_usual(tuned):
     assert table.loc[0, searched].to_dict() == pytest.approx({name: settings[name] for name in searched})
     assert (settings["protocol"], settings["steps"], settings["hidden_dim"]) == (ALL, 12, 8)
     assert tuned.metrics["validation"]["popular"][NDCG] == pytest.approx(table.loc[0, NDCG])
-    assert "best of 3 trials: " in repr(tuned) and len(tuned.recommend(user=3)) == 10
+    assert f"batch_size={settings['batch_size']}," in repr(tuned) and "best of 3 trials: " in repr(tuned)
+    assert len(tuned.recommend(user=3)) == 10
 
 
 def test_the_first_trial_has_the_usual_settings(tuned):

@@ -174,8 +174,8 @@ class Columns:
             roles = list(COMMON_NAMES.items())[: len(names)]  # with two columns there is no time
             missing = [key for key, common in roles if not (getattr(self, key) or guess_column(names, common))]
             raise UserError(
-                f"{self.source}: no column has a known name for the {role}s. Name "
-                f"{', '.join(map(self.option.format, missing))}, one of: {', '.join(names)[:300]}"
+                f"{self.source}: no column has a known name for the {role}s. Give "
+                f"{', '.join(map(self.option.format, missing))}; the columns are: {', '.join(names)[:300]}"
             )
         if name not in names and name.isascii() and name.isdigit() and 1 <= int(name) <= len(names):
             name = names[int(name) - 1]

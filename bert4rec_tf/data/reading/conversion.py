@@ -23,7 +23,7 @@ from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import Transfer, warn
+from bert4rec_tf.foundation.progress import show_transfer, warn
 from bert4rec_tf.foundation.stores import Url
 
 FORMAT = 7
@@ -159,8 +159,12 @@ def read_tables(
     if layout.kind == PARQUET:
         yield from tables.read_rows(path, layout, rows)
         return
-    progress = Transfer(f"reading {path.name}", path.stat().st_size)
-    with progress, archives.open_unpacked(path, member, watch=progress.advance) as stream:
+    progress = show_transfer(f"reading {path.name}", path.stat().st_size)
+
+    def count(received: int) -> None:
+        progress.update(min(received, progress.total - progress.n))  # parts of an archive are read twice
+
+    with progress, archives.open_unpacked(path, member, watch=count) as stream:
         yield from (text if layout.kind == TEXT else records).read_rows(stream, layout, rows)
 
 

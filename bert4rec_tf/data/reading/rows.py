@@ -14,7 +14,7 @@ from bert4rec_tf.data.reading.times import BLANKS, Times
 from bert4rec_tf.foundation.errors import UserError
 
 NO_USER, NO_ITEM = "the user's id is missing", "the item's id is missing"
-NO_TIME = "the time is not a number below 2^63 or an ISO 8601 date, or not of the same kind as the first"
+NO_TIME = "the time is not a number below 2^63 or a date such as 2020-01-31, or not of the same kind as the first"
 MANY_LINES = "an id contains a line break"
 NO_UTF8 = "an id is not UTF-8"
 NO_INTEGER = "an id is not an integer"

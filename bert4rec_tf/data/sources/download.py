@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import Any, BinaryIO, cast
 import filelock
 import pooch
 import requests
-from tqdm import tqdm
 
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import TRANSFER_LINES
+from bert4rec_tf.foundation.progress import show_transfer
 
 OFFLINE = "BERT4REC_OFFLINE"
 """The environment variable that forbids downloads."""
@@ -93,9 +91,8 @@ def _fetch_from(url: str, remote: Remote, path: Path) -> None:
     """Downloads from one URL. Raises Unreachable if that fails or the checksum is wrong."""
 
     def get(url: str, output: str, store: pooch.Pooch) -> None:
-        interval = 0.1 if sys.stderr.isatty() else TRANSFER_LINES
         # pooch sets the total when it knows it, and until then asks for one that is not 0.
-        with tqdm(desc=path.name, total=1, unit="B", unit_scale=True, mininterval=interval, delay=1) as progress:
+        with show_transfer(path.name, total=1) as progress:
             pooch.HTTPDownloader(progressbar=progress, timeout=TIMEOUT, headers=HEADERS)(url, output, store)
         received = compute_checksum(Path(output), remote.checksum)  # pooch knows no ids of blobs
         if received != remote.checksum:

@@ -70,7 +70,7 @@ def open_versions(settings: ServerSettings) -> Versions:
         # Damage, or a card that cannot be sent as JSON, must show now and not at the first request.
         _ = model.histories, orjson.dumps(model.card)
         model.warm_up()
-        return Served(number, model, Catalogue(model.items, titles, tags))
+        return Served(number, model, Catalogue(model.items, titles or model.titles, tags))
 
     return Versions(find_model_folder(expand_path(settings.model)), load)
 

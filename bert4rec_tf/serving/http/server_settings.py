@@ -24,7 +24,10 @@ class ServerSettings(Settings):
         "machines reach it, else localhost)",
     )
     port: int = setting(8501, "port to listen on; 0 for any free one", at_least=0, at_most=65_535)
-    titles: str | None = setting(None, "titles and tags for the page: a CSV with a header, or MovieLens' movies.dat")
+    titles: str | None = setting(
+        None,
+        "for the page: a CSV with a header, or MovieLens' movies.dat (default: titles in the model)",
+    )
     max_batch_size: int = setting(64, "rows per call of the model", at_least=1)
     batch_timeout_ms: float = setting(
         0.0, "how long a batch waits for more rows; 0: it starts with the rows that are there", at_least=0

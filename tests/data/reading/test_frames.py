@@ -73,7 +73,11 @@ def test_a_missing_value_is_refused_with_its_row_or_skipped(column):
 
 REFUSED = {
     "an unknown column": (FRAME, {"user": "usr"}, "Unknown column of the table: 'usr'. Did you mean 'user_id'?"),
-    "a column that cannot be guessed": (FRAME.rename(columns={"user_id": "x"}), {}, "Name user=, one of: x, item_id"),
+    "a column that cannot be guessed": (
+        FRAME.rename(columns={"user_id": "x"}),
+        {},
+        "Give user=; the columns are: x, item_id",
+    ),
     "the same column twice": (FRAME, {"user": "item_id"}, "the columns of users, items and times must differ"),
     "fractions for ids": (FRAME.assign(item_id=[1.0, 2, 3, 4, 5, np.nan]), {}, "use Int64"),
     "ids beyond 64 bits": (FRAME.assign(item_id=[2**70] * 6), {}, "a column cannot be read (Python int too large"),

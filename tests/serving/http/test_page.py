@@ -293,6 +293,19 @@ def test_the_slider_asks_for_less_popular_items(browser, corrected):
         sync_api.expect(page.locator("#recommendations .name").first).to_have_text("q")
 
 
+def test_tiny_probabilities_and_great_lifts_are_short(browser, tmp_path):
+    vocabulary = Vocabulary(np.array(["m", "n", "o"], object), np.array([9_998, 2, 1]))
+    card = {"scores": "log-probabilities"}
+    peaked = Fixed(np.array([-70.0, np.log(0.999), np.log(0.0005)]))
+    saved_model.export(peaked, vocabulary, tmp_path / "model", card=card)
+    with (
+        Server(open_versions(ServerSettings(model=str(tmp_path / "model")))) as running,
+        opened(browser, running) as page,
+    ):
+        visit(page, "o")
+        sync_api.expect(page.locator("#recommendations .share")).to_have_text(["99.9%\u00d75K", "<0.01%\u00d7<0.01"])
+
+
 FILMS = {
     "m0": ("The Quiet River", "Drama"),
     "m7": ("Star Garden", "Comedy|Sci-Fi"),

@@ -9,7 +9,9 @@ const MAX_REASONS = 2;
 const MAX_LEFT_OUT = 50;
 const LEAST_FALL = 1e-4;
 const PERCENT = new Intl.NumberFormat("en", { style: "percent", minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
-const TIMES = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 });
+const TIMES = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 2 });
+const LEAST_SHARE = 1e-4;
+const LEAST_LIFT = 0.01;
 
 let knownItems = 0;
 let predicting = new AbortController();
@@ -77,6 +79,14 @@ function showRecommendations(rows) {
   if (!rows.length) byId("measure").textContent = "No items left to recommend.";
 }
 
+function formatShare(share) {
+  return share < LEAST_SHARE ? "<0.01%" : PERCENT.format(share);
+}
+
+function formatLift(lift) {
+  return lift < LEAST_LIFT ? "×<0.01" : `×${TIMES.format(lift)}`;
+}
+
 function setBar(row, part) {
   row.style.setProperty("--share", `${(100 * part).toFixed(2)}%`);
 }
@@ -96,9 +106,9 @@ function showScores(scores) {
 function showProbabilities(scores) {
   const probabilities = scores.map(Math.exp);
   [...byId("recommendations").children].forEach((row, place) => {
-    row.querySelector(".share").textContent = PERCENT.format(probabilities[place]);
+    row.querySelector(".share").textContent = formatShare(probabilities[place]);
   });
-  const sum = PERCENT.format(probabilities.reduce((total, one) => total + one, 0));
+  const sum = formatShare(probabilities.reduce((total, one) => total + one, 0));
   const order = isCorrected() ? "Ranked with popular items lowered. " : "";
   const lift = knownItems && !state.model.needs_users ? " × and bar: times likelier than without the history." : "";
   byId("measure").textContent = `${sayMostPopular()}${order}Probability of being next, together ${sum}.${lift}`;
@@ -123,7 +133,7 @@ async function compareHistories(candidates, signal) {
 function showLifts(logLifts) {
   const longest = Math.max(Math.LN2, ...logLifts.map((one) => Math.min(one, Math.log(Number.MAX_VALUE))));
   [...byId("recommendations").children].forEach((row, place) => {
-    row.querySelector(".share").append(make("span", { className: "lift" }, `×${TIMES.format(Math.exp(logLifts[place]))}`));
+    row.querySelector(".share").append(make("span", { className: "lift" }, formatLift(Math.exp(logLifts[place]))));
     setBar(row, Math.min(Math.max(logLifts[place] / longest, 0), 1));
   });
 }
