@@ -37,6 +37,7 @@ every_preset = pytest.mark.parametrize("entry", presets.PRESETS.values(), ids=la
         ({"hidden_dim": 64, "num_heads": 3}, "`num_heads` must divide `hidden_dim`"),
         ({"max_length": 1}, "`max_length` must be at least 2"),
         ({"masking": "both"}, "`masking` must be one of"),
+        ({"mask_copies": -1}, "`mask_copies` must be at least 0"),
         ({"mask_proportion": 0.0}, "`mask_proportion` must be above 0 and at most 1"),
         ({"mask_prob": 1.1}, "`mask_prob` must be"),
         ({"window_step": -0.5}, "`window_step` must be above 0, or -1"),

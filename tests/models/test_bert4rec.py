@@ -184,16 +184,6 @@ def test_scores_in_bfloat16_are_not_rounded_into_ties():
     assert len(np.unique(scores)) > 1_980
 
 
-def test_the_loss_s_weight_is_the_number_of_real_masked_positions():
-    weight = make().loss_weight(training_batch())
-    assert weight.dtype == tf.float32 and weight.shape == ()
-    np.testing.assert_allclose(weight, 4 + 1e-5)
-
-
-def test_by_default_the_loss_s_weight_is_the_number_of_rows():
-    np.testing.assert_array_equal(Pop(NUM_ITEMS).loss_weight(BATCH), 3.0)
-
-
 def test_popularity_is_counted_exactly_whatever_the_policy():
     model = Pop(2, dtype="mixed_bfloat16")
     model.counts.assign([0, 100_001, 100_002])

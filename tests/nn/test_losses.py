@@ -89,7 +89,7 @@ EXTREME = {
 
 
 @pytest.mark.parametrize("logits", EXTREME.values(), ids=EXTREME)
-@pytest.mark.parametrize("piece", [1, 2, 5])
+@pytest.mark.parametrize("piece", [2, 5])
 def test_extreme_logits_neither_overflow_nor_lose_the_answer(logits, piece):
     """A float32 near 1e4 is exact to 1e-3."""
     hidden, targets = np.full((5, 1), 100.0), np.arange(5, dtype=np.int32)

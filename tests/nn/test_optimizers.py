@@ -204,8 +204,8 @@ def gradients_of_norm(norm):
     return [tf.constant(part * scale, tf.float32) for part in parts]
 
 
-@pytest.mark.parametrize("clip_norm", [0.5, 1.0, 5.0, 10.0, 41.0])
-@pytest.mark.parametrize("share", [0.999, 0.5, 1e-6])
+@pytest.mark.parametrize("clip_norm", [0.5, 5.0, 41.0])
+@pytest.mark.parametrize("share", [0.999, 1e-6])
 def test_gradients_below_the_threshold_stay_bit_for_bit(clip_norm, share):
     gradients = gradients_of_norm(clip_norm * share)
     clipped, norm = clip_gradients(gradients, clip_norm)

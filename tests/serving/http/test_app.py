@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.http_server import ITEMS, Client, Fake, Server, best, card_of, export, log_probabilities, served
+from support.http_server import ITEMS, Client, Fake, Server, best, card_of, export, served
 from support.profiles import examples
 
 from bert4rec_tf.serving.http import app, predict
@@ -63,33 +63,12 @@ def check(found, history, **asked):
     assert found["unknown"] == unknown
 
 
-def test_rows_in_rows_out(client):
-    for history, found in zip(HISTORIES, client.predict(instances=HISTORIES)["predictions"], strict=True):
-        check(found, history)
-    named = client.predict(instances=[{"histories": history} for history in HISTORIES])
-    assert named == client.predict(instances=HISTORIES)
-
-
 def test_columns_in_columns_out(client):
     for inputs in (HISTORIES, {"histories": HISTORIES}):
         outputs = client.predict(inputs=inputs)["outputs"]
         assert set(outputs) == {"items", "scores", "unknown"}
         for row, history in enumerate(HISTORIES):
             check({name: column[row] for name, column in outputs.items()}, history)
-
-
-def test_inputs_with_defaults_may_be_left_out_or_given(client):
-    def ask(**inputs):
-        outputs = client.predict(signature_name="recommend", inputs={"histories": HISTORIES, **inputs})["outputs"]
-        return [{name: column[row] for name, column in outputs.items()} for row in range(len(HISTORIES))]
-
-    for history, found in zip(HISTORIES, ask(), strict=True):
-        check(found, history)
-    for history, found in zip(HISTORIES, ask(k=100, exclude_seen=False, exclude=[["i3", "a"]]), strict=True):
-        check(found, history, k=30, exclude=["i3", "a"], keep_seen=True)
-    each = [["a"], ["i1", "i2", "i3"], [], ["日本語"]]
-    for history, exclude, found in zip(HISTORIES, each, ask(k=2, exclude=each), strict=True):
-        check(found, history, k=2, exclude=exclude)
 
 
 def test_the_row_format_takes_no_input_that_is_one_for_all_rows(client):
@@ -99,23 +78,6 @@ def test_the_row_format_takes_no_input_that_is_one_for_all_rows(client):
     found = client.predict(signature_name="recommend", instances=rows)["predictions"]
     check(found[0], ["a"], exclude=["two words"])
     check(found[1], ["i1"])
-
-
-def test_unknown_candidates_score_minus_infinity(client):
-    asked = {"histories": [["a"], ["i5"]], "candidates": [["a", "i1", "nobody"], ["i5"]]}
-    expected = [
-        [log_probabilities(history, 1)[ITEMS.index(item)] if item in ITEMS else "-Infinity" for item in row]
-        for history, row in zip(asked["histories"], [["a", "i1", "nobody"], ["i5", "", ""]], strict=True)
-    ]
-    outputs = client.predict(signature_name="score", inputs=asked)["outputs"]
-    assert outputs["unknown"] == [0, 0]
-    rows = [{name: column[row] for name, column in asked.items()} for row in range(2)]
-    found = client.predict(signature_name="score", instances=rows)["predictions"]
-    assert [row["scores"] for row in found] == outputs["scores"]
-    for found, wanted in zip(outputs["scores"], expected, strict=True):
-        assert [one for one in found if isinstance(one, str)] == [one for one in wanted if isinstance(one, str)]
-        numbers = [one for one in wanted if not isinstance(one, str)]
-        assert [one for one in found if not isinstance(one, str)] == pytest.approx(numbers, abs=1e-5)
 
 
 def test_status_and_metadata_are_those_of_tensorflow_serving(client, exported):
