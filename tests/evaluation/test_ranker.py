@@ -54,13 +54,6 @@ def test_ranks_are_those_of_a_plain_loop(data):
     assert rank_targets(scores, candidates).tolist() == expected
 
 
-def test_a_constant_scorer_hits_nothing():
-    candidates = np.tile(np.arange(1, 102, dtype=np.int32), (5, 1))
-    ranks = rank_targets(np.full((5, 101), 0.5, np.float32), candidates)
-    assert ranks.tolist() == [100] * 5
-    assert compute_metrics(ranks)["hr@10"] == 0
-
-
 @pytest.mark.parametrize("column", [0, 1, 2])
 def test_nan_of_a_real_candidate_is_an_error(column):
     scores = np.zeros((2, 4), np.float32)
@@ -202,22 +195,6 @@ def test_a_repeat_is_a_target_of_its_own_history(sequences, part, data):
     for one in (sequences, by_time):
         task = RankingTask.from_split(LeaveOneOut(one), part, {})
         assert task.is_repeat.tolist() == [is_repeat(task, row) for row in range(len(task.users))]
-
-
-def test_repeats_are_ranked_among_all_items_and_left_out_among_new_ones(table, table_ranker):
-    """The users' targets: 4, which is a repeat, and 5, which is new."""
-    split = LeaveOneOut(make_sequences([np.array([4, 1, 4, 1, 4]), np.array([2, 3, 5])], 5))
-    negatives = {POPULAR: np.array([[2, 3], [1, 4]], np.int32)}
-    task = RankingTask.from_split(split, "test", negatives, all_items=True, with_seen=True)
-    assert task.is_repeat.tolist() == [True, False]
-    table.scores.assign([[9, 0, 1, 1, 3], [0, 9, 9, 9, 1]])
-    ranked = table_ranker.rank_and_list(task)
-    assert ranked.ranks[FULL].tolist() == [2, 1] and ranked.ranks[ANY].tolist() == [3, 3]
-    assert ranked.num_candidates[FULL].tolist() == [3, 2] and ranked.num_candidates[ANY].tolist() == [4, 4]
-    assert task.add_new_protocol(ranked.ranks)[NEW].tolist() == [1]
-    listed = {protocol: found[1:].tolist() for protocol, found in ranked.list_counts.items()}
-    assert listed[FULL] == [1, 1, 1, 2, 2]  # the first user lacks 1, and the second 2 and 3
-    assert listed[ANY] == [2, 2, 2, 2, 2] and listed[NEW] == [1, 0, 0, 1, 1]
 
 
 def test_full_ranking_agrees_with_ir_measures(table, table_ranker):

@@ -127,7 +127,7 @@ def test_a_model_that_needs_users_says_so():
     np.testing.assert_array_equal(model(without_lengths), model.score(HISTORIES))
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", ["bert4rec", "caser"])
 def test_a_summary_has_a_row_for_each_table(name):
     model = make(name)
     with contextlib.redirect_stdout(io.StringIO()) as printed:

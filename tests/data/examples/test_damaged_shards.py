@@ -51,8 +51,7 @@ def stamps(folder):
     return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("masking", [STATIC, DYNAMIC], ids=["static", "dynamic"])
+@pytest.mark.parametrize(("masking", "damage"), [(DYNAMIC, flip_a_byte), *((STATIC, damage) for damage in DAMAGES)])
 def test_only_the_damaged_shard_is_written_again_and_it_is_named(tmp_path, small_shards, capsys, masking, damage):
     shards = prepare_shards(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path)
     whole, before = contents(shards), stamps(shards.folder)
