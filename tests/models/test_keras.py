@@ -65,7 +65,7 @@ def test_fit_of_one_batch_is_one_step_of_our_own_loop_to_the_bit(quick):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
-def test_so_it_is_when_both_are_compiled(name):
+def test_a_compiled_fit_of_one_batch_is_one_compiled_step_to_the_bit(name):
     compare_one_step(name, eager=False)
 
 

@@ -122,7 +122,7 @@ def test_bfloat16_rounds_the_products_of_the_gradients_only(rows, piece, num_tar
         assert error < 0.01 * np.linalg.norm(other), name
 
 
-def test_compiled_for_any_number_of_targets():
+def test_one_graph_serves_any_number_of_targets():
     @tf.function(
         input_signature=[
             tf.TensorSpec([None, 6]),

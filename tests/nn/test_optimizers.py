@@ -17,7 +17,7 @@ RATES = {0: 0.0, 1: 0.01, 50: 0.5, 99: 0.99, 100: 0.9, 101: 0.899, 500: 0.5, 999
 
 
 @pytest.mark.parametrize(("step", "share"), RATES.items())
-def test_rate_of_a_step(step, share):
+def test_the_rate_rises_in_the_warm_up_and_falls_to_zero(step, share):
     schedule = WarmUpLinearDecay(1e-4, steps=1_000, warmup_steps=100)
     np.testing.assert_allclose(schedule(step), 1e-4 * share, rtol=1e-6, atol=1e-11)
 

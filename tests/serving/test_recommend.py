@@ -90,7 +90,7 @@ def items_of(printed):
     return [line[6 : header.index("score") - 5].rstrip() for line in lines]
 
 
-def test_one_history(command, popular):
+def test_one_history_gets_a_table_and_a_warning_of_unknown_ids(command, popular):
     code, out, err = command(f"--model={popular}", '--history="a,b", plain,nobody', "-k", "4")
     assert code == 0 and "warning: 1 of the 3 ids in the history are unknown" in err
     assert out.splitlines() == [
@@ -102,7 +102,7 @@ def test_one_history(command, popular):
     ]
 
 
-def test_choices_and_titles(command, popular, tmp_path):
+def test_choices_and_titles_are_in_the_table(command, popular, tmp_path):
     (tmp_path / "titles.csv").write_text('id,title\n"a,b","The first, of two"\n', encoding="utf-8")
     code, out, _ = command(
         *(f"--model={popular}", '--history="a,b"', "--keep_seen", '--candidates="a,b",c,d,e', "--exclude=d"),
@@ -163,7 +163,7 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(batch, "PART_BATCHES", 3)
 
 
-def test_a_file_of_histories_as_csv(command, popular, small_parts, tmp_path):
+def test_a_file_of_histories_becomes_a_csv_of_recommendations(command, popular, small_parts, tmp_path):
     source = write(tmp_path / "histories.csv.gz", [*ROWS, [], ["bob, jr"]])
     target = tmp_path / "recommendations.csv"
     code, out, _ = command(f"--model={popular}", f"--input={source}", f"--output={target}", "-k", "5")

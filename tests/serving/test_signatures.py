@@ -169,7 +169,7 @@ IDS = st.lists(st.sampled_from([*NAMES, "", "unknown", "Two words"]), max_size=1
 
 @given(data=st.data())
 @settings(max_examples=examples(40))
-def test_any_request(transformer_served, factors_served, data):
+def test_any_request_gets_the_best_of_what_is_left(transformer_served, factors_served, data):
     histories = data.draw(st.lists(IDS, max_size=7))
     number = len(histories)
     users = data.draw(st.lists(st.sampled_from([*USERS, "", "stranger"]), min_size=number, max_size=number))

@@ -97,7 +97,7 @@ def test_status_and_metadata_are_those_of_tensorflow_serving(client, exported):
     assert client.get("/v1/models/bert4rec/versions/1/metadata").json == metadata
 
 
-def test_health(client):
+def test_a_running_server_is_alive_and_ready(client):
     assert client.get("/healthz").json == {"status": "alive"}
     assert client.get("/readyz").json == {"status": "ready", "version": "1"}
     assert client.ask("HEAD", "/healthz").status == 200
