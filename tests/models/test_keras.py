@@ -89,7 +89,9 @@ keras.ops.convert_to_numpy(model(keras.ops.ones((2, 3), "int32"))).tofile(sys.ar
 """
 
 
-@pytest.mark.parametrize("imports", ["import bert4rec_tf", "import keras; import bert4rec_tf"])
+@pytest.mark.parametrize(
+    "imports", ["import bert4rec_tf", pytest.param("import keras; import bert4rec_tf", marks=pytest.mark.slow)]
+)
 def test_a_fresh_process_loads_a_keras_file_after_importing_the_package(tmp_path, imports):
     model = make("bert4rec")
     fit(model)
