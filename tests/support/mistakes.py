@@ -64,6 +64,9 @@ OF_FLAGS = [
     of_flags("a mistyped flag", f"{SYNTHETIC} --hiden_dim=8", "flag 'hiden_dim'. Did you mean: hidden_dim"),
     of_flags("a word that is no flag", f"{SYNTHETIC} extra", "Flags start with --. Received: 'extra'"),
     of_flags("a flag without its value", f"{SYNTHETIC} --workdir", "Missing value for flag --workdir"),
+    of_flags(
+        "a word for a number", f"{SYNTHETIC} --dropout=high", "`dropout` must be a number. Received: dropout='high'"
+    ),
     of_flags("a word for a whole number", f"{SYNTHETIC} --steps=ten", "`steps` must be a whole number", "steps='ten'"),
     of_flags("a word for a switch", f"{SYNTHETIC} --k_core=maybe", "`k_core` must be true or false", "k_core='maybe'"),
     of_flags("a file of flags that is not there", f"{SYNTHETIC} --flagfile=absent", "'absent'", "No such file"),
