@@ -123,6 +123,7 @@ def run_and_measure(folder, case, protocol):
     experiment.prepare()
     model = experiment.train()
     metrics, corrected = (experiment.evaluate(model, alpha) for alpha in ("validation", ALPHA))
+    assert corrected[CORRECTION]["alpha"] == ALPHA
     found = metrics, corrected[CORRECTION]["test"]
     part = "validation" if protocol in (SELECT, ALL) else "test"
     if not case.is_trained:
