@@ -2,9 +2,7 @@
 
 import csv
 import gzip
-import os
 import shutil
-import sys
 import zlib
 
 import keras
@@ -14,9 +12,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 from pyarrow import parquet
+from support.commands import console
 from support.exports import AWKWARD
 
-from bert4rec_tf.commands import main
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.histories import HISTORIES as HISTORIES_FILE
 from bert4rec_tf.export.histories import Histories
@@ -69,17 +67,12 @@ def factors(tmp_path_factory):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
+def command(tmp_path):
     """Runs the command and returns its exit code, what it printed, and its errors."""
 
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bert4rec", "recommend", *map(str, arguments)])
-        code = 0
-        try:
-            main.main()
-        except SystemExit as error:
-            code = error.code
-        return code, *capsys.readouterr()
+        ended = console("recommend", *map(str, arguments), cwd=tmp_path)
+        return ended.returncode, ended.stdout, ended.stderr
 
     return run
 
@@ -385,8 +378,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("arguments, message", MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_end_in_one_line(command, popular, tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
+def test_mistakes_end_in_one_line(command, popular, tmp_path, arguments, message):
     (tmp_path / "in.csv").write_text("a\n")
     (tmp_path / "actions.csv").write_text("user,item\nu,a\n")
     (tmp_path / "bad.csv").write_bytes(b"u,a\nu,\xff\n")
@@ -394,4 +386,4 @@ def test_mistakes_end_in_one_line(command, popular, tmp_path, monkeypatch, argum
     code, out, err = command(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {message}") and err.count("\n") == 1
-    assert not os.path.exists("out.csv")
+    assert not (tmp_path / "out.csv").exists()
