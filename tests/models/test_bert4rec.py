@@ -59,12 +59,6 @@ def test_training_loss_is_the_mean_over_real_masked_positions():
     np.testing.assert_allclose(model.training_loss(batch), expected, rtol=1e-5)
 
 
-def test_softmax_runs_over_all_rows_of_the_table():
-    model = make(num_extra_rows=2)
-    assert model.item_embeddings.shape == (NUM_ITEMS + 4, 8)
-    assert model.head.bias.shape == (NUM_ITEMS + 4,)
-
-
 def test_without_positions_the_order_does_not_matter_and_with_them_it_does():
     reversed_history = {**BATCH, "items": BATCH["items"][:, ::-1][:1], "lengths": BATCH["lengths"][:1], "users": [0]}
     forward = {"users": [0], "items": BATCH["items"][:1], "lengths": BATCH["lengths"][:1]}
