@@ -13,11 +13,6 @@ from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 README = ROOT / "README.md"
-MOST_LINES = 130
-
-
-def test_the_readme_is_short():
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
 
 
 def test_the_example_of_python_goes_from_the_shop_to_a_table_with_titles(tmp_path, monkeypatch, capsys):

@@ -24,7 +24,7 @@ def exported(tmp_path_factory):
     return folder, table @ table.T
 
 
-def test_the_nearest_items_by_cosine_with_their_titles(exported):
+def test_the_nearest_items_by_cosine_are_printed_with_their_titles(exported):
     folder, cosines = exported
     (folder / "titles.csv").write_text("item,name\nitem 3,The Third\nit's,Its\n")
     ended = console("similar", "--model=model", "--item=item 3,it's", "-k", "2", "--titles=titles.csv", cwd=folder)
@@ -60,5 +60,5 @@ def test_mistakes_end_in_one_line(exported, arguments, words):
     assert (ended.returncode, ended.stdout) == (2, "") and words in ended.stderr and ended.stderr.count("\n") == 1
 
 
-def test_the_version(tmp_path):
+def test_the_version_is_that_of_the_package(tmp_path):
     assert console("--version", cwd=tmp_path).stdout == f"bert4rec_tf {metadata.version('bert4rec_tf')}\n"

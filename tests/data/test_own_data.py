@@ -88,7 +88,6 @@ MISTAKES = {
         f"--dataset=synthetic {TINY} --min_user_actions=2",
         "needs --interactions=FILE",
     ),
-    "an unknown source": (None, f"--dataset=beauty --source=row {TINY}", "Unknown source: 'row'. Did you mean 'raw'?"),
     "a bad row": (
         "bad.csv",
         f"--interactions=bad.csv {PREFIXES} --workdir=new",

@@ -97,8 +97,10 @@ def test_nan_of_any_item_is_an_error(whose):
         Ranker(no_scores, products=products).rank(task)
 
 
-@pytest.mark.parametrize("name", ["bpr_mf", "fpmc", "pop", "item_transitions"])
-@pytest.mark.parametrize("alpha", [None, 0.5])
+@pytest.mark.parametrize(
+    ("name", "alpha"),
+    [("bpr_mf", None), ("fpmc", 0.5), ("pop", None), ("item_transitions", None), ("item_transitions", 0.5)],
+)
 def test_a_models_products_rank_as_its_scores_do(name, alpha, monkeypatch):
     monkeypatch.setattr(full_ranking, "BLOCK", 16)
     rng = np.random.default_rng(8)

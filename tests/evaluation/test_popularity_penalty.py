@@ -10,7 +10,6 @@ from support.ranking_oracle import make_sequences, plain_ranks
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import popularity_penalty
 from bert4rec_tf.evaluation.candidates import SAMPLERS
-from bert4rec_tf.evaluation.metrics import POPULAR, compute_metrics
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation.errors import UserError
 
@@ -28,35 +27,20 @@ def score(batch, candidates=None):
     return rows if candidates is None else tf.gather(rows, tf.maximum(candidates - 1, 0), batch_dims=1)
 
 
-def task(part="test", all_items=True):
-    negatives = {name: draw(SPLIT.sequences, SPLIT.users, 10, seed=1) for name, draw in SAMPLERS.items()}
-    return RankingTask.from_split(SPLIT, part, negatives if all_items else {POPULAR: negatives[POPULAR]}, all_items)
-
-
 def by_hand(alpha):
     return lambda user, history, item: np.float32(
         SCORES[user, item - 1] - np.float32(alpha * np.float32(math.log(COUNTS[item] + 1)))
     )
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0, 40.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 40.0])
 def test_items_are_ranked_by_score_less_alpha_times_the_logarithm_of_their_count(alpha):
     counts = popularity_penalty.compute_log_counts(SPLIT.training(with_validation=True).count_items()[1:])
-    ranks = Ranker(popularity_penalty.correct_scores(score, counts, alpha)).rank(task())
-    for protocol, expected in plain_ranks(task(), by_hand(alpha)).items():
+    negatives = {name: draw(SPLIT.sequences, SPLIT.users, 10, seed=1) for name, draw in SAMPLERS.items()}
+    task = RankingTask.from_split(SPLIT, "test", negatives, all_items=True)
+    ranks = Ranker(popularity_penalty.correct_scores(score, counts, alpha)).rank(task)
+    for protocol, expected in plain_ranks(task, by_hand(alpha)).items():
         assert ranks[protocol].tolist() == expected, protocol
-
-
-def test_the_best_alpha_is_that_of_the_corrected_rankings():
-    counts = popularity_penalty.compute_log_counts(SPLIT.training(with_validation=True).count_items()[1:])
-    validation = task("validation", all_items=False)
-    curve = popularity_penalty.measure_alphas(Ranker(score), validation, counts)
-    expected = {
-        alpha: compute_metrics(np.array(plain_ranks(validation, by_hand(alpha))[POPULAR]))["ndcg@10"]
-        for alpha in popularity_penalty.ALPHAS
-    }
-    assert curve == pytest.approx(expected, abs=1e-12)
-    assert expected[popularity_penalty.pick_best_alpha(curve)] == max(expected.values())
 
 
 def test_the_least_correction_wins_a_tie():

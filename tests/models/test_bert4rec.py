@@ -59,12 +59,6 @@ def test_training_loss_is_the_mean_over_real_masked_positions():
     np.testing.assert_allclose(model.training_loss(batch), expected, rtol=1e-5)
 
 
-def test_softmax_runs_over_all_rows_of_the_table():
-    model = make(num_extra_rows=2)
-    assert model.item_embeddings.shape == (NUM_ITEMS + 4, 8)
-    assert model.head.bias.shape == (NUM_ITEMS + 4,)
-
-
 def test_without_positions_the_order_does_not_matter_and_with_them_it_does():
     reversed_history = {**BATCH, "items": BATCH["items"][:, ::-1][:1], "lengths": BATCH["lengths"][:1], "users": [0]}
     forward = {"users": [0], "items": BATCH["items"][:1], "lengths": BATCH["lengths"][:1]}
@@ -182,16 +176,6 @@ def test_scores_in_bfloat16_are_not_rounded_into_ties():
     model = BERT4Rec(2_000, max_length=LENGTH, hidden_dim=8, dtype="mixed_bfloat16", initializer_stddev=0.3)
     scores = np.asarray(model.score({name: values[:1] for name, values in BATCH.items()}))
     assert len(np.unique(scores)) > 1_980
-
-
-def test_the_loss_s_weight_is_the_number_of_real_masked_positions():
-    weight = make().loss_weight(training_batch())
-    assert weight.dtype == tf.float32 and weight.shape == ()
-    np.testing.assert_allclose(weight, 4 + 1e-5)
-
-
-def test_by_default_the_loss_s_weight_is_the_number_of_rows():
-    np.testing.assert_array_equal(Pop(NUM_ITEMS).loss_weight(BATCH), 3.0)
 
 
 def test_popularity_is_counted_exactly_whatever_the_policy():

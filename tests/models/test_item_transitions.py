@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from support.evidence_oracle import histories_of, plain_evidence, plain_log_shares, plain_scores, plain_weights
+from support.evidence_oracle import histories_of, plain_evidence, plain_log_shares, plain_scores
 from support.ranking_oracle import FEW, any_histories, make_sequences
 
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
@@ -16,7 +16,6 @@ from bert4rec_tf.evaluation import popularity_penalty
 from bert4rec_tf.evaluation.metrics import FULL, NDCG, compute_metrics
 from bert4rec_tf.evaluation.ranker import RankingTask
 from bert4rec_tf.models.item_transitions import ItemTransitions
-from bert4rec_tf.nn.evidence import TransitionEvidence
 
 EXACT = {"distance_power": 0.0, "distance_decay": 0.5}
 """Sums of powers of two have no rounding, so ties are ties."""
@@ -129,21 +128,6 @@ def test_the_order_of_the_users_does_not_change_a_bit(sequences, settings, rando
     first, second = (counted(one, settings) for one in (sequences, make_sequences(histories, sequences.num_items)))
     for one, other in zip(first.weights, second.weights, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-@FEW
-@given(settings_of(), st.integers(0, 40), st.integers(0, 9))
-def test_the_layer_weighs_the_ages_as_numpy_does(settings, length, padding):
-    layer, table = TransitionEvidence(3, 40), transitions.weigh_ages(40, settings)
-    layer.assign(np.zeros(5), [], [], np.zeros(4), table)
-    found = layer.weigh(tf.constant([length]), tf.constant(length + padding)).numpy()[0]
-    if length:
-        expected = plain_weights(length, settings)
-        np.testing.assert_allclose(table[length, :length], expected, rtol=1e-6)
-        assert sum(expected) == pytest.approx(1)
-        np.testing.assert_array_equal(found[:length], table[length, :length][::-1])
-    assert not table[length, length:].any()
-    assert not found[length:].any()
 
 
 def test_an_item_without_neighbors_leaves_the_popular_ones():

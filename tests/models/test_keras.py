@@ -65,7 +65,7 @@ def test_fit_of_one_batch_is_one_step_of_our_own_loop_to_the_bit(quick):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
-def test_so_it_is_when_both_are_compiled(name):
+def test_a_compiled_fit_of_one_batch_is_one_compiled_step_to_the_bit(name):
     compare_one_step(name, eager=False)
 
 
@@ -89,7 +89,9 @@ keras.ops.convert_to_numpy(model(keras.ops.ones((2, 3), "int32"))).tofile(sys.ar
 """
 
 
-@pytest.mark.parametrize("imports", ["import bert4rec_tf", "import keras; import bert4rec_tf"])
+@pytest.mark.parametrize(
+    "imports", ["import bert4rec_tf", pytest.param("import keras; import bert4rec_tf", marks=pytest.mark.slow)]
+)
 def test_a_fresh_process_loads_a_keras_file_after_importing_the_package(tmp_path, imports):
     model = make("bert4rec")
     fit(model)
@@ -127,7 +129,7 @@ def test_a_model_that_needs_users_says_so():
     np.testing.assert_array_equal(model(without_lengths), model.score(HISTORIES))
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", ["bert4rec", "caser"])
 def test_a_summary_has_a_row_for_each_table(name):
     model = make(name)
     with contextlib.redirect_stdout(io.StringIO()) as printed:

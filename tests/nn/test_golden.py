@@ -44,7 +44,7 @@ def test_mask_token_takes_its_place(model, batch, golden):
     np.testing.assert_array_equal(batch["items"] == model.mask_token, golden["inputs/input_ids"] == PROGRAM_MASK)
 
 
-def test_outputs_of_every_layer(model, batch, golden):
+def test_the_outputs_of_every_layer_are_the_program_s(model, batch, golden):
     embedded = model.embed(batch["items"])
     np.testing.assert_allclose(embedded, golden["outputs/embedding_output"], atol=2e-5)
     padding_mask = batch["items"] != 0
@@ -58,13 +58,13 @@ def test_outputs_of_every_layer(model, batch, golden):
     np.testing.assert_array_equal(attention[-1], probabilities)
 
 
-def test_log_probabilities_over_every_row(model, batch, golden):
+def test_log_probabilities_over_every_row_are_the_program_s(model, batch, golden):
     hidden = tf.gather(model.encode(batch["items"]), batch["mask_positions"], batch_dims=1)
     logits = model.head(tf.reshape(hidden, (30, -1)), model.item_embeddings)
     np.testing.assert_allclose(tf.nn.log_softmax(logits), golden["outputs/log_probs"][:, ORDER], atol=2e-5)
 
 
-def test_loss_and_gradients(model, batch, golden):
+def test_loss_and_gradients_are_the_program_s(model, batch, golden):
     with tf.GradientTape() as tape:
         loss = model.training_loss(batch)
     np.testing.assert_allclose(loss, golden["outputs/loss"], rtol=1e-5)
@@ -85,7 +85,7 @@ def test_global_norm_is_that_of_the_summed_gradient(model, batch):
     np.testing.assert_allclose(norm, 3.77074, atol=1e-5)
 
 
-def test_fifteen_steps_of_training(model, batch, golden):
+def test_fifteen_steps_of_training_are_the_program_s(model, batch, golden):
     settings = TrainingSettings(learning_rate=0.01, steps=40, warmup_steps=5, clip_norm=5.0)
     optimizer = make_optimizer(settings)
     optimizer.build(model.trainable_variables)

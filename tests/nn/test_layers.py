@@ -131,15 +131,14 @@ def test_attention_probabilities_sum_to_1_in_bfloat16_too():
     assert not np.asarray(probabilities)[~np.broadcast_to(mask[:, None, None, :], probabilities.shape)].any()
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.4])
-def test_in_bfloat16_dropout_keeps_its_rate_and_the_mean(rate):
+def test_in_bfloat16_dropout_keeps_its_rate_and_the_mean():
     """Noise in bfloat16 itself would drop 41 % instead of 40 %."""
     keras.utils.set_random_seed(3)
-    layer = layers.Residual(rate, use_layer_norm=False, use_residual=False, dtype="mixed_bfloat16")
+    layer = layers.Residual(0.4, use_layer_norm=False, use_residual=False, dtype="mixed_bfloat16")
     ones = np.ones((2_000, 1_000), np.float32)
     dropped = np.asarray(tf.cast(layer(ones, ones, training=True), tf.float32))
-    assert abs(share_of_zeros(dropped) - rate) < 0.001
-    np.testing.assert_allclose(dropped[dropped > 0], 1 / (1 - rate), rtol=2**-8)
+    assert abs(share_of_zeros(dropped) - 0.4) < 0.001
+    np.testing.assert_allclose(dropped[dropped > 0], 1 / 0.6, rtol=2**-8)
 
 
 def share_of_zeros(values):

@@ -17,7 +17,7 @@ RATES = {0: 0.0, 1: 0.01, 50: 0.5, 99: 0.99, 100: 0.9, 101: 0.899, 500: 0.5, 999
 
 
 @pytest.mark.parametrize(("step", "share"), RATES.items())
-def test_rate_of_a_step(step, share):
+def test_the_rate_rises_in_the_warm_up_and_falls_to_zero(step, share):
     schedule = WarmUpLinearDecay(1e-4, steps=1_000, warmup_steps=100)
     np.testing.assert_allclose(schedule(step), 1e-4 * share, rtol=1e-6, atol=1e-11)
 
@@ -71,8 +71,7 @@ def make_variables(rng):
 
 
 @pytest.mark.parametrize("bias_correction", [False, True])
-@pytest.mark.parametrize("decay", [0.0, 0.3])
-@pytest.mark.parametrize("beta_1, beta_2, epsilon", [(0.9, 0.999, 1e-6), (0.5, 0.9, 0.1)])
+@pytest.mark.parametrize("decay, beta_1, beta_2, epsilon", [(0.0, 0.9, 0.999, 1e-6), (0.3, 0.5, 0.9, 0.1)])
 def test_many_steps_are_the_oracle_s(bias_correction, decay, beta_1, beta_2, epsilon):
     rng = np.random.default_rng(0)
     variables = make_variables(rng)
@@ -88,21 +87,8 @@ def test_many_steps_are_the_oracle_s(bias_correction, decay, beta_1, beta_2, eps
         np.testing.assert_allclose(weights, oracle.weights, rtol=2e-5, atol=2e-6)
 
 
-def test_the_rate_of_the_schedule_is_that_of_the_steps_done_before():
-    rng = np.random.default_rng(1)
-    schedule = WarmUpLinearDecay(0.1, steps=20, warmup_steps=4)
-    variables = make_variables(rng)
-    oracle = Oracle(variables[0].numpy(), 0.01, False)
-    gradients = [(rng.normal(size=(3, 4)), rng.normal(size=4)) for _ in range(20)]
-    got = run(BertAdam(schedule, decay=0.01), variables, gradients)
-    for step, (gradient, _) in enumerate(gradients):
-        oracle.step(gradient, float(schedule(step)))
-    np.testing.assert_allclose(got[0], oracle.weights, rtol=2e-5, atol=2e-6)
-
-
-@pytest.mark.parametrize("use_token_type", [False, True])
-def test_kernels_and_embeddings_are_decayed_and_every_bias_and_layer_norm_is_not(use_token_type):
-    model = BERT4Rec(num_items=10, max_length=5, hidden_dim=8, num_heads=1, use_token_type=use_token_type)
+def test_kernels_and_embeddings_are_decayed_and_every_bias_and_layer_norm_is_not():
+    model = BERT4Rec(num_items=10, max_length=5, hidden_dim=8, num_heads=1, use_token_type=True)
     variables = model.trainable_variables
     for variable in variables:
         variable.assign(np.ones(variable.shape))
@@ -111,7 +97,7 @@ def test_kernels_and_embeddings_are_decayed_and_every_bias_and_layer_norm_is_not
     shrunk = {variable.path for variable, value in zip(variables, after, strict=True) if (value == 0.75).all()}
     assert kept | shrunk == {variable.path for variable in variables} and len(kept | shrunk) == len(variables)
     assert {path.split("/")[-1] for path in kept} == {"bias", "gamma", "beta"}
-    embeddings = {"item_embeddings", "embeddings", "kernel"} | ({"token_type"} if use_token_type else set())
+    embeddings = {"item_embeddings", "embeddings", "kernel", "token_type"}
     assert {path.split("/")[-1] for path in shrunk} == embeddings
     per_block = 4 + 2 + 2 * 2
     assert len(kept) == 2 * per_block + 2 + (1 + 2) + 1
@@ -204,8 +190,8 @@ def gradients_of_norm(norm):
     return [tf.constant(part * scale, tf.float32) for part in parts]
 
 
-@pytest.mark.parametrize("clip_norm", [0.5, 1.0, 5.0, 10.0, 41.0])
-@pytest.mark.parametrize("share", [0.999, 0.5, 1e-6])
+@pytest.mark.parametrize("clip_norm", [0.5, 5.0, 41.0])
+@pytest.mark.parametrize("share", [0.999, 1e-6])
 def test_gradients_below_the_threshold_stay_bit_for_bit(clip_norm, share):
     gradients = gradients_of_norm(clip_norm * share)
     clipped, norm = clip_gradients(gradients, clip_norm)

@@ -112,7 +112,7 @@ def test_a_stopped_training_on_all_actions_resumes_to_the_same_bits(finished, tm
     assert all(np.array_equal(found[name], expected[name]) for name in found)
 
 
-def test_phases():
+def test_each_protocol_has_its_measured_and_its_last_phase():
     names = ("fixed", "select", "select_and_retrain", "all")
     runs = [presets.make_run("synthetic", protocol=name) for name in names]
     assert [phases.find_measured_phase(run) for run in runs] == ["retrain", "select", "retrain", "select"]

@@ -1,12 +1,10 @@
 """Two work directories compared user by user, as a function and as a command."""
 
-import sys
-
 import numpy as np
 import pytest
+from support.commands import console, refused
 from support.ranking_oracle import make_sequences, plain_metrics
 
-from bert4rec_tf.commands import main
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS
 from bert4rec_tf.foundation import npz
@@ -91,27 +89,16 @@ def test_ranks_of_other_users_are_refused(first, tmp_path):
 # The command
 
 
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs the command line, and returns its exit code and what it printed to stdout and stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bert4rec", *map(str, arguments)])
-        try:
-            main.main()
-        except SystemExit as end:
-            return end.code, *capsys.readouterr()
-        return 0, *capsys.readouterr()
-
-    return run
+def run_command(first, second):
+    return console("compare", str(first), str(second), cwd=first.parent)
 
 
-def test_the_command_prints_a_table(first, second, command):
-    code, out, err = command("compare", first.path, second.path)
-    assert (code, err) == (0, "")
-    lines = [line.split() for line in out.splitlines()]
+def test_the_command_prints_a_table(first, second):
+    ended = run_command(first.path, second.path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = [line.split() for line in ended.stdout.splitlines()]
     assert lines[0] == ["metric", "first", "second", "difference", "low", "high", "p"]
-    headings = [line for line in out.splitlines() if line.startswith("among")]
+    headings = [line for line in ended.stdout.splitlines() if line.startswith("among")]
     assert headings == ["among 100 popular items", "among 100 uniform items", "among all unseen items"]
     rows = [line for line in lines if line and line[0] in METRICS]
     found = compare(first.path, second.path)
@@ -123,18 +110,15 @@ def test_the_command_prints_a_table(first, second, command):
         assert float(row[6]) == pytest.approx(difference.p_value, rel=0.06)
 
 
-def assert_mistake(result, message):
-    code, out, err = result
-    assert (code, out) == (2, "")
-    (line,) = err.splitlines()
-    assert line.startswith("error: ") and message in line
+def assert_mistake(ended, message):
+    assert message in refused(ended) and not ended.stdout and ended.stderr.count("\n") == 1
 
 
-def test_mistakes_in_the_folders_end_in_one_line(first, second, tmp_path, command):
-    assert_mistake(command("compare", first.path, tmp_path / "nowhere"), "nowhere: no work directory")
+def test_mistakes_in_the_folders_end_in_one_line(first, second, tmp_path):
+    assert_mistake(run_command(first.path, tmp_path / "nowhere"), "nowhere: no work directory")
     other = work_directory(tmp_path / "other", some_ranks(2), data(seed=1))
-    assert_mistake(command("compare", first.path, other.path), "their data differ")
+    assert_mistake(run_command(first.path, other.path), "their data differ")
     second.ranks.write_bytes(b"ranks")
-    assert_mistake(command("compare", first.path, second.path), "ranks-test.npz: cannot be read")
+    assert_mistake(run_command(first.path, second.path), "ranks-test.npz: cannot be read")
     second.ranks.unlink()
-    assert_mistake(command("compare", first.path, second.path), "has not been evaluated")
+    assert_mistake(run_command(first.path, second.path), "has not been evaluated")

@@ -30,14 +30,6 @@ def test_an_invalid_popularity_correction_is_refused_before_the_training(tmp_pat
     assert not (tmp_path / "work").exists()
 
 
-def test_a_huge_correction_puts_the_popular_items_last(tmp_path):
-    one = experiment(tmp_path)
-    model = one.train()
-    plain, entry = one.evaluate(model)["test"], one.evaluate(model, 1e6)["popularity_correction"]
-    assert entry["alpha"] == 1e6 and set(entry["test"]) >= {"popular", "uniform", "full"}
-    assert entry["test"]["uniform"]["ndcg@10"] < plain["uniform"]["ndcg@10"]
-
-
 def test_the_chosen_alpha_becomes_the_default_of_the_export(tmp_path):
     one = experiment(tmp_path)
     model = one.train()

@@ -57,10 +57,10 @@ def s3(environment):
     urllib.request.urlopen(reset).close()
 
 
-def start(*arguments, cwd, **changes):
+def start(*arguments, cwd):
     code = "from bert4rec_tf.commands.main import main; main()"
     command = [sys.executable, "-c", code, *arguments]
-    environment = {**os.environ, "BERT4REC_DATA": str(cwd / "data"), **changes}
+    environment = {**os.environ, "BERT4REC_DATA": str(cwd / "data")}
     return subprocess.Popen(
         command, cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -121,19 +121,18 @@ def test_a_killed_run_in_s3_gives_the_files_of_local_folders(s3, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "changes", "message"),
+    ("arguments", "message"),
     [
-        (("data", "--interactions=s3://bucket/a.csv"), {}, "s3://bucket/a.csv: no such file"),
-        (("recommend", "--model=s3://none/model", "--history=a"), {}, "s3://none/model/saved_model.pb: cannot be read"),
+        (("data", "--interactions=s3://bucket/a.csv"), "s3://bucket/a.csv: no such file"),
+        (("recommend", "--model=s3://none/model", "--history=a"), "s3://none/model/saved_model.pb: cannot be read"),
         (
             ("run", "--dataset=synthetic", "--workdir=work", "--export_dir=s3://none/model"),
-            {},
             "s3://none/model: cannot be written (no such file, folder or bucket)",
         ),
     ],
 )
-def test_mistakes_end_in_one_line(s3, tmp_path, arguments, changes, message):
-    assert refused(*arguments, cwd=tmp_path, **changes).startswith(f"error: {message}")
+def test_mistakes_end_in_one_line(s3, tmp_path, arguments, message):
+    assert refused(*arguments, cwd=tmp_path).startswith(f"error: {message}")
 
 
 def test_a_run_that_another_process_works_at_is_refused(s3, tmp_path):

@@ -10,7 +10,6 @@ import tensorflow as tf
 from bert4rec_tf.config import presets
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.export.options import ExportOptions
-from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.pipeline import Experiment
@@ -85,10 +84,3 @@ def test_a_missing_file_is_written_again_with_the_data(trained):
         export(trained.workdir)
     opened(trained.workdir.path)
     check_export(trained.workdir, counted(1), 4.5)
-
-
-def test_counts_of_other_data_are_refused(trained):
-    content = npz.read(trained.workdir.vocabulary)
-    npz.write(trained.workdir.vocabulary, {**content, "training_counts": np.maximum(content["training_counts"] - 1, 0)})
-    with pytest.raises(UserError, match=r"vocabulary\.npz: does not fit the data; delete it"):
-        opened(trained.workdir.path)

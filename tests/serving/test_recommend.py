@@ -2,9 +2,7 @@
 
 import csv
 import gzip
-import os
 import shutil
-import sys
 import zlib
 
 import keras
@@ -14,9 +12,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 from pyarrow import parquet
+from support.commands import console
 from support.exports import AWKWARD
 
-from bert4rec_tf.commands import main
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.histories import HISTORIES as HISTORIES_FILE
 from bert4rec_tf.export.histories import Histories
@@ -69,17 +67,12 @@ def factors(tmp_path_factory):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
+def command(tmp_path):
     """Runs the command and returns its exit code, what it printed, and its errors."""
 
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bert4rec", "recommend", *map(str, arguments)])
-        code = 0
-        try:
-            main.main()
-        except SystemExit as error:
-            code = error.code
-        return code, *capsys.readouterr()
+        ended = console("recommend", *map(str, arguments), cwd=tmp_path)
+        return ended.returncode, ended.stdout, ended.stderr
 
     return run
 
@@ -90,7 +83,7 @@ def items_of(printed):
     return [line[6 : header.index("score") - 5].rstrip() for line in lines]
 
 
-def test_one_history(command, popular):
+def test_one_history_gets_a_table_and_a_warning_of_unknown_ids(command, popular):
     code, out, err = command(f"--model={popular}", '--history="a,b", plain,nobody', "-k", "4")
     assert code == 0 and "warning: 1 of the 3 ids in the history are unknown" in err
     assert out.splitlines() == [
@@ -102,7 +95,7 @@ def test_one_history(command, popular):
     ]
 
 
-def test_choices_and_titles(command, popular, tmp_path):
+def test_choices_and_titles_are_in_the_table(command, popular, tmp_path):
     (tmp_path / "titles.csv").write_text('id,title\n"a,b","The first, of two"\n', encoding="utf-8")
     code, out, _ = command(
         *(f"--model={popular}", '--history="a,b"', "--keep_seen", '--candidates="a,b",c,d,e', "--exclude=d"),
@@ -163,7 +156,7 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(batch, "PART_BATCHES", 3)
 
 
-def test_a_file_of_histories_as_csv(command, popular, small_parts, tmp_path):
+def test_a_file_of_histories_becomes_a_csv_of_recommendations(command, popular, small_parts, tmp_path):
     source = write(tmp_path / "histories.csv.gz", [*ROWS, [], ["bob, jr"]])
     target = tmp_path / "recommendations.csv"
     code, out, _ = command(f"--model={popular}", f"--input={source}", f"--output={target}", "-k", "5")
@@ -284,21 +277,12 @@ def test_a_damaged_gzip_file_is_an_error(tmp_path):
     assert {zlib.error, gzip.BadGzipFile} <= causes
 
 
-@pytest.mark.parametrize(
-    "correction",
-    [
-        None,
-        0.5,
-    ],
-)
-def test_a_file_has_what_the_client_gives_with_this_correction(command, popular, small_parts, tmp_path, correction):
+def test_a_file_has_what_the_client_gives_with_a_correction(command, popular, small_parts, tmp_path):
     source, target = write(tmp_path / "histories.csv", ROWS), tmp_path / "out.csv"
-    given = [] if correction is None else [f"--popularity_correction={correction}"]
-    assert command(f"--model={popular}", f"--input={source}", f"--output={target}", *given)[0] == 0
+    given = "--popularity_correction=0.5"
+    assert command(f"--model={popular}", f"--input={source}", f"--output={target}", given)[0] == 0
     users, *histories = zip(*((user, history) for user, *history in ROWS))
-    answer = client.SavedRecommender(popular).recommend(
-        histories[0], users, client.Choices(popularity_correction=correction)
-    )
+    answer = client.SavedRecommender(popular).recommend(histories[0], users, client.Choices(popularity_correction=0.5))
     expected = [
         [user, str(rank), item, str(score)]
         for user, items, scores in zip(users, answer.items, answer.scores)
@@ -307,9 +291,7 @@ def test_a_file_has_what_the_client_gives_with_this_correction(command, popular,
     with open(target, encoding="utf-8", newline="") as file:
         assert list(csv.reader(file))[1:] == expected
     _, history, *_ = ROWS[1]
-    scores = {
-        name: count - (correction or 0) * np.log(count + 1) for name, count in zip(NAMES, COUNTS) if name != history
-    }
+    scores = {name: count - 0.5 * np.log(count + 1) for name, count in zip(NAMES, COUNTS) if name != history}
     assert answer.items[1] == sorted(scores, key=lambda name: -scores[name])[:3]
 
 
@@ -396,14 +378,12 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("arguments, message", MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_end_in_one_line(command, popular, tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
+def test_mistakes_end_in_one_line(command, popular, tmp_path, arguments, message):
     (tmp_path / "in.csv").write_text("a\n")
     (tmp_path / "actions.csv").write_text("user,item\nu,a\n")
     (tmp_path / "bad.csv").write_bytes(b"u,a\nu,\xff\n")
-    (tmp_path / "quote.csv").write_text('u,a\nu,"a"b\n')
     arguments = arguments if any(one.startswith("--model") for one in arguments) else [f"--model={popular}", *arguments]
     code, out, err = command(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {message}") and err.count("\n") == 1
-    assert not os.path.exists("out.csv")
+    assert not (tmp_path / "out.csv").exists()

@@ -169,7 +169,7 @@ IDS = st.lists(st.sampled_from([*NAMES, "", "unknown", "Two words"]), max_size=1
 
 @given(data=st.data())
 @settings(max_examples=examples(40))
-def test_any_request(transformer_served, factors_served, data):
+def test_any_request_gets_the_best_of_what_is_left(transformer_served, factors_served, data):
     histories = data.draw(st.lists(IDS, max_size=7))
     number = len(histories)
     users = data.draw(st.lists(st.sampled_from([*USERS, "", "stranger"]), min_size=number, max_size=number))
@@ -193,29 +193,6 @@ def test_without_choices_recommend_is_the_default_signature(served):
     assert [[name.decode() for name in row] for row in found["items"].numpy().tolist()] == items
     np.testing.assert_array_equal(found["scores"], scores)
     assert found["unknown"].numpy().tolist() == unknown
-
-
-@pytest.mark.parametrize("choices", [{}, {"exclude_seen": False}, {"candidates": [NAMES[::2]], "exclude": [NAMES[:4]]}])
-@pytest.mark.parametrize(
-    "correction",
-    [
-        1.0,
-    ],
-)
-def test_less_popular_items_by_the_scores_of_the_other_signature(served, correction, choices):
-    """The oracle is the signature `score`, which is not corrected."""
-    histories, users = HISTORIES, ["ann", "日本", "stranger", "", "two words", "ann"]
-    whom = served.whom(histories, users)
-    scores = served.service.score(**whom, candidates=rectangle([NAMES]))["scores"].numpy()
-    expected = scores - np.float32(correction) * np.log1p(TRAINED).astype(np.float32)
-    chosen = {name: value if name == "exclude_seen" else rectangle(value) for name, value in choices.items()}
-    items, found, _ = served.recommend(histories, users, k=NUM_ITEMS, popularity_correction=correction, **chosen)
-    for row, history in enumerate(histories):
-        left = set(choices.get("candidates", [NAMES])[0]) - set(choices.get("exclude", [[]])[0])
-        left -= set(history) if choices.get("exclude_seen", True) else set()
-        best = sorted((NAMES.index(name) for name in left), key=lambda item: -expected[row, item])
-        assert items[row] == [NAMES[item] for item in best] + [""] * (NUM_ITEMS - len(best))
-        np.testing.assert_allclose(found[row, : len(best)], expected[row, best], rtol=1e-5, atol=1e-5)
 
 
 def test_the_correction_of_the_export_is_the_default(tmp_path):

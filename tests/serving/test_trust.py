@@ -157,9 +157,7 @@ def test_a_link_to_itself_in_a_folder_is_no_reason_to_fail(own, tmp_path):
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_an_export_that_was_changed_to_reach_elsewhere_is_refused(own, change, tmp_path):
-    folder = tmp_path / "model"
-    shutil.copytree(own, folder)
-    LoadedModel(folder)
+    folder = shutil.copytree(own, tmp_path / "model")
     change(folder)
     with pytest.raises(UserError, match=CHANGES[change]):
         LoadedModel(folder)

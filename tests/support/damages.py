@@ -180,7 +180,10 @@ OF_RUNS = [
     of_run("no items", EXPORT, *VOCABULARY, set_up=change_array("items", lambda ids: ids[:0])),
     of_run("a vocabulary cut short", EXPORT, *VOCABULARY, set_up=written("vocabulary.npz", b"PK")),
     of_run("no vocabulary", EXPORT, *VOCABULARY, "No such file", set_up=without("vocabulary.npz")),
-    of_run("counts of other data", EVALUATE, *VOCABULARY, set_up=change_array("counts", lambda counts: counts + 1)),
+    *[
+        of_run(f"{name} of other data", EVALUATE, *VOCABULARY, set_up=change_array(name, lambda counts: counts + 1))
+        for name in ("counts", "training_counts")
+    ],
     of_run(
         "a training count too few",
         EXPORT,

@@ -1,6 +1,7 @@
 """A small catalogue and what its prepared shards hold, for the tests of preparing, reading and masking."""
 
 import dataclasses
+from decimal import ROUND_HALF_UP, Decimal
 from types import SimpleNamespace
 
 import numpy as np
@@ -37,6 +38,24 @@ def mask_windows(windows, chosen, settings, max_length, num_items, seed):
     masked = mask_rows(windows.rows(window, max_length), lengths, last_only, settings, num_items, seed)
     num_masked = np.count_nonzero(masked["mask_targets"], axis=1)
     return SimpleNamespace(users=windows.users[window], lengths=lengths, num_masked=num_masked, **masked)
+
+
+def predictions_by_hand(length, masking):
+    """How many places of a window are masked: half a place is rounded up."""
+    rounded = Decimal(length * masking.mask_proportion).quantize(Decimal(1), ROUND_HALF_UP)
+    return min(masking.max_predictions, max(1, int(rounded)))
+
+
+def stamps(folder):
+    return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.rglob("*")}
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def remove(path):
+    path.unlink()
 
 
 def contents(shards):

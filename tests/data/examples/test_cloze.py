@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections import Counter
-from decimal import ROUND_HALF_UP, Decimal
 from itertools import combinations
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from support.profiles import examples
-from support.shards import mask_windows
+from support.shards import mask_windows, predictions_by_hand
 
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import Numbering, count_predictions, cut_windows, cut_windows_and_prefixes
@@ -97,14 +96,6 @@ def test_number_of_examples_of_the_real_data(real_data, name, max_length, window
     training = LeaveOneOut(real_data(name)).training(True)
     windows = cut_windows(training, max_length, window_step)
     assert Numbering(MaskingSettings(), windows.num_whole, windows.num_prefixes).num_examples == count
-
-
-def rounded_away_from_zero(value):
-    return int(Decimal(value).quantize(Decimal(1), ROUND_HALF_UP))
-
-
-def predictions_by_hand(length, masking):
-    return min(masking.max_predictions, max(1, rounded_away_from_zero(length * masking.mask_proportion)))
 
 
 @QUICK

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 from support import whole_runs as runs
-from support.shards import DYNAMIC, MAX_LENGTH, SEQUENCES, STATIC, contents
+from support.shards import DYNAMIC, MAX_LENGTH, SEQUENCES, STATIC, contents, cut_short, remove, stamps
 from support.trainings import experiment, whole_run
 
 from bert4rec_tf.data.examples.preparation import prepare_shards
@@ -17,16 +17,8 @@ def flip_a_byte(path):
     path.write_bytes(content)
 
 
-def cut_short(path):
-    path.write_bytes(path.read_bytes()[:-5])
-
-
 def empty(path):
     path.write_bytes(b"")
-
-
-def remove(path):
-    path.unlink()
 
 
 def rewrite(path, change):
@@ -47,12 +39,7 @@ def double_all_records(path):
 DAMAGES = [flip_a_byte, cut_short, empty, remove, lose_the_last_record, double_all_records]
 
 
-def stamps(folder):
-    return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.iterdir()}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("masking", [STATIC, DYNAMIC], ids=["static", "dynamic"])
+@pytest.mark.parametrize(("masking", "damage"), [(DYNAMIC, flip_a_byte), *((STATIC, damage) for damage in DAMAGES)])
 def test_only_the_damaged_shard_is_written_again_and_it_is_named(tmp_path, small_shards, capsys, masking, damage):
     shards = prepare_shards(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path)
     whole, before = contents(shards), stamps(shards.folder)

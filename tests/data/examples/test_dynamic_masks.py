@@ -2,14 +2,13 @@
 
 import dataclasses
 from collections import Counter
-from decimal import ROUND_HALF_UP, Decimal
 from itertools import combinations
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy import stats
-from support.shards import DYNAMIC, MAX_LENGTH, NUM_ITEMS, SEQUENCES, as_rows
+from support.shards import DYNAMIC, MAX_LENGTH, NUM_ITEMS, SEQUENCES, as_rows, predictions_by_hand
 
 from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.data.examples.dynamic_masks import mask_dynamically
@@ -18,11 +17,6 @@ from bert4rec_tf.data.examples.preparation import prepare_shards
 
 def masked(shards, masking=DYNAMIC, batch_size=10, seed=3, start_step=0):
     return mask_dynamically(shards.read(batch_size, seed, start_step), masking, NUM_ITEMS, seed, start_step)
-
-
-def predictions_by_hand(length, masking):
-    exact = Decimal(length * masking.mask_proportion)
-    return min(masking.max_predictions, max(1, int(exact.quantize(Decimal(1), ROUND_HALF_UP))))
 
 
 def dynamic_rows(shards, epochs, **settings):

@@ -15,8 +15,11 @@ from support.shards import (
     as_rows,
     catalogue,
     contents,
+    cut_short,
     records,
     records_of,
+    remove,
+    stamps,
     values,
 )
 
@@ -92,10 +95,6 @@ def test_more_processes_than_shards_are_no_trouble(tmp_path):
     assert contents(one) == contents(many)
 
 
-def stamps(folder):
-    return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.rglob("*")}
-
-
 @pytest.mark.parametrize("masking", [STATIC, DYNAMIC], ids=["static", "dynamic"])
 def test_prepared_twice_writes_nothing_the_second_time(tmp_path, small_shards, masking):
     first = prepare_shards(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path)
@@ -104,14 +103,6 @@ def test_prepared_twice_writes_nothing_the_second_time(tmp_path, small_shards, m
     assert stamps(tmp_path) == before
     assert (second.folder, second.names, second.sizes) == (first.folder, first.names, first.sizes)
     assert dict(second.widths) == dict(first.widths)
-
-
-def cut_short(path):
-    path.write_bytes(path.read_bytes()[:-5])
-
-
-def remove(path):
-    path.unlink()
 
 
 @pytest.mark.parametrize("damage", [cut_short, remove])

@@ -150,7 +150,7 @@ def test_each_bad_row_is_named_or_skipped_whatever_its_neighbours_are(folder, fi
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.dat", "a.txt", "a.json"])
-def test_all_kinds_of_bad_rows_in_one_file(tmp_path, name):
+def test_all_kinds_of_bad_rows_in_one_file_are_named(tmp_path, name):
     good, bad = lines_of(name)
     check(tmp_path, name, [line for pair in zip([*good] * len(bad), bad) for line in pair], b"\n", 8 << 20)
 

@@ -1,19 +1,12 @@
 """Files of one's own: whatever is written in any layout is read back as a plain reading of the rows has it."""
 
-import contextlib
-import datetime
 import gzip
-import io
 import json
 import os
 import random
 import string
-import time
-from decimal import Decimal
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -34,11 +27,9 @@ from support.interaction_files import (
     write,
 )
 
-import bert4rec_tf as b4r
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import blocks, records
 from bert4rec_tf.data.reading.columns import JSON, LITERALS, Columns
-from bert4rec_tf.data.reading.times import EARLIEST, LATEST, UNIT_NAMES, count_units
 from bert4rec_tf.foundation.errors import UserError
 
 
@@ -186,29 +177,6 @@ def test_ids_are_texts(tmp_path):
     assert histories(read(write(tmp_path, "ratings.csv", as_csv(rows)))[0]) == plainly(rows)
 
 
-KINDS_OF_TIMES = {
-    "days": ["2020-01-02", "2020-01-01 23:59:59.5", "2019-12-31T00:00:00"],
-    "a zone": ["2020-01-02T00:00:00Z", "2020-01-02T00:30:00+01:00", "2020-01-01T00:00:00+0100"],
-    "fractions": ["1.5", "1", "-2e3"],
-    "very large numbers": ["9223372036854775807", "9223372036854775806", "-1"],
-    "blanks around them": [" 3 ", "2", "\t1"],
-}
-
-
-@pytest.mark.parametrize("kind", KINDS_OF_TIMES)
-@pytest.mark.parametrize("written", [as_csv, as_json, as_parquet])
-def test_times_of_every_kind_order_the_actions(tmp_path, kind, written):
-    rows = [("a", str(place), time) for place, time in enumerate(KINDS_OF_TIMES[kind], start=1)]
-    sequences, report = read(write(tmp_path, "a.data", written(rows)), user_column="user_id")
-    assert histories(sequences) == {"a": ["3", "2", "1"]} and not report.bad
-
-
-def test_the_first_time_that_is_one_says_the_kind_of_all(tmp_path):
-    rows = [("a", str(place), time) for place, time in enumerate(["0x10", "soon", "9", "5", "2020-01-01", "7"])]
-    sequences, report = read(write(tmp_path, "a.csv", as_csv(rows)), bad_rows="skip")
-    assert histories(sequences) == {"a": ["3", "5", "2"]} and report.read["actions"] == 3
-
-
 def test_columns_are_taken_by_name_and_by_number(tmp_path):
     header = ("when", "what", "who")
     rows = [(2, "1", "a"), (1, "2", "a")]
@@ -326,97 +294,6 @@ def test_a_list_of_files_survives_json(logs):
     assert Interactions(logs / "*.csv").name == Interactions(f"{logs}/").name == "own-logs"
 
 
-UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-CUT = 1_577_836_800
-"""2020-01-01, in seconds."""
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.sampled_from(list(UNITS)), st.lists(st.integers(0, 2**62), max_size=6), st.integers(0, 10**6))
-def test_the_unit_of_a_date_does_not_depend_on_a_few_odd_times(folder, unit, odd, seed):
-    rng = np.random.default_rng(seed)
-    plain = [(f"u{n % 9}", f"i{n % 5}", int(rng.integers(CUT - 10**8, CUT + 10**8)) * UNITS[unit]) for n in range(45)]
-    others = [
-        one for name, scale in UNITS.items() if name != unit for one in odd if EARLIEST * scale <= one < LATEST * scale
-    ]
-    rows = plain + [(f"x{n}", "i0", one) for n, one in enumerate(odd) for _ in range(2)]
-    path = write(folder, "units.csv", as_csv(rows))
-    if others:
-        assert "the times must have one unit" in refusal(path, test_from="2020-01-01")
-        return
-    sequences, report = read(path, test_from="2020-01-01")
-    counts = dict(zip(sequences.users.tolist(), sequences.num_later.tolist()))
-    for user in {user for user, _, _ in plain}:
-        assert counts[user] == sum(when >= CUT * UNITS[unit] for name, _, when in plain if name == user)
-    assert "seconds since 1970" in str(report)
-
-
-@pytest.mark.parametrize(
-    "times", [(2019, 2020), (20191231, 20200101), (20191231235959, 20200101000000), (43830, 43831)]
-)
-def test_a_date_among_numbers_that_are_no_unix_times_is_refused(tmp_path, times):
-    rows = [(user, item, time) for user in "ab" for item, time in zip("xy", times)]
-    path = write(tmp_path, "a.csv", as_csv(rows))
-    assert "`test_from` must be a number like the times" in refusal(path, test_from="2020-01-01")
-    assert "numbers of no known unit" in str(read(path, test_from=str(times[1]))[1])
-
-
-def test_times_in_two_units_are_refused(tmp_path):
-    rows = [("a", "x", CUT), ("a", "y", CUT + 1), ("b", "x", CUT * 1000), ("b", "y", CUT)]
-    expected = "the times must have one unit. Received: 3 seconds and 1 milliseconds since 1970"
-    assert expected in refusal(write(tmp_path, "a.csv", as_csv(rows)))
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.permutations(["user", "item", "rating", "time"]), st.sampled_from([*UNITS, "date"]), st.integers(0, 99))
-def test_four_columns_without_a_header_are_read_by_their_values(folder, order, unit, seed):
-    rng = np.random.default_rng(seed)
-    seconds = rng.integers(CUT - 10**8, CUT + 10**8, 12).tolist()
-    texts = [
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second)) if unit == "date" else str(second * UNITS[unit])
-        for second in seconds
-    ]
-    table = {
-        "user": [f"{n % 4}" for n in range(12)],
-        "item": [f"{n % 5}" for n in range(12)],
-        "rating": [f"{n % 5 + 1}" for n in range(12)],
-        "time": texts,
-    }
-    rest = [name for name in order if name != "time"]
-    rows = list(zip(*(table[name] for name in order)))
-    expected = plainly(list(zip(table[rest[0]], table[rest[1]], seconds)))
-    for header in (None, ["0", "1", "2", "3"]):
-        sequences, report = read(write(folder, "plain.csv", as_text(rows, ",", header)))
-        assert histories(sequences) == expected
-        assert f"time {'column ' if header is None else ''}" in report.columns
-        is_told = order[3] != "time"
-        assert report.doubt == (f"its columns have no names; their values say: {report.columns}" if is_told else "")
-
-
-def test_a_guess_is_told_once(tmp_path, capsys):
-    rows = [f"{user},{item},{CUT + item},3" for user in range(3) for item in range(10, 14)]
-    own = b4r.Interactions(write(tmp_path, "a.csv", "\n".join(rows).encode()))
-    for _ in range(2):  # the second time, from the kept conversion
-        b4r.load(own, tmp_path)
-        assert capsys.readouterr().err.count("have no names; their values say: user column 1, ") == 1
-    pairs = ["0,1", *(f"{user},{item}" for user in range(3) for item in range(10, 14))]
-    sequences = b4r.load(b4r.Interactions(write(tmp_path, "b.csv", "\n".join(pairs).encode())), tmp_path)
-    assert sequences.num_actions == 13
-    assert capsys.readouterr().err.count("its first line, 0 and 1, may be a header") == 1
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.sampled_from(sorted(UNITS)), st.lists(st.sampled_from([0, -1, 253402300799, 10**13 - 1]), max_size=3))
-def test_times_outside_the_unit_of_most_are_warned_of(folder, unit, odd):
-    rows = [("a", f"i{n}", (CUT + n) * UNITS[unit]) for n in range(9)]
-    odd = [time for time in odd if not any(count_units(np.array([time])).values())]
-    errors = io.StringIO()
-    with contextlib.redirect_stderr(errors):
-        read(write(folder, "a.csv", as_csv([*rows, *(("a", "odd", time) for time in odd)])))
-    told = f"{len(odd)} of the {9 + len(odd)} times, in {UNIT_NAMES[unit]}, are not from 1980 to 2099"
-    assert (told in errors.getvalue()) == bool(odd)
-
-
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
@@ -430,12 +307,6 @@ def test_values_that_can_be_read_in_two_ways_are_refused(tmp_path, rows, words):
     path = write(tmp_path, "a.csv", "\n".join(rows).encode())
     assert words in refusal(path)
     assert read(path, time_column="4")[0].num_actions == 2
-
-
-@pytest.mark.parametrize("zone", [" UTC", "UTC", " GMT", "Z", " +00:00", "+0000"])
-def test_names_of_the_zone_are_read(tmp_path, zone):
-    rows = [("a", "x", f"2020-01-02 10:00:00{zone}"), ("a", "y", f"2020-01-01 10:00:00.5{zone}")]
-    assert histories(read(write(tmp_path, "a.csv", as_csv(rows)))[0]) == {"a": ["y", "x"]}
 
 
 @pytest.mark.parametrize("bad", [1, 4])
@@ -453,55 +324,6 @@ def test_ids_are_preferred_to_names(tmp_path, stem, who):
     header = (who, stem, f"{who}_id", f"{stem}_id", "time")
     path = write(tmp_path, "a.csv", as_csv([("Ann", "Song", "1", "7", 1), ("Ann", "Song", "1", "8", 2)], header))
     assert histories(read(path)[0]) == {"1": ["7", "8"]}
-
-
-NEAR = 1_700_000_000_000_000_000
-"""Nanoseconds, of which float64 holds every 256th."""
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.integers(0, 300), min_size=2, max_size=9, unique=True), st.sampled_from(["1.5e18", "7.0", "1e3"]))
-def test_64_bits_of_times_keep_their_order_beside_a_whole_fraction(folder, offsets, odd):
-    numbers = [NEAR + offset for offset in offsets]
-    rows = [("a", f"i{place}", number) for place, number in enumerate(numbers)]
-    expected = plainly([*rows, ("a", "odd", float(odd))])
-    assert histories(read(write(folder, "a.csv", as_csv([*rows, ("a", "odd", odd)])))[0]) == expected
-    assert histories(read(write(folder, "a.jsonl", as_json([*rows, ("a", "odd", float(odd))])))[0]) == expected
-    halves = [(user, item, f"{number}.5" if place % 2 else number) for place, (user, item, number) in enumerate(rows)]
-    assert histories(read(write(folder, "a.csv", as_csv(halves)))[0]) == plainly(rows)
-    frame = pd.DataFrame(rows, columns=HEADER)
-    frame[HEADER[2]] = [Decimal(number) for number in numbers]
-    assert histories(b4r.interactions(frame)) == plainly(rows)
-    several = folder / "several"
-    several.mkdir(exist_ok=True)
-    paths = [
-        write(several, "a.parquet", as_parquet(rows)),
-        write(several, "b.parquet", as_parquet([("a", "odd", float(odd))])),
-    ]
-    assert histories(read([str(path) for path in paths])[0]) == expected
-
-
-@pytest.mark.parametrize(
-    "times",
-    [
-        pa.array(np.array([1_577_836_800, 1_577_836_801], np.float32)),
-        pa.array([float(NEAR), float(NEAR)]),
-        pa.array([Decimal("1577836800.000000001"), Decimal("1577836800.000000002")]),
-        pa.array([str(NEAR), "1.5"]),
-        pa.array([str(NEAR), f"{float(NEAR)}"]),
-        pa.array([str(NEAR), f"{NEAR}.5"]),
-    ],
-)
-def test_times_in_a_type_that_cannot_hold_their_order_are_warned_of(times, capfd):
-    b4r.interactions(pa.table({"user": ["a", "a"], "item": ["x", "y"], "time": times}))
-    assert "times that differ may become equal" in capfd.readouterr().err
-
-
-def test_a_zone_in_some_times_alone_is_refused():
-    moments = [datetime.datetime(2020, 1, 1), datetime.datetime(2020, 1, 2, tzinfo=datetime.UTC)]
-    frame = pd.DataFrame({"user": ["a", "a"], "item": ["x", "y"], "time": pd.Series(moments, dtype=object)})
-    with pytest.raises(UserError, match="column time must have a zone in all of its times or in none"):
-        b4r.interactions(frame)
 
 
 @settings(max_examples=30, deadline=None)

@@ -1,16 +1,14 @@
 """Rows of several requests in one call of the model: nobody gets another one's answer, or has to wait for nothing."""
 
 import asyncio
-import threading
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.http_server import Fake
 from support.profiles import examples
 
-from bert4rec_tf.serving.http.batching import Batcher, Call, Overloaded, compute, join_calls
+from bert4rec_tf.serving.http.batching import Batcher, Call, compute, join_calls
 from bert4rec_tf.serving.signatures import ModelError
 
 texts = st.lists(st.text(min_size=1, max_size=3), max_size=4)
@@ -86,7 +84,7 @@ def test_requests_that_wait_together_share_a_call_and_others_do_not():
 
 def test_a_call_of_many_rows_is_computed_in_pieces():
     rows = [[f"row{number}"] for number in range(21)]
-    (outputs,), batches = together([call_of(rows)])
+    (outputs,), batches = together([call_of(rows)], max_queue=3)
     check(outputs, rows)
     assert batches == 3
 
@@ -122,44 +120,6 @@ def test_a_defect_reaches_everybody_in_the_batch_and_the_next_one_is_computed():
     outcomes, _ = together([call_of([["a"]], model=model), call_of([["a"]])])
     assert isinstance(outcomes[0], KeyError)
     check(outcomes[1], [["a"]])
-
-
-class Gate:
-    """A model that computes when it is let."""
-
-    def __init__(self):
-        self.entered, self.open, self.seen = threading.Event(), threading.Event(), []
-
-    def __call__(self, arrays):
-        self.entered.set()
-        assert self.open.wait(30)
-        self.seen.append(arrays["histories"].ravel().tolist())
-        return joined_texts(arrays)
-
-
-def test_the_queue_is_bounded_and_cancelled_requests_are_not_computed():
-    gate = Gate()
-    model = Fake(gate)
-
-    async def run():
-        async with Batcher(2, 0.0, 3) as batcher:
-            first = asyncio.create_task(batcher.submit(call_of([["1"]], model=model)))
-            await asyncio.to_thread(gate.entered.wait, 30)
-            waiting = [asyncio.create_task(batcher.submit(call_of([[name]], model=model))) for name in "234"]
-            await asyncio.sleep(0)
-            with pytest.raises(Overloaded, match="3 rows wait"):
-                await batcher.submit(call_of([["5"]], model=model))
-            waiting[1].cancel()
-            gate.open.set()
-            check(await first, [["1"]])
-            for place in (0, 2):
-                check(await waiting[place], [["234"[place]]])
-            check(
-                await batcher.submit(call_of([[str(n)] for n in range(9)], model=model)), [[str(n)] for n in range(9)]
-            )
-
-    asyncio.run(run())
-    assert b"3" not in gate.seen[1] + gate.seen[2]
 
 
 def test_a_batch_that_is_not_full_waits_for_more_and_a_full_one_does_not():

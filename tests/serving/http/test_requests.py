@@ -77,7 +77,7 @@ nearly = st.fixed_dictionaries(
 @example(b"\xef\xbb\xbf{}")
 @example(b'{"instances": [["\xed\xa0\x80"]]}')
 @example("{}".encode("utf-16"))
-def test_any_bytes(client, body):
+def test_any_bytes_get_one_line_of_json_below_500(client, body):
     assert 400 <= check(client.post(body)) < 500
 
 
@@ -89,7 +89,7 @@ def test_any_bytes(client, body):
 @example({"signature_name": "recommend", "inputs": {"histories": [["a"]], "k": 2**31 - 1}})
 @example({"signature_name": "recommend", "inputs": {"histories": [["a"]], "popularity_correction": float("nan")}})
 @example({"signature_name": "encode", "inputs": {"histories": []}})
-def test_any_json(client, content):
+def test_any_json_gets_one_line_of_json_below_500(client, content):
     check(client.post(content))
 
 
@@ -148,7 +148,7 @@ def raw(server, data, ends=True):
     st.binary(max_size=200)
     | st.text(st.sampled_from("GET /v1:predict%?&=\r\n HTTP/1.0#\x00é..;"), max_size=60).map(str.encode)
 )
-def test_bytes_that_are_no_http(server, data):
+def test_bytes_that_are_no_http_get_an_answer_below_500_or_none(server, data):
     answer = raw(server, data)
     assert not answer or (answer.startswith(b"HTTP/1.") and answer.split()[1] < b"500")
 
@@ -159,7 +159,7 @@ def test_bytes_that_are_no_http(server, data):
     st.sampled_from(["/v1/models/", "/v1/models/bert4rec/versions/", "/page/items?query=", "/page/items?id=", "/"]),
     st.text(st.sampled_from("abz019%:/?&=#.~+-_") | st.sampled_from("é日\x7f"), max_size=20),
 )
-def test_any_address(server, method, path, rest):
+def test_any_address_gets_an_answer_below_500(server, method, path, rest):
     line = f"{method} {path}{rest} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     answer = raw(server, line.encode(), ends=False)
     assert answer.startswith(b"HTTP/1.") and answer.split()[1] < b"500", answer
@@ -167,7 +167,7 @@ def test_any_address(server, method, path, rest):
 
 @settings(max_examples=examples(60))
 @given(st.text(max_size=40))
-def test_any_search(client, query):
+def test_any_search_gets_an_answer_below_500(client, query):
     check(client.get(f"/page/items?query={quote(query.encode('utf-8', 'surrogatepass'))}"))
 
 

@@ -11,9 +11,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.commands import console, refused
 from support.http_server import Client, best, export
 
-from bert4rec_tf.commands import main
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 
@@ -22,14 +22,6 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("command") / "model"
     export(folder)
     return folder
-
-
-def end_of(arguments, monkeypatch, capsys):
-    """Runs the command; returns its exit code, and what it wrote to standard error."""
-    monkeypatch.setattr(sys, "argv", ["bert4rec", "serve", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main.main()
-    return ended.value.code, capsys.readouterr().err
 
 
 def test_the_command_serves_until_sigterm_without_dropping_a_request(folder):
@@ -71,38 +63,33 @@ def test_the_command_serves_until_sigterm_without_dropping_a_request(folder):
         (["--model=.", "--host=0.0.0.0"], "holds neither a SavedModel nor numbered folders"),
     ],
 )
-def test_a_mistake_ends_in_one_line_and_exit_code_2(flags, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_ends_in_one_line_and_exit_code_2(flags, words, tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "config.json").write_text("{}")
     port = [] if any("port" in flag for flag in flags) else ["--port=0"]
-    code, told = end_of([*flags, *port], monkeypatch, capsys)
-    *warnings, error = told.splitlines()
-    assert code == 2 and error.startswith("error: ") and words in error
+    ended = console("serve", *flags, *port, cwd=tmp_path)
+    assert words in refused(ended)
+    warnings = ended.stderr.splitlines()[:-1]
     assert len(warnings) == ("0.0.0.0" in flags[-1]) and all(
         "can be reached from other machines" in one for one in warnings
     )
 
 
-def test_a_port_in_use_is_an_error_before_the_model_is_loaded(tmp_path, monkeypatch, capsys):
+def test_a_port_in_use_is_an_error_before_the_model_is_loaded(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        code, told = end_of([f"--port={taken.getsockname()[1]}", f"--model={tmp_path}"], monkeypatch, capsys)
-    assert code == 2 and "cannot be listened on" in told and "Address already in use" in told
+        line = refused(console("serve", f"--port={taken.getsockname()[1]}", "--model=.", cwd=tmp_path))
+    assert "cannot be listened on" in line and "Address already in use" in line
 
 
-def test_a_missing_web_library_names_the_extra(tmp_path, monkeypatch, capsys):
+def test_a_missing_web_library_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     for name in ("app", "server"):
         monkeypatch.delitem(sys.modules, f"bert4rec_tf.serving.http.{name}", raising=False)
         monkeypatch.delattr(f"bert4rec_tf.serving.http.{name}", raising=False)
-    code, told = end_of([f"--model={tmp_path}"], monkeypatch, capsys)
-    assert code == 2 and "pip install 'bert4rec-tf[serve]'" in told
+    assert "pip install 'bert4rec-tf[serve]'" in refused(console("serve", "--model=.", cwd=tmp_path))
 
 
-def test_the_help_names_every_flag(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bert4rec", "serve", "--help"])
-    with pytest.raises(SystemExit):
-        main.main()
-    told = capsys.readouterr().out
+def test_the_help_names_every_flag(tmp_path):
+    told = console("serve", "--help", cwd=tmp_path).stdout
     assert all(f"--{name}" in told for name in ServerSettings.__dataclass_fields__)
     assert "(default: 127.0.0.1)" in told and "(default: )" not in told

@@ -1,0 +1,218 @@
+"""What is measured on held-out items, against plain loops over the histories as they were written down.
+
+The test items, and the validation items for what is chosen by them, are unknown to the measured model.
+"""
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+from support.held_out import (
+    BEFORE,
+    CASES,
+    COMMON,
+    EVIDENCE,
+    ITEMS,
+    OWN_TEST,
+    OWN_VALIDATION,
+    QUICK,
+    SHORT,
+    TEST,
+    TRAINING,
+    USERS,
+    VALIDATION,
+    Case,
+    give_mix,
+    hold_out_last,
+    open_run,
+)
+from support.ranking_oracle import make_sequences, plain_lists, plain_metrics
+
+from bert4rec_tf.config.popularity_option import CORRECTION
+from bert4rec_tf.config.run_record import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
+from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
+from bert4rec_tf.evaluation.metrics import (
+    COUNT_BASELINES,
+    FULL,
+    METRICS,
+    POPULAR,
+    PROTOCOLS,
+    UNIFORM,
+)
+from bert4rec_tf.evaluation.popularity_penalty import ALPHAS
+from bert4rec_tf.evaluation.ranker import RankingTask
+from bert4rec_tf.models import MODELS
+from bert4rec_tf.runs import phases
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+TARGETS = {"validation": VALIDATION, "test": TEST}
+COUNTS = {
+    part: Counter(item for history in [*histories, *SHORT] for item in history) for part, histories in BEFORE.items()
+}
+"""How often each item occurs there. The users who are not measured have nothing held out."""
+
+LOG_COUNTS = {part: np.log1p([counts[item] for item in range(1, ITEMS + 1)]) for part, counts in COUNTS.items()}
+
+
+def count(name, part, metrics):
+    """Returns a model that has counted what comes before the held-out items of `part`, as a run did."""
+    model = MODELS[name](ITEMS)
+    chosen = ItemTransitionsSettings(**metrics["transitions"]["settings"])
+    model.adapt(make_sequences([*BEFORE[part], *SHORT], ITEMS), chosen)
+    return model
+
+
+def score(model, part):
+    """Returns the scores of all items after what comes before a held-out item, float64 [users, n]."""
+    histories = BEFORE[part]
+    lengths = np.array(list(map(len, histories)), np.int32)
+    items = np.array([history + [0] * (max(lengths) - len(history)) for history in histories], np.int32)
+    batch = {"users": np.arange(USERS, dtype=np.int32), "items": items, "lengths": lengths}
+    return np.asarray(model.score(batch)).astype(np.float64)
+
+
+def measure(scores, part, protocol):
+    """Returns the metrics of the held-out items, by the scores of all items for each user."""
+    ranks = []
+    for user, row in enumerate(scores):
+        target = TARGETS[part][user]
+        known = BEFORE[part][user] if protocol == FULL else [*TRAINING[user], VALIDATION[user], TEST[user]]
+        rivals = [item for item in range(1, ITEMS + 1) if item not in known and item != target]
+        ranks.append(sum(row[item - 1] >= row[target - 1] for item in rivals))
+    return plain_metrics(ranks)
+
+
+def assert_measured(found, scores):
+    """`found`: protocol -> metrics of the test items."""
+    for protocol in PROTOCOLS:
+        expected = measure(scores, "test", protocol)
+        assert {name: found[protocol][name] for name in METRICS} == pytest.approx(expected), protocol
+
+
+ALPHA = 0.7
+LARGE_STEPS = {"learning_rate": 0.3}
+"""So that scores differ by about as much as the correction changes them."""
+
+
+@dataclasses.dataclass
+class FinishedRun:
+    """A finished run.
+
+    Attributes:
+        metrics: with the alpha that is best on the validation items.
+        corrected: the metrics of the test items with ALPHA.
+        model, part: the model to measure on the test items, and the part that it knows nothing of.
+        choosing, choosing_part: the same of the model to measure on the validation items.
+    """
+
+    metrics: dict
+    corrected: dict
+    model: object
+    part: str
+    choosing: object
+    choosing_part: str
+
+
+def run_and_measure(folder, case, protocol):
+    settings = {"protocol": protocol, **(LARGE_STEPS if case.is_trained else {})}
+    settings |= give_mix(case) if protocol == FIXED else {}
+    experiment = open_run(folder, case, hold_out_last(VALIDATION, TEST), **settings)
+    experiment.prepare()
+    model = experiment.train()
+    metrics, corrected = (experiment.evaluate(model, alpha) for alpha in ("validation", ALPHA))
+    assert corrected[CORRECTION]["alpha"] == ALPHA
+    found = metrics, corrected[CORRECTION]["test"]
+    part = "validation" if protocol in (SELECT, ALL) else "test"
+    if not case.is_trained:
+        tested, validated = (count(case.model, one, metrics) for one in (part, "validation"))
+        return FinishedRun(*found, tested, part, validated, "validation")
+    if protocol == FIXED:
+        return FinishedRun(*found, model, part, model, part)
+    selected = phases.load_trained(experiment.run, ITEMS, USERS + len(SHORT), experiment.workdir, SELECT)
+    return FinishedRun(*found, selected if part == "validation" else model, part, selected, "validation")
+
+
+MEASURED = [*((Case(model), protocol) for model in QUICK for protocol in (FIXED, ALL)), (EVIDENCE, SELECT_AND_RETRAIN)]
+
+
+def list_other_runs():
+    for case in CASES:
+        for protocol in (SELECT, FIXED, SELECT_AND_RETRAIN, ALL):
+            if case.is_trained and (case, protocol) not in MEASURED:
+                yield pytest.param((case, protocol), marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module", params=[*MEASURED, *list_other_runs()], ids=lambda param: "-".join(map(str, param)))
+def finished_run(quick, request, tmp_path_factory):
+    return run_and_measure(tmp_path_factory.mktemp("measured") / "run", *request.param)
+
+
+def test_alpha_is_chosen_without_the_validation_items(finished_run):
+    """Unless the run has no `select`: then the model knows them too, and the record says so."""
+    scores, correction = score(finished_run.choosing, "validation"), finished_run.metrics[CORRECTION]
+    penalties = LOG_COUNTS[finished_run.choosing_part]
+    curve = {alpha: measure(scores - alpha * penalties, "validation", POPULAR)["ndcg@10"] for alpha in ALPHAS}
+    assert correction["validation"] == pytest.approx(curve)
+    assert correction["alpha"] == max(ALPHAS, key=lambda alpha: (round(curve[alpha], 9), -alpha))
+    assert correction["trained_on_validation"] == (finished_run.choosing_part == "test")
+    if SELECT in finished_run.metrics:
+        for protocol in PROTOCOLS:
+            found = {name: finished_run.metrics["validation"][protocol][name] for name in METRICS}
+            assert found == pytest.approx(measure(scores, "validation", protocol)), protocol
+
+
+def test_transitions_are_chosen_without_the_validation_items(finished_run):
+    """NDCG@10 of the chosen settings is that of transitions counted before these items."""
+    chosen = finished_run.metrics["transitions"]
+    scores = score(count("item_transitions", "validation", finished_run.metrics), "validation")
+    assert chosen["ndcg@10"] == pytest.approx(measure(scores, "validation", FULL)["ndcg@10"])
+
+
+def test_the_measured_model_knows_no_test_item(finished_run):
+    scores = score(finished_run.model, "test")
+    assert_measured(finished_run.metrics["test"], scores)
+    assert_measured(finished_run.corrected, scores - ALPHA * LOG_COUNTS[finished_run.part])
+
+
+def test_baselines_count_the_actions_of_the_measured_model(finished_run):
+    for name in COUNT_BASELINES:
+        counted = count(name, finished_run.part, finished_run.metrics)
+        assert_measured(finished_run.metrics[name], score(counted, "test"))
+
+
+def test_the_popularity_of_lists_is_that_before_the_test_items(finished_run):
+    scores = score(finished_run.model, "test") + 1e-9 * np.arange(ITEMS, 0, -1)  # ties go by the number
+    task = RankingTask(
+        make_sequences([*BEFORE["test"], *SHORT], ITEMS), np.arange(USERS), np.array(TEST), {}, all_items=True
+    )
+    listed = [COUNTS["test"][item] for found in plain_lists(task, FULL, scores) for item in found]
+    found = finished_run.metrics["test"][FULL]["popularity@10"]
+    assert found == pytest.approx(np.mean(listed) / (USERS + len(SHORT)))
+
+
+# What the documentation promises of candidates.
+
+
+def test_candidates_are_new_to_their_user_and_drawn_by_all_counts(tmp_path):
+    """Held-out items count: of the items that only they have, there are as many candidates as their share says."""
+    copies, sequences = 60, hold_out_last(OWN_VALIDATION, OWN_TEST)
+    many = make_sequences([sequences[user] for _ in range(copies) for user in range(USERS)], ITEMS)
+    drawn = {}
+    for model in ("pop", "bpr_mf"):
+        experiment = open_run(tmp_path / model, Case(model), many, num_negatives=1)
+        drawn[model] = experiment.negatives
+        for part in ("validation", "test"):
+            assert np.array_equal(experiment.make_task(part).negatives[POPULAR], drawn[model][POPULAR])
+    for protocol, items in drawn["pop"].items():
+        assert np.array_equal(items, drawn["bpr_mf"][protocol])
+        assert not [user for user, row in enumerate(items) if set(row) & set(many[user])]
+    for protocol, weights in {POPULAR: many.count_items(), UNIFORM: np.ones(ITEMS + 1)}.items():
+        shares = []
+        for user in range(USERS):
+            new = np.setdiff1d(np.arange(1, ITEMS + 1), many[user])
+            shares.append(weights[new[new > COMMON]].sum() / weights[new].sum())
+        spread = np.sqrt(np.mean(np.multiply(shares, np.subtract(1, shares))) / len(many.users))
+        assert abs((drawn["pop"][protocol] > COMMON).mean() - np.mean(shares)) < 4 * spread
