@@ -1,6 +1,7 @@
 """Models of strangers: others than exports are not loaded, nor what could touch files unless the user says so."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -237,7 +238,8 @@ def test_a_trusted_model_is_trusted_elsewhere_too(own, tmp_path, monkeypatch):
     model = SavedRecommender(tmp_path / "model", trusted=True)
     (tmp_path / "in.csv").write_text(f"ann,{model.items[0]}\n")
     users = batch_inputs.read_histories(tmp_path / "in.csv", model.items)
-    batch.recommend_file(model, users, tmp_path / "out.csv", Choices(k=2), each=map)
+    cluster = SimpleNamespace(map=lambda *calls: list(map(*calls)), tasks_in_flight=2)
+    batch.recommend_file(model, users, tmp_path / "out.csv", Choices(k=2), cluster=cluster)
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 3
 
 
