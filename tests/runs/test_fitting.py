@@ -293,11 +293,11 @@ def test_actions_before_the_known_ones_come_first_in_a_continued_training(counte
     known, earlier = histories()["3"], pd.DataFrame([(3, "i39", -1)], columns=FRAME.columns)
     counted.continue_training(earlier, silent=True).save(tmp_path / "more")
     again = b4r.open(tmp_path / "more").continue_training(pd.concat([FRAME[::-1], LATER, earlier]), silent=True)
-    assert again.saved.history_of("3") == ["i39", *known, "i25"]
+    assert again.saved.get_history("3") == ["i39", *known, "i25"]
     assert "users repeat known ones, which count once" in capsys.readouterr().err
     (tmp_path / "more/saved_model" / TIMES).unlink()  # as in a model of an older version
     last = b4r.open(tmp_path / "more").continue_training(earlier, silent=True)
-    assert last.saved.history_of("3") == ["i39", *known, "i39"]
+    assert last.saved.get_history("3") == ["i39", *known, "i39"]
     assert "the known actions have no times" in capsys.readouterr().err
 
 
