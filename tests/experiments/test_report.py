@@ -41,7 +41,7 @@ def test_missing_cells_say_not_run():
     assert difference_[6] == ""
     everything = Report({name: Findings(name, Plan(DATASETS), {}) for name in TABLES})
     text = render("md", everything.make_sections())
-    assert text.count("No picture: not run.") == 3 and "No run is finished." in text
+    assert "No picture" not in text and "No run is finished." in text
     assert text.count("Beauty, Steam, ML-1m, ML-20m: not run.") == 4
 
 

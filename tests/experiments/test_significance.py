@@ -55,6 +55,7 @@ def finished_with_ranks(folder, means):
                 "digest": job.key,
                 **dict.fromkeys(("data_fingerprint", "vocabulary_fingerprint", "users_fingerprint"), "x"),
                 "num_users": len(found),
+                "repeats": {"validation": 0.0},
                 "environment": {},
             },
         )
