@@ -23,7 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 
 from bert4rec_tf.config import data_names, popularity_option, presets
-from bert4rec_tf.config.data_names import OWN, Interactions
+from bert4rec_tf.config.data_names import OWN, Interactions, is_own
 from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.config.model_settings import (
     COUNTING_MODELS,
@@ -33,6 +33,7 @@ from bert4rec_tf.config.model_settings import (
     settings_for_features,
 )
 from bert4rec_tf.config.presets.entry import NOT_MEASURED
+from bert4rec_tf.config.presets.own import describe_duration
 from bert4rec_tf.config.run_record import TRAININGS, Run, list_settings, make_help_texts
 from bert4rec_tf.config.setting_fields import collect_given_flags, describe_setting, get_field_type
 from bert4rec_tf.config.time_budget import Budget
@@ -274,8 +275,10 @@ def describe_plan(run: Run, sequences: Sequences, names_data: bool) -> list[str]
         if measured and (preset.dataset != OWN or FLAGS.verbose):  # your own data's speak of trainings
             lines.append(f"Preset {FLAGS.preset}. Expect: {' '.join(measured)}")
     if FLAGS.mode in TRAINS and run.model not in COUNTING_MODELS:
+        is_plain = is_own(run.dataset) and run.model == "bert4rec" and FLAGS.minutes is None
+        duration = f"{describe_duration(sequences.num_actions)} " if is_plain else ""
         lines.append(
-            f"Training on {sequences.num_actions:,} actions of {sequences.num_users:,} users. "
+            f"Training on {sequences.num_actions:,} actions of {sequences.num_users:,} users. {duration}"
             "The time left is shown after a few steps. Stop at any time: the same command resumes."
         )
         if FLAGS.verbose:

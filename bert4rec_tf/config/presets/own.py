@@ -4,6 +4,7 @@ The rules follow what was measured on Beauty, ML-1m, and parts of Beauty (docs/q
 overrides them.
 """
 
+import math
 from typing import Any
 
 from bert4rec_tf.config.data_names import OWN
@@ -35,6 +36,19 @@ SHOP = (20_000, 180_000)
 
 SIZES = (SHOP, (6_000, 1_000_000), (1_000_000, 9_000_000))
 """Users and actions of data for which different rules hold."""
+
+
+MEASURED = ((10_261, "1.3 minutes"), (126_824, "10 minutes"), (999_611, "22 minutes with --minutes=25"))
+"""Actions of a data set, and how long BERT4Rec's whole run took (README.md has the machine)."""
+
+
+def describe_duration(num_actions: int) -> str:
+    """Returns a sentence: how long the run of the data set in MEASURED took that is nearest in size."""
+    actions, minutes = min(MEASURED, key=lambda entry: abs(math.log(max(num_actions, 1) / entry[0])))
+    return (
+        f"{actions:,} actions took {minutes} on one thread of a CPU with AVX-512; an older one may take three times "
+        "as long."
+    )
 
 
 def _sizes(num_users: int, num_actions: int, steps: float, dropout: float) -> dict[str, Any]:
