@@ -37,7 +37,7 @@ def join_plainly(old, new):
     return {str(user): items for user, items in users.items() if len(items) > 1}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(ROWS, min_size=3, max_size=40), st.data())
 def test_new_actions_are_matched_and_ordered_by_time(rows, data):
     """A sliding window, late rows and earlier ones are all parts of a table, shuffled and overlapping."""
