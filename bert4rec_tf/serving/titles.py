@@ -88,7 +88,7 @@ def _read_content(path: Path) -> tuple[bytes, str]:
 
 
 def format_titles(titles: Mapping[str, str]) -> str:
-    """Returns titles as the content of a file that `read_titles` reads."""
+    """Returns titles as the content of a file that `read_titles` reads. What UTF-8 cannot hold becomes `?`."""
     content = io.StringIO()
-    csv.writer(content, lineterminator="\n").writerows([("id", "title"), *titles.items()])
-    return content.getvalue()
+    csv.writer(content, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows([("id", "title"), *titles.items()])
+    return content.getvalue().encode(errors="replace").decode()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.profiles import examples
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.serving.titles import read_titles, read_titles_and_tags
+from bert4rec_tf.serving.titles import format_titles, read_titles, read_titles_and_tags
 
 
 def test_columns_in_any_order_commas_quotes_lines_and_empty_titles(tmp_path):
@@ -71,6 +71,12 @@ def test_any_titles_that_were_written_are_read(tmp_path_factory, titles):
     path = tmp_path_factory.getbasetemp() / "titles.csv"
     path.write_bytes(made.getvalue().encode())
     assert read_titles(path) == titles
+
+
+def test_titles_of_a_model_may_have_any_line_end_and_surrogates(tmp_path):
+    titles = {"1": "Two\rlines", "2": 'Three "more"\r\nlines\n', "a\rb": "An id, not of the data", "3": "\ud83d"}
+    (tmp_path / "titles.csv").write_bytes(format_titles(titles).encode())
+    assert read_titles(tmp_path / "titles.csv") == {**titles, "3": "?"}
 
 
 @settings(max_examples=examples(100))
