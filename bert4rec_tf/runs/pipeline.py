@@ -291,7 +291,7 @@ class Experiment:
     def _read_fixed_mix(self) -> tuple[float, float, float] | None:
         """Returns the given `TransitionEvidence.mix`; None if it is chosen in `select`.
 
-        Raises UserError if only one is given, or none and there is no `select`.
+        Raises UserError if only a part is given, or nothing and there is no `select`.
         """
         if not self.run.uses_evidence:
             return None
@@ -299,9 +299,9 @@ class Experiment:
         mix = settings.evidence_gain, settings.evidence_popularity
         if None not in mix:
             return *mix, 1 / settings.evidence_temperature
-        if mix != (None, None):
+        if mix != (None, None) or settings.evidence_temperature != 1.0:
             raise UserError(
-                "`evidence_gain` and `evidence_popularity` must be given together. "
+                "`evidence_gain` and `evidence_popularity` must be given together, and with `evidence_temperature`. "
                 f"Received: evidence_gain={mix[0]}, evidence_popularity={mix[1]}"
             )
         if SELECT not in list_phases(self.run):

@@ -259,6 +259,7 @@ def test_given_factors_need_no_validation_items(tmp_path):
         (FIXED, {}, "must be given with protocol=fixed"),
         (FIXED, {"evidence_gain": 2.0}, "must be given together"),
         (SELECT, {"evidence_popularity": 0.0}, "must be given together"),
+        (SELECT, {"evidence_temperature": 2.0}, "must be given together, and with `evidence_temperature`"),
     ],
 )
 def test_factors_that_cannot_be_chosen_are_refused_before_the_folder_is_made(tmp_path, protocol, given, message):
