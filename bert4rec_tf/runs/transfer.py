@@ -11,7 +11,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import pandas as pd
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.run_record import ALL, RETRAIN, Run
@@ -97,7 +96,8 @@ class StartWeights:
             if kind is not None:
                 moved = np.asarray(weight).copy()
                 source_labels = _label_rows(kind, len(value), source_names.get(kind, ()))
-                places = source_labels.get_indexer(_label_rows(kind, len(moved), names.get(kind, ())))
+                rows = {label: row for row, label in enumerate(source_labels)}
+                places = np.array([rows.get(label, -1) for label in _label_rows(kind, len(moved), names.get(kind, ()))])
                 moved[places >= 0] = value[places[places >= 0]]
                 value = moved
             weight.assign(value)
@@ -171,16 +171,15 @@ def _list_fixed_settings(settings: Settings) -> dict[str, Any]:
     return {field.name: field.default for field in dataclasses.fields(settings) if not field.metadata["may_change"]}
 
 
-def _label_rows(kind: str, size: int, names: Sequence[str]) -> pd.Index:
+def _label_rows(kind: str, size: int, names: Sequence[str]) -> Sequence[str | int]:
     """Returns what each of the `size` rows of a weight is: a name, or a number for a position or a special token."""
-    labels: Sequence[str | int] = names
     if kind == FROM_FIRST:
-        labels = range(size)
-    elif kind == FROM_LAST:
-        labels = range(-size, 0)
-    elif kind == ITEMS:
-        labels = [0, *names, *range(1, size - len(names))]  # 0: padding
-    return pd.Index(labels, dtype=object)
+        return range(size)
+    if kind == FROM_LAST:
+        return range(-size, 0)
+    if kind == ITEMS:
+        return [0, *names, *range(1, size - len(names))]  # 0: padding
+    return names
 
 
 def _count_matches(source_ids: Sequence[str], ids: Sequence[str]) -> dict[str, int]:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from bert4rec_tf.config.run_record import Run
+from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs.transfer import StartWeights, load_start_weights
 
@@ -92,6 +93,17 @@ def test_a_position_keeps_its_meaning_under_another_length(name, max_length):
     after, new_columns = histories(NEW_ITEMS, NEW_USERS, 5)
     expected = np.asarray(old.score(before))[:, columns]
     np.testing.assert_allclose(np.asarray(new.score(after))[:, new_columns], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_values_of_features_may_have_the_name_of_another_column_s():
+    """The columns `genre` and `genre ` give the same names."""
+    names = np.array(["genre=a", "genre=b", "genre=a"], object)
+    features = Features(np.array(OLD_ITEMS, object), np.arange(42), np.arange(41, dtype=np.int32) % 3, names)
+    options = {"hidden_dim": 16, "max_length": 8, "use_item_features": "add", "features": {"item_features": features}}
+    old, new = (MODELS["sasrec"](41, **options) for _ in range(2))
+    source_of("sasrec", old).apply_to(new, OLD_ITEMS, OLD_USERS)
+    before, after = (np.asarray(model.item_feature_vectors) for model in (old, new))
+    np.testing.assert_array_equal(after, before[[2, 1, 2]])
 
 
 @pytest.mark.parametrize("name", ["bert4rec", "bpr_mf"])
