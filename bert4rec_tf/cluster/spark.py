@@ -201,7 +201,6 @@ class Conversion:
         return dict(zip(("users", "items", "actions"), counts))
 
     def _compute_equal_times(self, actions: DataFrame, sizes: dict[str, int]) -> float:
-        """Returns `Report.equal_times`."""
         if "time" not in actions.columns:
             return 0.0
         distinct = actions.agg(f.countDistinct("user", "time")).collect()[0][0]

@@ -36,7 +36,6 @@ class Lines(Sequence[str]):
 
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> "Lines":
-        """Makes lines of texts."""
         return cls("".join(f"{text}\n" for text in texts).encode())
 
     def __len__(self) -> int:

@@ -80,12 +80,12 @@ def plot_quality(
 
 
 def plot_ranked(path: Path, counts: Mapping[str, np.ndarray], title: str) -> None:
-    """Writes a PNG of counts of actions on logarithmic axes. `counts`: name of a panel -> counts, descending."""
+    """Writes a PNG of counts of actions on logarithmic axes. `counts`: name of a panel -> counts."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4), layout="constrained")
     for axes, (name, values) in zip(figure.subplots(1, len(counts), squeeze=False)[0], counts.items()):
-        axes.plot(np.arange(1, len(values) + 1), values, color="black")
+        axes.plot(np.arange(1, len(values) + 1), np.sort(values)[::-1], color="black")
         axes.set(xscale="log", yscale="log", xlabel=f"{name}, most active first", ylabel="actions")
         axes.set_title(f"{len(values):,} {name}, {np.mean(values):,.1f} actions each")
         axes.grid(alpha=0.3)

@@ -27,7 +27,7 @@ RIDGE = 1.0
 """The penalty of the first projection of content vectors (`FeatureRecommender.initialise`)."""
 
 
-def average_features(vectors: Tensor, features: Features, before: int = 0, after: int = 0) -> tf.Tensor:
+def average_features(vectors: Tensor, features: Features, before: int, after: int) -> tf.Tensor:
     """Returns the mean vector of each row's feature values, float [before + rows + after, d].
 
     A row without values is 0, and so are the rows added `before` and `after`. This is the product S F of a sparse

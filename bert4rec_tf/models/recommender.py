@@ -120,7 +120,6 @@ class Recommender(KerasModel):
 
     @property
     def loss_entry(self) -> Loss:
-        """The entry in LOSSES of `settings.loss`."""
         return LOSSES[self.settings.loss]
 
     def apply_loss(self, *inputs: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class Dropout(keras.layers.Layer):
             self.seed_generator = keras.random.SeedGenerator(seed)
         self.built = True  # it has no weights
 
-    def draw_keep_mask(self, shape: Tensor, training: bool | None = None) -> Tensor | None:
+    def draw_keep_mask(self, shape: Tensor, training: bool | None) -> Tensor | None:
         """Returns 1 where an input is kept and 0 where it is dropped; None if nothing is dropped."""
         if not (training and self.rate):
             return None
@@ -42,8 +42,8 @@ class Dropout(keras.layers.Layer):
 
     @property
     def scale(self) -> float:
-        """The factor that scales up the kept inputs."""
-        return 1.0 / keep_share(self.rate)
+        """The factor that scales up the kept inputs: 1 divided by the exact fraction that is kept."""
+        return 1.0 / (1.0 - _count_dropped_levels(self.rate) / NOISE_LEVELS)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         keep_mask = self.draw_keep_mask(tf.shape(inputs), training)
@@ -87,11 +87,6 @@ def draw_keep_mask(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float
     thresholds = tf.constant(least, tf.uint8) + tf.cast(raised, tf.uint8)
     keep_mask = tf.reshape(numbers >= thresholds, [-1])[:size]
     return tf.cast(tf.reshape(keep_mask, shape), dtype)
-
-
-def keep_share(rate: float) -> float:
-    """Returns the exact fraction that `draw_keep_mask` keeps. Divide the kept values by it."""
-    return 1.0 - _count_dropped_levels(rate) / NOISE_LEVELS
 
 
 def _count_dropped_levels(rate: float) -> int:

@@ -41,7 +41,7 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
-def layer_norm(name: str, dtype: keras.DTypePolicy | None = None) -> keras.layers.LayerNormalization:
+def layer_norm(name: str, dtype: keras.DTypePolicy) -> keras.layers.LayerNormalization:
     """Returns a layer norm with the original's epsilon. Keras computes it in float32 or wider, whatever the policy."""
     return keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, dtype=dtype, name=name)
 

@@ -81,17 +81,14 @@ class _Costs:
     num_later: int
     later_share: float
 
-    def first_training(self, steps: int) -> float:
-        validation = self.first_measurement + (MEASUREMENTS - 1) * self.measurement
-        return self.compiling + steps * self.step + validation
-
     def rest(self, steps: int) -> float:
         """Returns the seconds of everything after the first training."""
         trainings = self.num_later * (self.compiling + self.later_share * steps * self.step)
         return trainings + REPORTING * (self.compiling + self.first_measurement)
 
     def total(self, steps: int) -> float:
-        return self.first_training(steps) + self.rest(steps)
+        validation = self.first_measurement + (MEASUREMENTS - 1) * self.measurement
+        return self.compiling + steps * self.step + validation + self.rest(steps)
 
 
 def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirectory, silent: bool = False) -> Plan:

@@ -319,7 +319,7 @@ class FittedModel:
         except npz.CorruptFileError as error:
             raise UserError(f"{error}; measure again with bert4rec run --mode=evaluate") from error
         phase = list_phases(Run.from_dict(workdir.read_config()["run"]))[0]
-        curve = trainer.read_state(workdir.phase_folder(phase)).curve
+        curve = trainer.read_state(workdir.path / phase).curve
         ranks = {card["model"]: arrays[FULL], "counting": arrays[COUNTED]}
         gains = {name: compute_per_user(NDCG, one) for name, one in ranks.items()}
         traits = {"actions in the history": arrays[LENGTHS], "how often training saw the target": arrays[TARGET_COUNTS]}

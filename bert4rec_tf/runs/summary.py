@@ -203,7 +203,7 @@ def _compare_with_transitions(difference: dict[str, float]) -> str:
     )
 
 
-def make_next_command(model: Path, history: Sequence[str], user: str | None = None) -> str:
+def make_next_command(model: Path, history: Sequence[str], user: str | None) -> str:
     """Returns the command that recommends by an exported model, given a history and, if the model needs one, a user."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(history)

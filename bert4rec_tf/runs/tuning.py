@@ -66,7 +66,7 @@ def tune_settings(
     sequences: Sequences,
     num_trials: int,
     folder: Path,
-    silent: bool = False,
+    silent: bool,
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Searches for the settings with the best NDCG@10 on the validation items. The first trial has the usual ones.
 

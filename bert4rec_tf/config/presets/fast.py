@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from bert4rec_tf.config.data_names import OWN
+from bert4rec_tf.config.model_settings import COUNTING_MODELS
 from bert4rec_tf.config.presets import own
 from bert4rec_tf.config.presets.authors import DATA_SETTINGS, OPTIMIZERS, get_released_dropout
 from bert4rec_tf.config.presets.entry import NOT_MEASURED, Preset
@@ -60,8 +61,6 @@ BERT4REC_SYNTHETIC = {
 """The next item depends on the last one only, so one layer is enough. Smaller initial weights, such as the authors',
 first learn for hundreds of steps which items are neighbours, and only then which of them comes first."""
 
-COUNTING = ("pop", "item_transitions")
-
 
 def _select_within(steps: int, evaluate_every: int) -> dict[str, Any]:
     """Returns the settings of a training that selects its number of steps."""
@@ -109,7 +108,7 @@ def _make_unmeasured(
 
     `at_most`: the settings of the number of steps. `further`: model -> further settings.
     """
-    for model in COUNTING:
+    for model in COUNTING_MODELS:
         yield _entry(dataset, model, takes=counting_takes)
     for model in OPTIMIZERS:
         yield _entry(dataset, model, takes=training_takes, settings={**at_most, **further.get(model, {})})

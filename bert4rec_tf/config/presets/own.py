@@ -11,9 +11,7 @@ from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.model_settings import TRANSITIONS
 from bert4rec_tf.config.presets.authors import OPTIMIZERS
 from bert4rec_tf.config.presets.entry import NOT_MEASURED, Preset
-
-LONG_HISTORIES = 50
-"""From this mean length on, masks within long windows teach more per second than prefixes do."""
+from bert4rec_tf.config.transition_settings import LONG_HISTORIES
 
 FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
 FEW_USERS = 3_000
@@ -93,7 +91,7 @@ def sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
 def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """Returns the settings of BERT4Rec.
 
-    - Long histories are masked as in the paper; short ones are cut into prefixes.
+    - Long histories (LONG_HISTORIES) are masked as in the paper; short ones are cut into prefixes.
     - Short histories are trained as Beauty's are (`best`): with much dropout, in few passes over large batches, and
       with a large epsilon in Adam, which lets rare items keep their first vectors.
     - With fewer than FEW_ACTIONS, the batch is small, so that there are enough steps, and there is little dropout. A

@@ -287,7 +287,6 @@ def load_with_report(
 
 
 def format_table1_columns(sequences: Sequences) -> dict[str, str]:
-    """Returns the columns of Table 1 as text."""
     return {
         "users": f"{sequences.num_users:,}",
         "items": f"{sequences.num_items:,}",

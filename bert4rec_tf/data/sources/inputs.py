@@ -82,5 +82,4 @@ def load_any(
 
 
 def is_data_set(data: Any) -> bool:
-    """Returns whether `data` is the name of a known data set."""
     return isinstance(data, str) and remove_source(data) in datasets.DATASETS

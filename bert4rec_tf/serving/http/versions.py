@@ -139,7 +139,6 @@ class Versions:
             result.set_exception(UserError(f"{folder}: cannot be loaded ({format_error(error)})"))
 
     def _read_stamps(self) -> dict[int, Stamp]:
-        """Returns the stamp of each version with a SavedModel."""
         stamps = {}
         for path in self._folder.glob("*"):
             with contextlib.suppress(OSError):  # The folder is being moved or deleted.
