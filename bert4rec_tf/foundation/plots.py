@@ -66,8 +66,8 @@ def plot_quality(
         edges = np.quantile(numbers, np.arange(1, GROUPS) / GROUPS, method="inverted_cdf")
         _, groups = np.unique(np.searchsorted(edges, numbers), return_inverse=True)
         sizes = np.bincount(groups)
-        for name, one in values.items():
-            axes.plot(np.bincount(groups, one) / sizes, marker="o", label=name)
+        for name, metric in values.items():
+            axes.plot(np.bincount(groups, metric) / sizes, marker="o", label=name)
         spans = [(numbers[groups == group].min(), numbers[groups == group].max()) for group in range(len(sizes))]
         axes.set_xticks(range(len(sizes)), [f"{low}" if low == high else f"{low} to {high}" for low, high in spans])
         axes.set(xlabel=trait)

@@ -76,14 +76,14 @@ def draw_keep_mask(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float
     """
     size = tf.reduce_prod(shape)
     words = (size + BLOCK - 1) // BLOCK * (BLOCK // 4)
-    drawn = tf.random.stateless_uniform(
+    words_and_shift = tf.random.stateless_uniform(
         [words + 1], tf.cast(seed, tf.int32), minval=None, maxval=None, dtype=tf.uint32, alg="philox"
     )
-    numbers = tf.reshape(tf.bitcast(drawn[:words], tf.uint8), [-1, BLOCK])
+    numbers = tf.reshape(tf.bitcast(words_and_shift[:words], tf.uint8), [-1, BLOCK])
     least, rest = divmod(_count_dropped_levels(rate), BLOCK)
     # 167 is odd, so the places are a permutation, and neighbours are far apart.
     places = tf.constant([167 * place % BLOCK for place in range(BLOCK)], tf.uint8)
-    raised = places + tf.bitcast(drawn[words], tf.uint8)[0] < tf.constant(rest, tf.uint8)
+    raised = places + tf.bitcast(words_and_shift[words], tf.uint8)[0] < tf.constant(rest, tf.uint8)
     thresholds = tf.constant(least, tf.uint8) + tf.cast(raised, tf.uint8)
     keep_mask = tf.reshape(numbers >= thresholds, [-1])[:size]
     return tf.cast(tf.reshape(keep_mask, shape), dtype)

@@ -91,8 +91,8 @@ class BertAdam(keras.optimizers.Optimizer):
         self.assign_sub(variable, rate * step)
 
     def get_config(self) -> dict[str, Any]:
-        own = ("decay", "beta_1", "beta_2", "epsilon", "bias_correction")
-        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
+        arguments = ("decay", "beta_1", "beta_2", "epsilon", "bias_correction")
+        return {**super().get_config(), **{name: getattr(self, name) for name in arguments}}
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")

@@ -165,8 +165,8 @@ class Experiment:
             return ItemTransitionsSettings(**record["settings"])
 
     def _search_transitions(self) -> dict[str, Any]:
-        own = self.run.architecture
-        settings = own if isinstance(own, ItemTransitionsSettings) else ItemTransitionsSettings()
+        architecture = self.run.architecture
+        settings = architecture if isinstance(architecture, ItemTransitionsSettings) else ItemTransitionsSettings()
         best, ndcg = search_settings(self.split, settings)
         return {"settings": best.record(), NDCG: ndcg, "pairs": {}}
 

@@ -136,7 +136,7 @@ def run_trials(
         trials = record["trials"]
         while len(trials) < num_trials:
             trial = _ask(space, trials, usual.seed, usual_values)
-            entry = next((one for one in trials if one["values"] == trial.params), None)
+            entry = next((row for row in trials if row["values"] == trial.params), None)
             if entry is None:
                 record["attempts"] += 1
                 files.write_json(folder / TRIALS, record)

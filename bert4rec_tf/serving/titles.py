@@ -77,7 +77,7 @@ def _read_content(path: Path) -> tuple[bytes, str]:
     with archives.open_unpacked(path) as file:
         content = file.read()
     start = content.split(b"\n", 1)[0].decode("utf-8", "replace")
-    separator = next((one for one in (DOUBLE_COLON, "\t", ",", ";") if one in start), ",")
+    separator = next((candidate for candidate in (DOUBLE_COLON, "\t", ",", ";") if candidate in start), ",")
     try:
         content.decode()
     except UnicodeDecodeError as error:

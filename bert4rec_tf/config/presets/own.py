@@ -49,7 +49,7 @@ def describe_duration(num_actions: int) -> str:
     )
 
 
-def _sizes(num_users: int, num_actions: int, steps: float, dropout: float) -> dict[str, Any]:
+def _make_shared_settings(num_users: int, num_actions: int, steps: float, dropout: float) -> dict[str, Any]:
     """Returns the settings that both models share.
 
     - N covers most histories: twice their mean length, from 20 to 200.
@@ -71,7 +71,7 @@ def _sizes(num_users: int, num_actions: int, steps: float, dropout: float) -> di
     }
 
 
-def sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
+def make_sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """Returns the settings of SASRec, trained by a softmax over all items; one example is a whole history.
 
     Short histories have more dropout, and more passes if there are few of them.
@@ -81,14 +81,14 @@ def sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     steps = (EPOCHS_LONG if is_long else EPOCHS) * num_users / batch_size
     return {
         **SOFTMAX_SASREC,
-        **_sizes(
+        **_make_shared_settings(
             num_users, num_actions, steps if is_long else max(steps, FEWEST_SASREC_STEPS), 0.2 if is_long else 0.3
         ),
         "batch_size": batch_size,
     }
 
 
-def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
+def make_bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """Returns the settings of BERT4Rec.
 
     - Long histories (LONG_HISTORIES) are masked as in the paper; short ones are cut into prefixes.
@@ -106,7 +106,7 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     examples = num_users * 11 if is_long else prefixes
     windows = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
     return {
-        **_sizes(num_users, num_actions, epochs * examples / batch_size, 0.2),
+        **_make_shared_settings(num_users, num_actions, epochs * examples / batch_size, 0.2),
         **(windows if is_long else PREFIXES),
         **like_beauty,
         "attention_dropout": 0.2,
@@ -119,10 +119,10 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
 def make_presets(name: str) -> list[Preset]:
     """Returns the presets for your own data, with the settings of SHOP until their size is known."""
     rules = {
-        "bert4rec": ("At most fifteen passes over the data", bert4rec_settings),
+        "bert4rec": ("At most fifteen passes over the data", make_bert4rec_settings),
         "sasrec": (
             "At most fifteen passes or 2,500 steps over short histories, 85 passes over long ones",
-            sasrec_settings,
+            make_sasrec_settings,
         ),
     }
     return [
