@@ -79,14 +79,7 @@ LONG_START: dict[str, Any] = {
     **_weigh_ages(0.0, 0.6, 7, 0.8),
     "popularity_weight": TIES_BROKEN,
 }
-SHORT_START: dict[str, Any] = {
-    "window": 20,
-    **_weigh_distances(1.0, 1.0),
-    "backward": 0.25,
-    "smoothing": 5_000.0,
-    **_weigh_ages(1.0, 1.0),
-    "popularity_weight": TIES_BROKEN,
-}
+SHORT_START = {**LONG_START, "backward": 0.25, "smoothing": 5_000.0, **_weigh_ages(1.0, 1.0)}
 """Where the search begins for long and for short histories."""
 
 GRID: dict[str, list[dict[str, Any]]] = {
