@@ -34,7 +34,7 @@ def write(path: Path, users: int, items: int, shortest: int, mean: float) -> int
     return rows
 
 
-def ours(source: Path, target: Path) -> int:
+def convert_with_package(source: Path, target: Path) -> int:
     """Reads, filters, orders and stores the actions. Returns the number of those kept."""
     interactions = Interactions(source, min_user_actions=LEAST, min_item_actions=LEAST)
     sequences, report = conversion.convert(interactions)
@@ -42,12 +42,12 @@ def ours(source: Path, target: Path) -> int:
     return sequences.num_actions
 
 
-def plain(source: Path, target: Path) -> int:
+def convert_with_pandas(source: Path, target: Path) -> int:
     """Does the same with pandas: a list of items per user, numbered by a dictionary, stored as a line of JSON."""
     table = pd.read_csv(source)
-    of_users = table.groupby("userId")["movieId"].transform("count")
-    of_items = table.groupby("movieId")["userId"].transform("count")
-    table = table[(of_users >= LEAST) & (of_items >= LEAST)]
+    user_counts = table.groupby("userId")["movieId"].transform("count")
+    item_counts = table.groupby("movieId")["userId"].transform("count")
+    table = table[(user_counts >= LEAST) & (item_counts >= LEAST)]
     table = table[table.groupby("userId")["movieId"].transform("count") >= LEAST]
     table = table.sort_values(["userId", "timestamp"], kind="stable")
     numbers = {item: number for number, item in enumerate(table["movieId"].value_counts().index, start=1)}

@@ -72,7 +72,7 @@ def measure_each_shape(measure: Callable[..., Iterable[Row]]) -> Callable[[], It
 
 
 @measure_each_shape
-def preparing(name: str) -> Iterator[Row]:
+def measure_preparation(name: str) -> Iterator[Row]:
     """Writing masked TFRecords in one process, examples per second."""
     shape, sequences = shapes.load_shape(name)
     training = LeaveOneOut(sequences).training(with_validation=True)
@@ -95,7 +95,7 @@ def preparing(name: str) -> Iterator[Row]:
 
 
 @measure_each_shape
-def reading(name: str, batches: int = 200) -> Iterator[Row]:
+def measure_reading(name: str, batches: int = 200) -> Iterator[Row]:
     """Reading batches of prepared records, examples per second."""
     shape, sequences = shapes.load_shape(name)
     training = LeaveOneOut(sequences).training(with_validation=True)
@@ -120,19 +120,19 @@ def _exhaust(dataset: tf.data.Dataset) -> None:
 
 
 @measure_each_shape
-def training(name: str, rounds: int = 5) -> Iterator[Row]:
+def measure_training(name: str, rounds: int = 5) -> Iterator[Row]:
     """One training step, samples per second, with peak memory and the share of the machine's matrix rate."""
     shape, sequences = shapes.load_shape(name)
     batch, tokens, masked = make_batch(shape, sequences)
-    ours, theirs = (step_of(shape, sequences.num_items, kind) for kind in ("ours", "theirs"))
-    narrow = step_of(shape, sequences.num_items, "bfloat16")
+    ours, theirs = (make_step_of_kind(shape, sequences.num_items, kind) for kind in ("ours", "theirs"))
+    narrow = make_step_of_kind(shape, sequences.num_items, "bfloat16")
     turns = {"ours": (ours, OUR_STEPS), "bfloat16": (narrow, OUR_STEPS), "theirs": (theirs, 1)}
     calls = {key: partial(make_steps, step, repeat(batch), times) for key, (step, times) in turns.items()}
     timings = measuring.alternate(calls, rounds)
     seconds = {key: timing.median / turns[key][1] for key, timing in timings.items()}
     rate = measuring.matrix_rate()
-    useful = useful_operations(shape, sequences.num_items, tokens, masked)
-    memory = {kind: measuring.peak_memory(one_step, name, kind)[1] / 1e9 for kind in ("ours", "theirs")}
+    useful = count_useful_operations(shape, sequences.num_items, tokens, masked)
+    memory = {kind: measuring.peak_memory(take_two_steps, name, kind)[1] / 1e9 for kind in ("ours", "theirs")}
     notes = {
         "share of the matrix rate": useful / seconds["ours"] / rate,
         "matrix rate GFLOP/s": rate / 1e9,
@@ -145,14 +145,14 @@ def training(name: str, rounds: int = 5) -> Iterator[Row]:
 
 
 @measure_each_shape
-def training_as_in_the_paper(name: str, rounds: int = 3) -> Iterator[Row]:
+def measure_training_as_in_the_paper(name: str, rounds: int = 3) -> Iterator[Row]:
     """One training step at the paper's width, samples per second, with the share of the machine's matrix rate."""
     shape, sequences = shapes.load_shape(name)
     batch, tokens, masked = make_batch(shape, sequences, PAPERS_BATCH_SIZE)
-    step = step_of(shape, sequences.num_items, "ours", PAPERS_WIDTH)
+    step = make_step_of_kind(shape, sequences.num_items, "ours", PAPERS_WIDTH)
     (timing,) = measuring.alternate({"ours": partial(make_steps, step, repeat(batch), 1)}, rounds).values()
     rate = measuring.matrix_rate()
-    useful = useful_operations(shape, sequences.num_items, tokens, masked, width=PAPERS_WIDTH)
+    useful = count_useful_operations(shape, sequences.num_items, tokens, masked, width=PAPERS_WIDTH)
     notes = {"share of the matrix rate": useful / timing.median / rate, "matrix rate GFLOP/s": rate / 1e9}
     line = f"training step, {name}, d = {PAPERS_WIDTH}"
     yield Row(line, "samples/s", PAPERS_BATCH_SIZE / timing.median, notes=notes)
@@ -178,7 +178,9 @@ def make_batch(shape: shapes.Shape, sequences: Sequences, batch_size: int = BATC
     return batch, int(lengths.sum()), int(np.count_nonzero(masked["mask_targets"]))
 
 
-def step_of(shape: shapes.Shape, num_items: int, kind: str, width: int = WIDTH) -> Callable[[Batch], dict[str, Any]]:
+def make_step_of_kind(
+    shape: shapes.Shape, num_items: int, kind: str, width: int = WIDTH
+) -> Callable[[Batch], dict[str, Any]]:
     """Returns the training step of our formulation ("ours", "bfloat16") or the authors' ("theirs")."""
     precision = {"dtype": "mixed_bfloat16"} if kind == "bfloat16" else {}
     model = BERT4Rec(
@@ -186,26 +188,26 @@ def step_of(shape: shapes.Shape, num_items: int, kind: str, width: int = WIDTH) 
     )
     if kind == "theirs":
         model.training_loss = lambda batch: original.training_loss(model, batch)
-    return _step_of_model(model)
+    return _make_step_of_model(model)
 
 
-def _step_of_model(model: Recommender, signature: steps.Signature | None = None) -> steps.Step:
+def _make_step_of_model(model: Recommender, signature: steps.Signature | None = None) -> steps.Step:
     settings = TrainingSettings(steps=1_000, batch_size=BATCH_SIZE)
     optimizer = make_optimizer(settings)
     optimizer.build(model.trainable_variables)
     return steps.make_step(model, optimizer, settings, signature=signature)
 
 
-def one_step(name: str, kind: str) -> None:
+def take_two_steps(name: str, kind: str) -> None:
     """Takes two steps, to measure the peak memory of a step."""
     shape, sequences = shapes.load_shape(name)
     batch, _, _ = make_batch(shape, sequences)
-    step = step_of(shape, sequences.num_items, kind)
+    step = make_step_of_kind(shape, sequences.num_items, kind)
     for _ in range(2):
         step(batch)
 
 
-def useful_operations(
+def count_useful_operations(
     shape: shapes.Shape, num_items: int, tokens: int, masked: int, layers: int = 2, width: int = WIDTH
 ) -> float:
     """Returns the fewest FLOPs of a step: three products of masked positions with the item table, and the encoder's."""
@@ -223,7 +225,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @measure_each_shape
-def other_models(name: str) -> Iterator[Row]:
+def measure_other_models(name: str) -> Iterator[Row]:
     """Training steps of other models that read histories, and making their examples, samples per second."""
     shape, sequences = shapes.load_shape(name)
     training = LeaveOneOut(sequences).training(True)
@@ -234,14 +236,14 @@ def other_models(name: str) -> Iterator[Row]:
         model = kind(sequences.num_items, hidden_dim=WIDTH, **options, **settings)
         examples = in_memory.KINDS[kind.examples](training, **model.example_options)
         batches = iter(in_memory.make_dataset(examples, BATCH_SIZE, 1))
-        step = _step_of_model(model, batches.element_spec)
+        step = _make_step_of_model(model, batches.element_spec)
         calls[line] = partial(make_steps, step, batches, OUR_STEPS)
     for line, timing in measuring.alternate(calls, rounds=3).items():
         yield Row(f"training step, {line}, {name}", "samples/s", OUR_STEPS * BATCH_SIZE / timing.median)
 
 
 @measure_each_shape
-def evaluating(name: str) -> Iterator[Row]:
+def measure_evaluation(name: str) -> Iterator[Row]:
     """Ranking every user's target, users per second."""
     shape, sequences = shapes.load_shape(name)
     split = LeaveOneOut(sequences)
@@ -267,7 +269,7 @@ def evaluating(name: str) -> Iterator[Row]:
         yield Row(f"evaluation, {kind}, {name}", "users/s", rate, theirs, {"seconds for all": seconds})
 
 
-def evaluating_large() -> Iterator[Row]:
+def measure_large_evaluation() -> Iterator[Row]:
     """Ranking RANKED_USERS targets among a million items by all protocols, in a new process, users per second."""
     many = shapes.MILLION
     (seconds, share), peak = measuring.peak_memory(_rank_among_many, many, RANKED_USERS)
@@ -287,7 +289,7 @@ def _rank_among_many(many: shapes.Shape, num_users: int) -> tuple[float, float]:
     return timing.median, 2 * len(users) * many.items * WIDTH / timing.median / measuring.matrix_rate()
 
 
-def evaluating_counts(users: int = 10_000, items: int = 10_000, actions: int = 20) -> Iterator[Row]:
+def measure_counting_evaluation(users: int = 10_000, items: int = 10_000, actions: int = 20) -> Iterator[Row]:
     """Ranking with the counting baselines, beside their scores of all items at once, in users per processor second."""
     sequences = shapes.generate(users, items, actions, actions)
     split = LeaveOneOut(sequences)
@@ -304,7 +306,7 @@ def evaluating_counts(users: int = 10_000, items: int = 10_000, actions: int = 2
 
 
 @measure_each_shape
-def drawing(name: str) -> Iterator[Row]:
+def measure_drawing(name: str) -> Iterator[Row]:
     """Drawing 100 popular negatives for every user, users per second."""
     _, sequences = shapes.load_shape(name)
     users = LeaveOneOut(sequences).users
@@ -320,13 +322,13 @@ def drawing(name: str) -> Iterator[Row]:
     yield Row(f"candidates, {name}", "users/s", ours, theirs)
 
 
-def converting() -> Iterator[Row]:
+def measure_conversion() -> Iterator[Row]:
     """Converting a file of 20 million ratings to stored sequences, rows per second, compared with plain pandas."""
     for name, sizes in conversion.LARGE.items():
         with tempfile.TemporaryDirectory() as folder:
             source, target = Path(folder) / "ratings.csv", Path(folder) / "sequences"
             rows = conversion.write(source, *sizes)
-            calls = {"peak GB": conversion.ours, "their peak GB": conversion.plain}
+            calls = {"peak GB": conversion.convert_with_package, "their peak GB": conversion.convert_with_pandas}
             both = {key: partial(call, source, target) for key, call in calls.items()}
             timing, their_timing = measuring.alternate(both, rounds=1, warm_up=0).values()
             memory = {key: measuring.peak_memory(call, source, target)[1] / 1e9 for key, call in calls.items()}
@@ -336,14 +338,14 @@ def converting() -> Iterator[Row]:
 
 
 LINES: dict[str, Callable[[], Iterable[Row]]] = {
-    "conversion": converting,
-    "preparation": preparing,
-    "reading": reading,
-    "training": training,
-    "training_as_in_the_paper": training_as_in_the_paper,
-    "models": other_models,
-    "evaluation": evaluating,
-    "evaluation_large": evaluating_large,
-    "evaluation_counts": evaluating_counts,
-    "candidates": drawing,
+    "conversion": measure_conversion,
+    "preparation": measure_preparation,
+    "reading": measure_reading,
+    "training": measure_training,
+    "training_as_in_the_paper": measure_training_as_in_the_paper,
+    "models": measure_other_models,
+    "evaluation": measure_evaluation,
+    "evaluation_large": measure_large_evaluation,
+    "evaluation_counts": measure_counting_evaluation,
+    "candidates": measure_drawing,
 }

@@ -64,7 +64,7 @@ def measure_catalogue(number: int) -> dict[str, float]:
         figures = {"load seconds": time.perf_counter() - begin}
         figures["load seconds, search"] = measuring.once(lambda: Catalogue(served.items, {}))
         figures |= measure_in_process(served, Plain(model, vocabulary), histories)
-        expected = [ask(served, [one])["scores"][0] for one in histories]
+        expected = [ask(served, [history])["scores"][0] for history in histories]
         with server(folder, max_batch_size=BATCH_SIZE) as (address, seconds):
             figures["seconds from command to listening"] = seconds
             for name, clients in (("over HTTP", 1), ("saturated", CLIENTS)):
@@ -78,11 +78,11 @@ def measure_catalogue(number: int) -> dict[str, float]:
 
 def compare_callers(figures: Mapping[str, float]) -> dict[str, float]:
     """Compares one caller with a call of the export in this process, and CLIENTS callers with one."""
-    one, many = "over HTTP, one client", "saturated"
+    single, saturated = "over HTTP, one client", "saturated"
     return {
-        "one client's p50 / the call's p50": figures[f"{one}, p50 ms"] / figures["in process, p50 ms"],
-        f"users/s of {CLIENTS} clients / of one": figures[f"{many}, users/s"] / figures[f"{one}, users/s"],
-        f"p99 / p50 of {CLIENTS} clients": figures[f"{many}, p99 ms"] / figures[f"{many}, p50 ms"],
+        "one client's p50 / the call's p50": figures[f"{single}, p50 ms"] / figures["in process, p50 ms"],
+        f"users/s of {CLIENTS} clients / of one": figures[f"{saturated}, users/s"] / figures[f"{single}, users/s"],
+        f"p99 / p50 of {CLIENTS} clients": figures[f"{saturated}, p99 ms"] / figures[f"{saturated}, p50 ms"],
     }
 
 

@@ -5,6 +5,8 @@ The names below are what a notebook needs. They are imported when first used, so
 
 import importlib
 
+import wrapt
+
 from bert4rec_tf.foundation import registration
 
 __version__ = "0.2.0"
@@ -32,7 +34,7 @@ _PUBLIC = {
 _MODULES = ("datasets", "layers", "losses", "metrics")
 
 __all__ = sorted([*_PUBLIC, *_MODULES])
-registration.register_when_imported()
+wrapt.register_post_import_hook(registration.register, "keras")  # when it is imported, which takes seconds
 
 
 def __getattr__(name: str):

@@ -408,7 +408,6 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def make_help() -> str:
-    """Returns the help, with the flags of HELP_GROUPS."""
     lines = [__doc__.strip()]
     for title, names in HELP_GROUPS.items():
         lines += ["", f"{title}:"]

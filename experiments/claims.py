@@ -59,7 +59,7 @@ def _claim_width(findings: Findings) -> list[Claim]:
     }
 
     def count_above(models: Iterable[str], rivals: Iterable[str]) -> str:
-        pairs = [([f"{one}@{width}" for one in models], [f"{one}@{width}" for one in rivals]) for width in WIDTHS]
+        pairs = [([f"{name}@{width}" for name in models], [f"{name}@{width}" for name in rivals]) for width in WIDTHS]
         return _count_cases(case for pair in pairs for case in _compare_each(findings, *pair, metrics))
 
     def count_falls(of_sparse: bool) -> str:
@@ -156,7 +156,7 @@ def _count_leads(findings: Findings) -> str:
     for dataset in findings.list_datasets():
         rows = [[findings.compute_mean(dataset, model, metric) for model in MODELS] for metric in METRICS]
         if not any(None in row for row in rows):
-            led = sum(ours > max(others) for *others, ours in rows)
+            led = sum(own_value > max(others) for *others, own_value in rows)
             parts.append(f"in {led} of {len(METRICS)} metrics on {find_title(dataset)}")
     return ", ".join(parts) or "not run with every model"
 
@@ -165,8 +165,8 @@ def _claim_bidirection(findings: Findings) -> list[Claim]:
     """Returns the claims of section 4.4, question 1."""
     metrics = TABLES[findings.name].metrics
     return [
-        (f"{claim}.", _count_cases(_compare_each(findings, [own], [rival], metrics)))
-        for claim, own, rival in ((BIDIRECTION, "one_mask", "sasrec"), (CLOZE, "bert4rec", "one_mask"))
+        (f"{claim}.", _count_cases(_compare_each(findings, [variant], [rival], metrics)))
+        for claim, variant, rival in ((BIDIRECTION, "one_mask", "sasrec"), (CLOZE, "bert4rec", "one_mask"))
     ]
 
 
@@ -192,11 +192,11 @@ def _claim_ablation(findings: Findings) -> list[Claim]:
     def compute_share(dataset: str, variant: str, default: str = "default") -> float | None:
         """Returns a variant's NDCG@10 divided by the default's; None if both are the same run or one is missing."""
         own_keys, default_keys = (
-            {job.key for job, _ in findings.runs.get((dataset, one), ())} for one in (variant, default)
+            {job.key for job, _ in findings.runs.get((dataset, name), ())} for name in (variant, default)
         )
         if own_keys & default_keys:
             return None
-        value, whole = (findings.compute_mean(dataset, one, "ndcg@10") for one in (variant, default))
+        value, whole = (findings.compute_mean(dataset, name, "ndcg@10") for name in (variant, default))
         return None if value is None or whole is None else value / whole
 
     Cell = tuple[str, str] | float

@@ -171,19 +171,19 @@ def make_grids(findings: Findings, layout: Layout) -> list[Grid]:
 
 def _make_grid(findings: Findings, layout: Layout, names: Sequence[str]) -> Grid:
     columns, places_of_rows = _lay_out(findings, layout, names)
-    ours, theirs = (
+    our_rows, paper_rows = (
         [[read(findings, place) for place in places] for places in places_of_rows.values()]
         for read in (_read_ours, _read_published)
     )
-    marked = [_mark_cells(cells, layout.mark, layout.down) for cells in (ours, theirs)]
+    marked = [_mark_cells(cells, layout.mark, layout.down) for cells in (our_rows, paper_rows)]
     rows: list[list[Text]] = []
-    for (label, places), own, published, *cells in zip(places_of_rows.items(), ours, theirs, *marked):
+    for (label, places), our_cells, paper_cells, *cells in zip(places_of_rows.items(), our_rows, paper_rows, *marked):
         if places[0][2] == SAMPLES:  # being faster does not make a model better
-            cells = [[Text(text) for _, text in row] for row in (own, published)]
+            cells = [[Text(text) for _, text in row] for row in (our_cells, paper_cells)]
         rows.append([Text(label), *cells[0]])
-        if any(value is not None for value, _ in published):
+        if any(value is not None for value, _ in paper_cells):
             rows.append([Text(PAPER), *cells[1]])
-            pairs = zip(own, published, places)
+            pairs = zip(our_cells, paper_cells, places)
             differences = [format_difference(value, other, place[2]) for (value, _), (other, _), place in pairs]
             rows.append([Text(DIFFERENCE), *map(Text, differences)])
     metrics = ", ".join(map(str.upper, TABLES[findings.name].metrics))

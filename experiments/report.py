@@ -93,8 +93,8 @@ class Report:
 
     def _count_known(self) -> list[str]:
         """Returns the report's first sentences: how many of the runs are finished, and what that leaves open."""
-        tables = [one for one in self.findings.values() if TABLES[one.name].variants]
-        of_tables = {one.name: one.plan.make_all_jobs([one.name]) for one in tables}
+        tables = [table for table in self.findings.values() if TABLES[table.name].variants]
+        of_tables = {table.name: table.plan.make_all_jobs([table.name]) for table in tables}
         jobs = {job.key: job for some in of_tables.values() for job in some}
         finished = {key for key, line in self._lines().items() if line["status"] == FINISHED}
 
@@ -102,11 +102,11 @@ class Report:
             keys = set(keys)
             return f"{len(keys & finished)} of {len(keys)}"
 
-        names = dict.fromkeys(data for one in tables for data in one.list_datasets())
+        names = dict.fromkeys(data for table in tables for data in table.list_datasets())
         of_data = {name: {key for key, job in jobs.items() if job.run.dataset == name} for name in names}
         others = {line["key"] for _, line in self._list_shown()} - jobs.keys()
         open_data = [
-            find_title(name) for name in names if not any(name in one.list_measured_datasets() for one in tables)
+            find_title(name) for name in names if not any(name in table.list_measured_datasets() for table in tables)
         ]
         return [
             f"Known: {count(jobs)} runs that the tables and figures need are finished, one for each cell: "
@@ -144,7 +144,7 @@ class Report:
 
     def _make_about_section(self) -> Section:
         """Returns the section about the results: data files, versions, and the number of runs."""
-        every = {job.key for one in self.findings.values() for job in one.plan.make_all_jobs([one.name])}
+        every = {job.key for table in self.findings.values() for job in table.plan.make_all_jobs([table.name])}
         part = every if self.requested is None else set(self.requested)
         shown, lines = [line for _, line in self._list_shown()], self._lines()
         statuses = [lines.get(key, {}).get("status") for key in part]
@@ -154,7 +154,7 @@ class Report:
         paragraphs = [f"Runs shown here: {len(shown)}. Runs asked for: {len(part)} ({states}).", READING]
         if self.not_published:
             paragraphs.append(f"The paper has no {' and no '.join(self.not_published)}.")
-        if any(one.plan.quick for one in self.findings.values()):
+        if any(table.plan.quick for table in self.findings.values()):
             paragraphs.append(
                 f"These are quick runs: {QUICK['steps']} steps, no model wider than d = {QUICK_WIDTH} and BERT4Rec of "
                 "one block, whatever a title says. They show that everything works, and nothing about the models."
@@ -173,7 +173,7 @@ class Report:
     def _describe_other_files(self) -> list[str]:
         """Returns sentences: which runs are of another data file than the others of their data set."""
         keys: dict[tuple[str, str], list[str]] = {}
-        elsewhere = {key for one in self.findings.values() for key in one.elsewhere}
+        elsewhere = {key for table in self.findings.values() for key in table.elsewhere}
         for _, line in self._list_shown():
             if line["key"] in elsewhere:
                 place = find_title(line["run"]["dataset"]), _name_file(line["data_file"])
@@ -190,10 +190,10 @@ class Report:
     def _list_shown(self) -> list[tuple[str, Line]]:
         """Returns the cells and the line of each finished run that a table shows."""
         cells: dict[str, list[str]] = {}
-        for one_table in self.findings.values():
-            for job, _ in (one for some in one_table.runs.values() for one in some):
+        for table in self.findings.values():
+            for job, _ in (pair for pairs in table.runs.values() for pair in pairs):
                 cells.setdefault(job.key, []).extend(job.cells)
-        return [("; ".join(some), self._lines()[key]) for key, some in cells.items()]
+        return [("; ".join(pairs), self._lines()[key]) for key, pairs in cells.items()]
 
     def _make_runs_section(self) -> Section:
         """Returns the section with a row per finished run: its cells, its budget, and the time and memory it took."""
@@ -309,7 +309,9 @@ def _describe_mean_gains(findings: Findings) -> list[str]:
     parts = []
     for metric, published in read_paper()["gains"].items():
         gains = [
-            one for dataset in findings.list_datasets() if (one := compute_gain(findings, dataset, metric)) is not None
+            gain
+            for dataset in findings.list_datasets()
+            if (gain := compute_gain(findings, dataset, metric)) is not None
         ]
         mean = f"{np.mean(gains):+.2%} on {len(gains)}" if gains else NOT_RUN
         parts.append(f"{metric.upper()} {mean} (paper: {published:+.2%} on 4)")
@@ -388,19 +390,19 @@ def write(
 
 def load_statistics(findings: Findings, sweep: Sweep) -> dict[str, dict[str, str]]:
     """Returns data set -> its row of Table 1, if the data are or were here, and keeps the rows beside the results."""
-    kept, made = sweep.results.read_json(STATISTICS), {}
+    rows, new_rows = sweep.results.read_json(STATISTICS), {}
     for name in findings.plan.datasets:
         file = sweep.find_data_file(name)
         is_there = file is not None or datasets.find_source(name) is None
-        if is_there and kept.get(name, {}).get("data_file", ...) != file:
+        if is_there and rows.get(name, {}).get("data_file", ...) != file:
             try:
                 columns = datasets.format_table1_columns(datasets.load(name, sweep.data_dir))
             except UserError as error:
                 warn(str(error))
                 continue
-            made[name] = {"data_file": file, "columns": columns}
-    if made:
+            new_rows[name] = {"data_file": file, "columns": columns}
+    if new_rows:
         with sweep.results.lock():
-            kept = {**sweep.results.read_json(STATISTICS), **made}
-            files.write_json(sweep.results.folder / STATISTICS, kept)
-    return {name: row["columns"] for name, row in kept.items()}
+            rows = {**sweep.results.read_json(STATISTICS), **new_rows}
+            files.write_json(sweep.results.folder / STATISTICS, rows)
+    return {name: row["columns"] for name, row in rows.items()}

@@ -96,8 +96,8 @@ class Results:
             line = _add_earlier_sittings(older.get(BEGUN) if is_finished else older, sitting)
             stays = is_finished and line["status"] != FINISHED
             lines[line["key"]] = {**older, BEGUN: line} if stays else line
-            ordered = sorted(lines.values(), key=lambda one: (one["run"]["dataset"], one["run"]["model"], one["key"]))
-            files.write_text(self.path, "".join(f"{json.dumps(one, sort_keys=True)}\n" for one in ordered))
+            ordered = sorted(lines.values(), key=lambda row: (row["run"]["dataset"], row["run"]["model"], row["key"]))
+            files.write_text(self.path, "".join(f"{json.dumps(row, sort_keys=True)}\n" for row in ordered))
             return line
 
 

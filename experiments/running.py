@@ -64,7 +64,7 @@ def compute_mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndar
         places = ends[:, None] - POSITIONS + 1 + tf.range(POSITIONS)
         for_heads = tf.repeat(places[:, None], attention[0].shape[1], axis=1)
         layers = [
-            tf.gather(tf.gather(one, for_heads, batch_dims=2), for_heads, axis=3, batch_dims=2) for one in attention
+            tf.gather(tf.gather(layer, for_heads, batch_dims=2), for_heads, axis=3, batch_dims=2) for layer in attention
         ]
         values = np.stack([np.asarray(layer, np.float64) for layer in layers])
         total = total + (values / values.sum(axis=-1, keepdims=True)).sum(axis=1)

@@ -129,9 +129,9 @@ def main(
         for model in models:
             print(f"Searching settings of {model} on {dataset}", flush=True)
             search = Search(model, dataset, plan)
-            found = search.run(trials, folder / f"{dataset}-{model}", data_dir)
+            best_settings = search.run(trials, folder / f"{dataset}-{model}", data_dir)
             try:
-                print(search.format_preset(found), flush=True)
+                print(search.format_preset(best_settings), flush=True)
             except UserError as error:
                 print(f"{model} on {dataset}: {error}", flush=True)
                 failed = 1

@@ -63,23 +63,23 @@ def measure(
 
 def run_model(model: str, split: LeaveOneOut, interpreter: str, minutes: float) -> dict[str, Any]:
     """Returns a model's metrics and what its process reports; or only `skipped`, why there are none."""
-    known = split.histories("test")
+    histories = split.histories("test")
     numbers = np.full(split.sequences.num_items + 1, -2)  # items without known actions cannot be listed
-    present = np.unique(known.items)
+    present = np.unique(histories.items)
     numbers[present] = np.random.default_rng(0).permutation(len(present))  # so that a number says nothing of the item
-    users, items = np.repeat(np.arange(known.num_users), known.lengths), numbers[known.items]
+    users, items = np.repeat(np.arange(histories.num_users), histories.lengths), numbers[histories.items]
     root = str(Path(bert4rec_tf.__file__).parents[1])
     environment = {**os.environ, **dict.fromkeys(THREADS, "1"), "PYTHONPATH": root}
     with tempfile.TemporaryDirectory() as folder:
         np.savez(Path(folder) / "known.npz", users=users, items=items, minutes=minutes)
         command = [interpreter, str(Path(__file__).with_name("peer_training.py")), model]
-        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
-        if done.returncode:
-            return {"skipped": (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]}
+        process = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+        if process.returncode:
+            return {"skipped": (process.stderr.strip() or f"exit code {process.returncode}").splitlines()[-1]}
         lists = np.load(Path(folder) / "lists.npy")
     check_lists(lists, users, items)
     accuracy = compute_list_accuracy(lists[split.users], numbers[split.targets("test")])
-    return {**accuracy, **json.loads(done.stdout.splitlines()[-1])}
+    return {**accuracy, **json.loads(process.stdout.splitlines()[-1])}
 
 
 def check_lists(lists: np.ndarray, users: np.ndarray, items: np.ndarray) -> None:

@@ -114,7 +114,7 @@ class Conversion:
     def convert(self) -> tuple[Sequences, Report]:
         """Does what `conversion.convert` does."""
         interactions, spark, stage = self.interactions, self.spark, self.stage
-        actions, read, source = self._read_files()
+        actions, summaries, source = self._read_files()
         if interactions.test_from is not None and "time" not in actions.columns:
             grouping.parse_test_from(interactions.test_from, None, None)  # raises
         sizes_before = self._count_sizes(actions)
@@ -124,7 +124,7 @@ class Conversion:
         vocabulary = self._make_vocabulary(trained_on)
         numbers = self._number_users(trained_on.select("user").distinct())
         num_users = numbers.count()
-        grouping.check_trainable(num_users, vocabulary.num_items, interactions, tasks.merge_reads(read))
+        grouping.check_trainable(num_users, vocabulary.num_items, interactions, tasks.merge_bad_rows(summaries))
         first_later, unit, times = None, None, Times()
         times.kind = source.kind
         if source.kind == NUMBER:
@@ -153,7 +153,7 @@ class Conversion:
             sizes_before,
             sizes_after,
             *bounds,
-            tasks.merge_reads(read),
+            tasks.merge_bad_rows(summaries),
             self._compute_equal_times(filtered, sizes_after),
             meaning,
             source.layout.doubt,
@@ -161,19 +161,19 @@ class Conversion:
         report.warn_of_doubts(sequences)
         return sequences, report
 
-    def _read_files(self) -> tuple[DataFrame, list[tasks.Read], tasks.Source]:
+    def _read_files(self) -> tuple[DataFrame, list[tasks.FileSummary], tasks.Source]:
         """Returns the good rows (`user`, `item`, `place` and perhaps `time`), what each file had, and the source."""
         layout = conversion.read_layout(self.paths[0], self.interactions)
         source = tasks.Source(self.interactions, self.paths, layout)
         if layout.time is not None:
             source = replace(source, kind=self.spark.map(tasks.find_kind_of_times, [source])[0])
         folder = make_empty_folder((self.stage / "rows").absolute())
-        read = self.spark.map(partial(tasks.read_file, source=source, folder=folder), range(len(self.paths)))
+        summaries = self.spark.map(partial(tasks.read_file, source=source, folder=folder), range(len(self.paths)))
         actions = self._read_stored(folder)
         if layout.time is not None:
-            other = "fraction" if all(one.times_are_whole for one in read) else "time"
+            other = "fraction" if all(summary.times_are_whole for summary in summaries) else "time"
             actions = actions.drop(other).withColumnRenamed("fraction", "time")
-        return actions, read, source
+        return actions, summaries, source
 
     def _filter_actions(self, actions: DataFrame) -> DataFrame:
         """Does what `grouping.filter_actions` does."""
@@ -182,10 +182,10 @@ class Conversion:
             return actions
         before, number = actions.count(), 0
         while True:
-            both = actions
+            frequent = actions
             for role, bound in bounds.items():
-                both = self._keep_frequent(both, role, bound, actions)
-            actions = self._store(self._keep_frequent(both, "user", bounds["user"]), f"filtered-{number}")
+                frequent = self._keep_frequent(frequent, role, bound, actions)
+            actions = self._store(self._keep_frequent(frequent, "user", bounds["user"]), f"filtered-{number}")
             after, number = actions.count(), number + 1
             if after == before or not self.interactions.k_core:
                 return actions
@@ -201,7 +201,6 @@ class Conversion:
         return dict(zip(("users", "items", "actions"), counts))
 
     def _compute_equal_times(self, actions: DataFrame, sizes: dict[str, int]) -> float:
-        """Returns `Report.equal_times`."""
         if "time" not in actions.columns:
             return 0.0
         distinct = actions.agg(f.countDistinct("user", "time")).collect()[0][0]

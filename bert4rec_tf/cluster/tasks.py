@@ -39,7 +39,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Read:
+class FileSummary:
     """What was in a file: kind of bad row -> how many and where the first is; whether all times are whole."""
 
     bad: dict[str, tuple[int, str]]
@@ -56,7 +56,7 @@ def find_kind_of_times(source: Source) -> str | None:
     return None
 
 
-def read_file(number: int, source: Source, folder: Path) -> Read:
+def read_file(number: int, source: Source, folder: Path) -> FileSummary:
     """Writes the good rows of a file as Parquet: `user`, `item`, `place`, and `time` as a whole and as a fraction."""
     times, bad, rows, are_whole = Times(), dict[str, tuple[int, str]](), 0, True
     times.kind = source.kind
@@ -77,14 +77,14 @@ def read_file(number: int, source: Source, folder: Path) -> Read:
                 are_whole &= is_whole or not len(values)
             writer.write_table(pa.table([columns[name] for name in fields], schema))
             rows += len(table)
-    return Read(bad, are_whole)
+    return FileSummary(bad, are_whole)
 
 
-def merge_reads(reads: Sequence[Read]) -> dict[str, tuple[int, str]]:
+def merge_bad_rows(summaries: Sequence[FileSummary]) -> dict[str, tuple[int, str]]:
     """Returns kind of bad row -> how many all files have, and where the first is."""
     bad: dict[str, tuple[int, str]] = {}
-    for read in reads:
-        for kind, (count, first) in read.bad.items():
+    for summary in summaries:
+        for kind, (count, first) in summary.bad.items():
             total, place = bad.get(kind, (0, first))
             bad[kind] = (total + count, place)
     return bad

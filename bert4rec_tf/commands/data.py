@@ -49,7 +49,8 @@ def main(arguments: list[str]) -> None:
     print(datasets.describe_data(name, sequences, report))
     print("\n" + statistics.format_table(statistics.compute_statistics(sequences)))
     if namespace.plot is not None:
-        statistics.plot_distributions(namespace.plot, sequences, name)
+        counts = {"users": sequences.lengths, "items": sequences.vocabulary.counts}
+        plots.plot_ranked(namespace.plot, counts, name)
         print(f"\n{namespace.plot}: the distributions")
 
 

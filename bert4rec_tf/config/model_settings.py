@@ -16,16 +16,16 @@ def _check_heads(num_heads: int | None, hidden_dim: int) -> None:
         )
 
 
-def _size(default: int | None, help: str, **options: Any) -> Any:
+def _declare_size(default: int | None, help: str, **options: Any) -> Any:
     return setting(default, help, at_least=1, **options)
 
 
-def _rate(default: float, help: str, **options: Any) -> Any:
+def _declare_rate(default: float, help: str, **options: Any) -> Any:
     return setting(default, help, at_least=0, below=1, may_change=True, **options)
 
 
-def _train_negatives(default: int) -> Any:
-    return _size(default, "unseen items per example, drawn again in every epoch", may_change=True)
+def _declare_train_negatives(default: int) -> Any:
+    return _declare_size(default, "unseen items per example, drawn again in every epoch", may_change=True)
 
 
 TRANSITIONS = "transitions"
@@ -70,7 +70,7 @@ LOSSES = {
 """Name of a loss -> what it is, for the models with a setting `loss`."""
 
 
-def _loss(default: str, negatives: Collection[str], help: str = "the training loss", **options: Any) -> Any:
+def _declare_loss(default: str, negatives: Collection[str], help: str = "the training loss", **options: Any) -> Any:
     choices = tuple(name for name, loss in LOSSES.items() if loss.negatives in negatives)
     return setting(default, help, choices=choices, may_change=True, **options)
 
@@ -128,7 +128,7 @@ class AttentionSettings(Settings):
         may_change=True,
         omit_default=True,
     )
-    shared_negatives: int = _size(
+    shared_negatives: int = _declare_size(
         4096, "items that a batch draws for sampled_softmax", may_change=True, omit_default=True
     )
     negative_sampling: str = setting(
@@ -153,16 +153,16 @@ class BERT4RecSettings(AttentionSettings):
     """The settings of `models.bert4rec.BERT4Rec` (section 3)."""
 
     max_length: int = setting(50, "N: the longest input, the mask token included", at_least=2, may_change=True)
-    hidden_dim: int = _size(64, "d: width of the hidden states")
-    num_layers: int = _size(2, "L: number of Transformer blocks")
-    num_heads: int | None = _size(None, "h: attention heads (default: d / 32, one below d = 32)")
-    intermediate_dim: int | None = _size(None, "inner width of the feed-forward network (default: 4 d)")
-    dropout: float = _rate(0.1, "dropout of the embeddings and of each sub-layer")
-    attention_dropout: float = _rate(0.1, "dropout of the attention probabilities")
+    hidden_dim: int = _declare_size(64, "d: width of the hidden states")
+    num_layers: int = _declare_size(2, "L: number of Transformer blocks")
+    num_heads: int | None = _declare_size(None, "h: attention heads (default: d / 32, one below d = 32)")
+    intermediate_dim: int | None = _declare_size(None, "inner width of the feed-forward network (default: 4 d)")
+    dropout: float = _declare_rate(0.1, "dropout of the embeddings and of each sub-layer")
+    attention_dropout: float = _declare_rate(0.1, "dropout of the attention probabilities")
     initializer_stddev: float = setting(
         0.02, "standard deviation of the truncated normal initial weights", above=0, may_change=True
     )
-    loss: str = _loss(
+    loss: str = _declare_loss(
         "cross_entropy",
         (ALL_ITEMS, SAMPLE),
         "the training loss; cross_entropy is over all items, as in the paper",
@@ -198,7 +198,7 @@ class PopSettings(Settings):
 
 @dataclass(frozen=True)
 class BprMfSettings(Settings):
-    hidden_dim: int = _size(64, "d: width of the user and item embeddings")
+    hidden_dim: int = _declare_size(64, "d: width of the user and item embeddings")
     l2: float = setting(1e-3, "weight of the squared norms of an example's embeddings", at_least=0, may_change=True)
     initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, may_change=True)
     negatives: str = setting(
@@ -211,16 +211,11 @@ class BprMfSettings(Settings):
 
 
 @dataclass(frozen=True)
-class FpmcSettings(BprMfSettings):
-    """The settings of `models.fpmc.Fpmc`."""
-
-
-@dataclass(frozen=True)
 class NcfSettings(Settings):
     hidden_dim: int = setting(64, "width of the tower's input, a multiple of 8", at_least=8)
     l2: float = setting(0.0, "weight of the squared norms of an example's embeddings", at_least=0, may_change=True)
     initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, may_change=True)
-    train_negatives: int = _train_negatives(4)
+    train_negatives: int = _declare_train_negatives(4)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -230,10 +225,10 @@ class NcfSettings(Settings):
 
 @dataclass(frozen=True)
 class GRU4RecSettings(Settings):
-    max_length: int = _size(50, "how many of a history's last items are read", may_change=True)
-    hidden_dim: int = _size(100, "width of the GRU and of the item embeddings")
-    dropout: float = _rate(0.0, "dropout of the GRU's input and output")
-    loss: str = _loss("top1", (BATCH,))
+    max_length: int = _declare_size(50, "how many of a history's last items are read", may_change=True)
+    hidden_dim: int = _declare_size(100, "width of the GRU and of the item embeddings")
+    dropout: float = _declare_rate(0.0, "dropout of the GRU's input and output")
+    loss: str = _declare_loss("top1", (BATCH,))
     final_activation: str = setting(
         "tanh", "applied to the scores in the loss", choices=("linear", "tanh", "elu-0.5"), may_change=True
     )
@@ -254,24 +249,24 @@ class GRU4RecPlusSettings(GRU4RecSettings):
 
 @dataclass(frozen=True)
 class CaserSettings(Settings):
-    markov_order: int = _size(5, "L: how many of the last items are read")
-    num_targets: int = _size(3, "T: the next items that an example predicts", may_change=True)
-    hidden_dim: int = _size(50, "d: width of the user and item embeddings")
-    horizontal_filters: int = _size(16, "horizontal filters of each height")
-    vertical_filters: int = _size(4, "vertical filters")
-    dropout: float = _rate(0.5, "dropout of the convolutions' output")
-    train_negatives: int = _train_negatives(3)
+    markov_order: int = _declare_size(5, "L: how many of the last items are read")
+    num_targets: int = _declare_size(3, "T: the next items that an example predicts", may_change=True)
+    hidden_dim: int = _declare_size(50, "d: width of the user and item embeddings")
+    horizontal_filters: int = _declare_size(16, "horizontal filters of each height")
+    vertical_filters: int = _declare_size(4, "vertical filters")
+    dropout: float = _declare_rate(0.5, "dropout of the convolutions' output")
+    train_negatives: int = _declare_train_negatives(3)
     l2: float = setting(1e-6, "weight of half the squared norm of all weights", at_least=0, may_change=True)
 
 
 @dataclass(frozen=True)
 class SASRecSettings(AttentionSettings):
-    max_length: int = _size(50, "how many of a history's last items are read", may_change=True)
-    hidden_dim: int = _size(50, "d: width of the hidden states")
-    num_layers: int = _size(2, "number of blocks")
-    num_heads: int = _size(1, "attention heads")
-    dropout: float = _rate(0.5, "dropout of embeddings, attention and networks")
-    loss: str = _loss("binary", (PER_TARGET, ALL_ITEMS, SAMPLE))
+    max_length: int = _declare_size(50, "how many of a history's last items are read", may_change=True)
+    hidden_dim: int = _declare_size(50, "d: width of the hidden states")
+    num_layers: int = _declare_size(2, "number of blocks")
+    num_heads: int = _declare_size(1, "attention heads")
+    dropout: float = _declare_rate(0.5, "dropout of embeddings, attention and networks")
+    loss: str = _declare_loss("binary", (PER_TARGET, ALL_ITEMS, SAMPLE))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -282,7 +277,7 @@ MODEL_SETTINGS: dict[str, type[Settings]] = {
     "pop": PopSettings,
     "bpr_mf": BprMfSettings,
     "ncf": NcfSettings,
-    "fpmc": FpmcSettings,
+    "fpmc": BprMfSettings,
     "gru4rec": GRU4RecSettings,
     "gru4rec_plus": GRU4RecPlusSettings,
     "caser": CaserSettings,

@@ -90,7 +90,9 @@ class Settings:
         """Returns the fields in JSON's types, without defaults that are to be omitted."""
         fields = dataclasses.fields(self)
         left_out = {
-            one.name for one in fields if one.metadata.get("omit_default") and getattr(self, one.name) == one.default
+            field.name
+            for field in fields
+            if field.metadata.get("omit_default") and getattr(self, field.name) == field.default
         }
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
 

@@ -7,7 +7,7 @@ from typing import Any
 from bert4rec_tf.config.setting_fields import Settings, setting
 
 
-def _searched_setting(help: str, **limits: Any) -> Any:
+def _declare_searched(help: str, **limits: Any) -> Any:
     return setting(None, f"{help} (default: chosen on the validation items)", **limits)
 
 
@@ -18,26 +18,26 @@ class ItemTransitionsSettings(Settings):
     One that is None is chosen on the validation items, from `GRID`.
     """
 
-    window: int | None = _searched_setting("how many places apart two items are counted at most", at_least=1)
-    distance_power: float | None = _searched_setting(
+    window: int | None = _declare_searched("how many places apart two items are counted at most", at_least=1)
+    distance_power: float | None = _declare_searched(
         "p of the weight decay^(d - 1) / d^p of two items d places apart", at_least=0
     )
-    distance_decay: float | None = _searched_setting(
+    distance_decay: float | None = _declare_searched(
         "decay of the weight decay^(d - 1) / d^p of two items d places apart", above=0, at_most=1
     )
-    backward: float | None = _searched_setting(
+    backward: float | None = _declare_searched(
         "weight of an item that came before; one that came after has 1", at_least=0
     )
-    smoothing: float | None = _searched_setting("tau: the larger, the less a few counts say", above=0)
-    history_power: float | None = _searched_setting(
+    smoothing: float | None = _declare_searched("tau: the larger, the less a few counts say", above=0)
+    history_power: float | None = _declare_searched(
         "p of the weight decay^age / (age + 1)^p of a recent item of the history", at_least=0
     )
-    history_decay: float | None = _searched_setting(
+    history_decay: float | None = _declare_searched(
         "decay of the weight decay^age / (age + 1)^p of a recent item of the history", above=0, at_most=1
     )
-    recent_items: int | None = _searched_setting("how many last items are recent; older ones count alike", at_least=1)
-    recent_share: float | None = _searched_setting("the weight of all recent items together", at_least=0, at_most=1)
-    popularity_weight: float | None = _searched_setting("lambda: weight of the logarithm of an item's popularity")
+    recent_items: int | None = _declare_searched("how many last items are recent; older ones count alike", at_least=1)
+    recent_share: float | None = _declare_searched("the weight of all recent items together", at_least=0, at_most=1)
+    popularity_weight: float | None = _declare_searched("lambda: weight of the logarithm of an item's popularity")
     max_history: int = setting(200, "how many of a history's last items are read", at_least=1, at_most=1_000)
     num_neighbors: int | None = setting(
         None, "how many neighbours of an item are kept (default: as memory allows)", at_least=1
@@ -56,11 +56,11 @@ CompleteSettings = Any
 """`ItemTransitionsSettings` without a None, which their types cannot say."""
 
 
-def _distances(power: float, decay: float) -> dict[str, float]:
+def _weigh_distances(power: float, decay: float) -> dict[str, float]:
     return {"distance_power": power, "distance_decay": decay}
 
 
-def _ages(power: float, decay: float, recent_items: int = 1_000_000, recent_share: float = 1.0) -> dict[str, Any]:
+def _weigh_ages(power: float, decay: float, recent_items: int = 1_000_000, recent_share: float = 1.0) -> dict[str, Any]:
     recent = {"recent_items": recent_items, "recent_share": recent_share}
     return {"history_power": power, "history_decay": decay, **recent}
 
@@ -73,32 +73,25 @@ LONG_HISTORIES = 50
 
 LONG_START: dict[str, Any] = {
     "window": 20,
-    **_distances(1.0, 1.0),
+    **_weigh_distances(1.0, 1.0),
     "backward": 0.0,
     "smoothing": 500.0,
-    **_ages(0.0, 0.6, 7, 0.8),
+    **_weigh_ages(0.0, 0.6, 7, 0.8),
     "popularity_weight": TIES_BROKEN,
 }
-SHORT_START: dict[str, Any] = {
-    "window": 20,
-    **_distances(1.0, 1.0),
-    "backward": 0.25,
-    "smoothing": 5_000.0,
-    **_ages(1.0, 1.0),
-    "popularity_weight": TIES_BROKEN,
-}
+SHORT_START = {**LONG_START, "backward": 0.25, "smoothing": 5_000.0, **_weigh_ages(1.0, 1.0)}
 """Where the search begins for long and for short histories."""
 
 GRID: dict[str, list[dict[str, Any]]] = {
     "smoothing": [{"smoothing": float(value)} for value in (5, 15, 50, 150, 500, 1_500, 5_000, 15_000, 50_000)],
     "ages": [
-        *(_ages(0.0, decay) for decay in (0.4, 0.6, 0.75, 0.85)),
-        *(_ages(power, 1.0) for power in (1.0, 1.5)),
-        *(_ages(0.0, *tail) for tail in ((0.6, 7, 0.8), (0.7, 10, 0.8), (0.85, 10, 0.8), (0.85, 20, 0.8))),
+        *(_weigh_ages(0.0, decay) for decay in (0.4, 0.6, 0.75, 0.85)),
+        *(_weigh_ages(power, 1.0) for power in (1.0, 1.5)),
+        *(_weigh_ages(0.0, *tail) for tail in ((0.6, 7, 0.8), (0.7, 10, 0.8), (0.85, 10, 0.8), (0.85, 20, 0.8))),
     ],
     "distances": [
-        *(_distances(power, 1.0) for power in (0.5, 1.0, 2.0)),
-        *(_distances(0.0, decay) for decay in (0.5, 0.7, 0.85)),
+        *(_weigh_distances(power, 1.0) for power in (0.5, 1.0, 2.0)),
+        *(_weigh_distances(0.0, decay) for decay in (0.5, 0.7, 0.85)),
     ],
     "backward": [{"backward": share} for share in (0.0, 0.1, 0.25, 0.5, 1.0)],
     "window": [{"window": places} for places in (5, 10, 20, 40)],

@@ -1,12 +1,10 @@
 """Statistics of a data set before training."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
-from bert4rec_tf.foundation import plots
 
 PERCENTILES = (0, 5, 25, 50, 75, 95, 100)
 SHARES = (0.001, 0.01, 0.1, 0.2, 0.5)
@@ -72,9 +70,3 @@ def format_table(statistics: dict[str, Any]) -> str:
         f"never occur in training; {shares['without_validation']:.2%} if the validation items are held out too."
     )
     return "\n".join(lines)
-
-
-def plot_distributions(path: Path, sequences: Sequences, title: str) -> None:
-    """Writes a PNG with the distributions of lengths and popularity."""
-    lengths = np.sort(sequences.lengths)[::-1]
-    plots.plot_ranked(path, {"users": lengths, "items": np.sort(sequences.vocabulary.counts)[::-1]}, title)

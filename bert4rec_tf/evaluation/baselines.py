@@ -38,7 +38,7 @@ def measure_baselines(
         model = MODELS[name](training.num_items)
         model.adapt(training, transitions)
         ranked[name] = popularity_penalty.make_ranker(model).rank_and_list(task)
-    baselines = {name: one.compute_metrics() for name, one in ranked.items()}
+    baselines = {name: result.compute_metrics() for name, result in ranked.items()}
     numbers = task.add_new_protocol(num_candidates)
     baselines["random"] = {protocol: compute_random_metrics(values) for protocol, values in numbers.items()}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None

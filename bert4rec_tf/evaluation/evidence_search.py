@@ -207,8 +207,8 @@ class _Search:
         rows = np.repeat(np.arange(len(owners)), lengths)[numbers > 0]
         ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(owners)))]
         shape = (len(owners), self._counts.pairs.nnz)
-        found = numbers[numbers > 0] - 1
-        table = sparse.csr_matrix((np.zeros(len(found), np.float32), found, ends), shape)
+        pair_places = numbers[numbers > 0] - 1
+        table = sparse.csr_matrix((np.zeros(len(pair_places), np.float32), pair_places, ends), shape)
         return _Rivals(candidates, np.searchsorted(owners, users[0]), table, places[numbers > 0])
 
     def _weigh(self, settings: CompleteSettings) -> sparse.csr_matrix:
@@ -312,7 +312,7 @@ class MixSearch:
     def __init__(self, model: FeatureRecommender, task: RankingTask, settings: CompleteSettings) -> None:
         self._model, self._task = model, task
         evidence, size = model.evidence, model.num_items + 1
-        pairs = [np.asarray(one) for one in (evidence.strengths, evidence.neighbors, evidence.splits)]
+        pairs = [np.asarray(weight) for weight in (evidence.strengths, evidence.neighbors, evidence.splits)]
         table = sparse.csr_matrix(tuple(pairs), (size, size))
         most = min(BLOCK_USERS, BLOCK_ELEMENTS // size + 1)
         self._is_scaled = np.isin(np.arange(len(task.users)), sample_rows(len(task.users), most))

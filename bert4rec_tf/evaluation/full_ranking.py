@@ -273,7 +273,7 @@ class FullRanking:
         shape = np.array(candidates.shape, np.int32)
         for _ in range(2):  # again with the target's score as this pass rounds it
             results = self._scan(source, target_scores, places, shape)
-            at_least_target, has_nan, best, best_scores, scores = (one.numpy() for one in results)
+            at_least_target, has_nan, best, best_scores, scores = (result.numpy() for result in results)
             if np.array_equal(scores[:, 0], target_scores):
                 break
             target_scores = scores[:, 0]

@@ -79,8 +79,3 @@ def measure_alphas(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) ->
         ]
         for alpha in ALPHAS
     }
-
-
-def pick_best_alpha(curve: dict[float, float]) -> float:
-    """Returns the alpha with the best value of `measure_alphas`; in a tie the smallest."""
-    return max(curve, key=curve.__getitem__)

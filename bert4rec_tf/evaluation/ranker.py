@@ -67,7 +67,7 @@ class RankingTask:
         if len(self.users) <= most:
             return self
         rows = sample_rows(len(self.users), most)
-        negatives = {protocol: one[rows] for protocol, one in self.negatives.items()}
+        negatives = {protocol: items[rows] for protocol, items in self.negatives.items()}
         return replace(self, users=self.users[rows], targets=self.targets[rows], negatives=negatives)
 
     @property
@@ -104,11 +104,11 @@ class RankingTask:
 
     def list_candidates(self, rows: np.ndarray | slice) -> np.ndarray:
         """Returns the target (column 0) and the negatives of every protocol, int32 [rows, 1 + c]; 0 for none."""
-        return np.concatenate([self.targets[rows, None], *(one[rows] for one in self.negatives.values())], axis=1)
+        return np.concatenate([self.targets[rows, None], *(items[rows] for items in self.negatives.values())], axis=1)
 
     def columns_by_protocol(self) -> dict[str, np.ndarray]:
         """Returns protocol -> int64 [c], the columns of `list_candidates` that have its negatives."""
-        ends = np.cumsum([1, *(one.shape[1] for one in self.negatives.values())])
+        ends = np.cumsum([1, *(items.shape[1] for items in self.negatives.values())])
         return {name: np.arange(*places) for name, places in zip(self.negatives, itertools.pairwise(ends))}
 
     def list_seen(self, rows: np.ndarray) -> np.ndarray:

@@ -43,4 +43,4 @@ def find_inputs(name: str, needs_users: bool) -> list[tf.TensorSpec]:
     names = FUNCTIONS[name][0]
     if needs_users and names[0] == "histories":
         names = ("histories", "users", *names[1:])
-    return [INPUTS[one] for one in names]
+    return [INPUTS[input_name] for input_name in names]

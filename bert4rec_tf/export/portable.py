@@ -90,7 +90,7 @@ def _make_parts(model: Recommender, batch: int | None, width: int | None) -> Ite
     specs = [tf.TensorSpec([batch, width], tf.int32, "items"), tf.TensorSpec([batch], tf.int32, "lengths")]
     if model.needs_users:
         specs.append(tf.TensorSpec([batch], tf.int32, "users"))
-    histories = [{spec.name: one[spec.name] for spec in specs} for one in _make_test_batches(model, batch)]
+    histories = [{spec.name: numbers[spec.name] for spec in specs} for numbers in _make_test_batches(model, batch)]
 
     @tf_function(input_signature=specs)
     def encoder(items, lengths, users=None):
@@ -98,7 +98,7 @@ def _make_parts(model: Recommender, batch: int | None, width: int | None) -> Ite
         return {"vectors": model.user_vectors({"items": items, "lengths": lengths, "users": users})}
 
     yield "encoder", encoder, histories
-    vectors = [{"vectors": encoder(**one)["vectors"].numpy()} for one in histories]
+    vectors = [{"vectors": encoder(**numbers)["vectors"].numpy()} for numbers in histories]
     # The evidence part of a vector is as wide as the history.
     depth = vectors[0]["vectors"].shape[1] if model.evidence is None or batch else None
 
@@ -149,8 +149,8 @@ def _make_onnx_runner(content: bytes) -> Callable[[Numbers], Numbers]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    names = [one.name for one in session.get_inputs()]
-    outputs = [one.name for one in session.get_outputs()]
+    names = [value.name for value in session.get_inputs()]
+    outputs = [value.name for value in session.get_outputs()]
     return lambda inputs: dict(zip(outputs, session.run(None, {name: inputs[name] for name in names})))
 
 

@@ -66,8 +66,8 @@ class ItemRows:
             added = tf.where(tf.range(begin, end) == PAD, HIDDEN, added)
             block_scores = tf.matmul(vectors, block, transpose_b=True) + added
             if is_logits:
-                of_block = tf.reduce_logsumexp(block_scores, axis=1, keepdims=True)
-                total = tf.reduce_logsumexp(tf.concat([total, of_block], axis=1), axis=1, keepdims=True)
+                block_total = tf.reduce_logsumexp(block_scores, axis=1, keepdims=True)
+                total = tf.reduce_logsumexp(tf.concat([total, block_total], axis=1), axis=1, keepdims=True)
             block_scores = block_scores if adjust is None else adjust(block_scores, begin, end)
             is_here = (hidden >= begin) & (hidden < end) & (hidden != PAD)
             block_scores = top_items.hide_items(block_scores, tf.where(is_here, hidden - begin + 1, PAD))

@@ -146,7 +146,7 @@ def _encode_lines(raw: Sequence[str]) -> bytes:
     try:
         return Lines.from_texts(raw).content
     except UnicodeEncodeError as error:
-        bad = next(one for one in raw if any(0xD800 <= ord(letter) < 0xE000 for letter in one))
+        bad = next(raw_id for raw_id in raw if any(0xD800 <= ord(letter) < 0xE000 for letter in raw_id))
         raise UserError(f"A raw id must be text that UTF-8 can hold. Received: {bad!r}") from error
 
 

@@ -327,7 +327,7 @@ def _make_function(answer: Callable, inputs: Sequence[tf.TensorSpec], defaults: 
         return answer(**{spec.name: value for spec, value in zip(inputs, values)})
 
     kind, required = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-    parameters = [inspect.Parameter(one.name, kind, default=defaults.get(one.name, required)) for one in inputs]
+    parameters = [inspect.Parameter(spec.name, kind, default=defaults.get(spec.name, required)) for spec in inputs]
     answer_in_order.__signature__ = inspect.Signature(parameters)  # TensorFlow reads names and defaults here
     return tf_function(answer_in_order, input_signature=inputs)
 

@@ -36,7 +36,6 @@ class Lines(Sequence[str]):
 
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> "Lines":
-        """Makes lines of texts."""
         return cls("".join(f"{text}\n" for text in texts).encode())
 
     def __len__(self) -> int:
@@ -48,7 +47,7 @@ class Lines(Sequence[str]):
 
     def __getitem__(self, row: Any) -> Any:
         rows = range(len(self))[row]
-        return [self[one] for one in rows] if isinstance(rows, range) else self.get_bytes(rows).decode()
+        return [self[number] for number in rows] if isinstance(rows, range) else self.get_bytes(rows).decode()
 
     def __iter__(self) -> Iterator[str]:
         return (self.get_bytes(row).decode() for row in range(len(self)))

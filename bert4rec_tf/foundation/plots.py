@@ -66,8 +66,8 @@ def plot_quality(
         edges = np.quantile(numbers, np.arange(1, GROUPS) / GROUPS, method="inverted_cdf")
         _, groups = np.unique(np.searchsorted(edges, numbers), return_inverse=True)
         sizes = np.bincount(groups)
-        for name, one in values.items():
-            axes.plot(np.bincount(groups, one) / sizes, marker="o", label=name)
+        for name, metric in values.items():
+            axes.plot(np.bincount(groups, metric) / sizes, marker="o", label=name)
         spans = [(numbers[groups == group].min(), numbers[groups == group].max()) for group in range(len(sizes))]
         axes.set_xticks(range(len(sizes)), [f"{low}" if low == high else f"{low} to {high}" for low, high in spans])
         axes.set(xlabel=trait)
@@ -80,12 +80,12 @@ def plot_quality(
 
 
 def plot_ranked(path: Path, counts: Mapping[str, np.ndarray], title: str) -> None:
-    """Writes a PNG of counts of actions on logarithmic axes. `counts`: name of a panel -> counts, descending."""
+    """Writes a PNG of counts of actions on logarithmic axes. `counts`: name of a panel -> counts."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4), layout="constrained")
     for axes, (name, values) in zip(figure.subplots(1, len(counts), squeeze=False)[0], counts.items()):
-        axes.plot(np.arange(1, len(values) + 1), values, color="black")
+        axes.plot(np.arange(1, len(values) + 1), np.sort(values)[::-1], color="black")
         axes.set(xscale="log", yscale="log", xlabel=f"{name}, most active first", ylabel="actions")
         axes.set_title(f"{len(values):,} {name}, {np.mean(values):,.1f} actions each")
         axes.grid(alpha=0.3)

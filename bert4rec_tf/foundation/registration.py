@@ -5,8 +5,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-import wrapt
-
 PACKAGE = "bert4rec_tf"
 CLASSES = {
     "models": (
@@ -40,8 +38,3 @@ def register(keras: ModuleType) -> None:
     for module, names in CLASSES.items():
         for name in names:
             keras.saving.get_custom_objects().setdefault(f"{PACKAGE}>{name}", StandIn(module, name))
-
-
-def register_when_imported() -> None:
-    """Registers the stand-ins, now or when Keras is imported; importing Keras takes seconds."""
-    wrapt.register_post_import_hook(register, "keras")

@@ -228,7 +228,7 @@ class Url:
             self._store.mv(aside, self._store_path)
 
     @contextlib.contextmanager
-    def replace_folder(self, last: str | None = None) -> Iterator[Path]:
+    def replace_folder(self, last: str | None) -> Iterator[Path]:
         """Yields a local folder to fill, which replaces this one when the block ends without an error.
 
         The file `last` is deleted first and uploaded last, so a folder that has it is complete.

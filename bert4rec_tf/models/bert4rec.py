@@ -166,9 +166,9 @@ class BERT4Rec(FeatureRecommender):
         hidden = self.embed(items, training, users, table)
         attention = []
         for number, block in enumerate(self.blocks, start=1):
-            read = positions if number == len(self.blocks) else None
+            queries = positions if number == len(self.blocks) else None
             hidden, probabilities = block(
-                hidden, padding_mask=padding_mask, training=training, positions=read, return_attention_scores=True
+                hidden, padding_mask=padding_mask, training=training, positions=queries, return_attention_scores=True
             )
             attention.append(probabilities)
         return (hidden, attention) if return_attention else hidden

@@ -27,7 +27,7 @@ RIDGE = 1.0
 """The penalty of the first projection of content vectors (`FeatureRecommender.initialise`)."""
 
 
-def average_features(vectors: Tensor, features: Features, before: int = 0, after: int = 0) -> tf.Tensor:
+def average_features(vectors: Tensor, features: Features, before: int, after: int) -> tf.Tensor:
     """Returns the mean vector of each row's feature values, float [before + rows + after, d].
 
     A row without values is 0, and so are the rows added `before` and `after`. This is the product S F of a sparse
@@ -231,12 +231,12 @@ class FeatureRecommender(Recommender):
         These are the items' own vectors T, plus the means of their features' vectors F, plus the projections of their
         content vectors V. Call it once per step, because it reads the vector of every feature value of every item.
         """
-        use, own = self.settings.use_item_features, self.own_items
+        use, rows = self.settings.use_item_features, self.own_items
         if use == NO:
-            return own
+            return rows
         if use == ADD:
-            return own + self._make_feature_rows(ITEM_FEATURES, 1, own.shape[0] - 1 - self.num_items)
-        return tf.concat([own[:1], self._make_feature_rows(ITEM_FEATURES), own[1:]], axis=0)
+            return rows + self._make_feature_rows(ITEM_FEATURES, 1, rows.shape[0] - 1 - self.num_items)
+        return tf.concat([rows[:1], self._make_feature_rows(ITEM_FEATURES), rows[1:]], axis=0)
 
     def _make_feature_rows(self, kind: str, before: int = 0, after: int = 0) -> tf.Tensor:
         """Returns S F + V P of the items or users, float [before + rows + after, d]. The rows added are 0."""

@@ -87,8 +87,8 @@ class GRU4Rec(Recommender):
         parts = [self._collect_targets(states, targets, rows) for states, targets in self._run_spans(batch, training)]
         columns = [tf.concat(pieces, axis=0) for pieces in zip(*parts)]
         shared = tf.reshape(batch["shared"], [-1]) if self.settings.extra_negatives else tf.zeros([0], tf.int32)
-        of_all = (tf.gather(self.output_rows, shared), tf.gather(self.bias, shared))
-        total = self._sum_losses(columns, of_all)
+        shared_rows = (tf.gather(self.output_rows, shared), tf.gather(self.bias, shared))
+        total = self._sum_losses(columns, shared_rows)
         return tf.math.divide_no_nan(total, self.loss_weight(batch))
 
     def _run_spans(self, batch: Batch, training: bool) -> Iterator[tuple[Tensor, Tensor]]:
@@ -147,9 +147,9 @@ class GRU4Rec(Recommender):
             shared, shared_biases: [s, d] and [s]: output embeddings and biases of the negatives that all share.
         """
         activate = ACTIVATIONS[self.settings.final_activation]
-        of_shared = tf.matmul(states, shared, transpose_b=True) + shared_biases
-        scores = activate(tf.concat([scores, of_shared], axis=1))
-        others = tf.concat([others, tf.ones_like(of_shared, tf.bool)], axis=1)
+        shared_scores = tf.matmul(states, shared, transpose_b=True) + shared_biases
+        scores = activate(tf.concat([scores, shared_scores], axis=1))
+        others = tf.concat([others, tf.ones_like(shared_scores, tf.bool)], axis=1)
         loss = self.apply_loss(activate(positives), scores, others)
         return tf.reduce_sum(tf.cast(targets > 0, states.dtype) * loss)
 

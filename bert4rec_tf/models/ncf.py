@@ -55,18 +55,18 @@ class Ncf(Recommender):
 
     def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns [p_u ; W_u p'_u], where W_u is the user's half of the tower's first kernel."""
-        of_user, _ = tf.split(self.tower[0].kernel, 2)
+        user_part, _ = tf.split(self.tower[0].kernel, 2)
         gmf_user = tf.gather(self.gmf_users, batch["users"])
-        return tf.concat([gmf_user, tf.matmul(tf.gather(self.mlp_users, batch["users"]), of_user)], axis=1)
+        return tf.concat([gmf_user, tf.matmul(tf.gather(self.mlp_users, batch["users"]), user_part)], axis=1)
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        _, of_item = tf.split(self.tower[0].kernel, 2)
+        _, item_part = tf.split(self.tower[0].kernel, 2)
         gmf_user, mlp_user = tf.split(vectors[:, None], [self.gmf_users.shape[1], self.tower[0].units], axis=2)
         if candidates is not None:
-            mlp_item = tf.gather(self.mlp_items, candidates) @ of_item
+            mlp_item = tf.gather(self.mlp_items, candidates) @ item_part
             return self._compute_logits(gmf_user, tf.gather(self.gmf_items, candidates), mlp_user, mlp_item)
         # One user at a time: the tower's values for many users and all items would not fit into memory.
-        mlp_item = tf.matmul(self.mlp_items[1:], of_item)
+        mlp_item = tf.matmul(self.mlp_items[1:], item_part)
         return tf.map_fn(
             lambda user: self._compute_logits(user[0], self.gmf_items[1:], user[1], mlp_item),
             (gmf_user, mlp_user),

@@ -83,8 +83,8 @@ class Recommender(KerasModel):
         features: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        of_keras = {name: options.pop(name) for name in KERAS_OPTIONS if name in options}
-        super().__init__(**of_keras)
+        keras_options = {name: options.pop(name) for name in KERAS_OPTIONS if name in options}
+        super().__init__(**keras_options)
         self.settings = resolve_settings(type(self).settings_type, settings, options)
         self.num_items = check_size("num_items", num_items)
         self.needs_users = type(self).needs_users or USER_FEATURES in list_used_features(self.settings)
@@ -95,10 +95,10 @@ class Recommender(KerasModel):
             )
         self.num_users = None if num_users is None else check_size("num_users", num_users)
         all_features = {
-            name: one if isinstance(one, Features) else Features.from_sizes(one)
-            for name, one in (features or {}).items()
+            name: content if isinstance(content, Features) else Features.from_sizes(content)
+            for name, content in (features or {}).items()
         }
-        self._lacks_features = any(not isinstance(one, Features) for one in (features or {}).values())
+        self._lacks_features = any(not isinstance(content, Features) for content in (features or {}).values())
         self.features = select_features(self.settings, all_features, self.num_items, self.num_users)
         self._row_kinds: dict[str, str | None] = {}
         self._tables: dict[str, TiedTable] = {}
@@ -120,7 +120,6 @@ class Recommender(KerasModel):
 
     @property
     def loss_entry(self) -> Loss:
-        """The entry in LOSSES of `settings.loss`."""
         return LOSSES[self.settings.loss]
 
     def apply_loss(self, *inputs: Tensor) -> Tensor:

@@ -85,14 +85,14 @@ def read_config(path: Path) -> BERT4RecSettings:
         config = config.get("config", config)
         if config["hidden_act"] != "gelu":
             raise UserError(f"{path}: `hidden_act` must be 'gelu'. Received: {config['hidden_act']!r}")
-        settings = {name: config[theirs] for theirs, name in CONFIG.items()}
+        settings = {name: config[original_name] for original_name, name in CONFIG.items()}
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{path}: not a configuration of the program ({error!r})") from error
-    for theirs, name in CONFIG.items():
+    for original_name, name in CONFIG.items():
         if settings[name] is None:
-            raise UserError(f"{path}: `{theirs}` must be a number. Received: null")
+            raise UserError(f"{path}: `{original_name}` must be a number. Received: null")
     try:
         return BERT4RecSettings(**settings, use_token_type=True)
     except UserError as error:

@@ -34,7 +34,7 @@ class Dropout(keras.layers.Layer):
             self.seed_generator = keras.random.SeedGenerator(seed)
         self.built = True  # it has no weights
 
-    def draw_keep_mask(self, shape: Tensor, training: bool | None = None) -> Tensor | None:
+    def draw_keep_mask(self, shape: Tensor, training: bool | None) -> Tensor | None:
         """Returns 1 where an input is kept and 0 where it is dropped; None if nothing is dropped."""
         if not (training and self.rate):
             return None
@@ -42,8 +42,8 @@ class Dropout(keras.layers.Layer):
 
     @property
     def scale(self) -> float:
-        """The factor that scales up the kept inputs."""
-        return 1.0 / keep_share(self.rate)
+        """The factor that scales up the kept inputs: 1 divided by the exact fraction that is kept."""
+        return 1.0 / (1.0 - _count_dropped_levels(self.rate) / NOISE_LEVELS)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         keep_mask = self.draw_keep_mask(tf.shape(inputs), training)
@@ -76,22 +76,17 @@ def draw_keep_mask(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float
     """
     size = tf.reduce_prod(shape)
     words = (size + BLOCK - 1) // BLOCK * (BLOCK // 4)
-    drawn = tf.random.stateless_uniform(
+    words_and_shift = tf.random.stateless_uniform(
         [words + 1], tf.cast(seed, tf.int32), minval=None, maxval=None, dtype=tf.uint32, alg="philox"
     )
-    numbers = tf.reshape(tf.bitcast(drawn[:words], tf.uint8), [-1, BLOCK])
+    numbers = tf.reshape(tf.bitcast(words_and_shift[:words], tf.uint8), [-1, BLOCK])
     least, rest = divmod(_count_dropped_levels(rate), BLOCK)
     # 167 is odd, so the places are a permutation, and neighbours are far apart.
     places = tf.constant([167 * place % BLOCK for place in range(BLOCK)], tf.uint8)
-    raised = places + tf.bitcast(drawn[words], tf.uint8)[0] < tf.constant(rest, tf.uint8)
+    raised = places + tf.bitcast(words_and_shift[words], tf.uint8)[0] < tf.constant(rest, tf.uint8)
     thresholds = tf.constant(least, tf.uint8) + tf.cast(raised, tf.uint8)
     keep_mask = tf.reshape(numbers >= thresholds, [-1])[:size]
     return tf.cast(tf.reshape(keep_mask, shape), dtype)
-
-
-def keep_share(rate: float) -> float:
-    """Returns the exact fraction that `draw_keep_mask` keeps. Divide the kept values by it."""
-    return 1.0 - _count_dropped_levels(rate) / NOISE_LEVELS
 
 
 def _count_dropped_levels(rate: float) -> int:

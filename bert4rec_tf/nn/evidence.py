@@ -109,7 +109,7 @@ class TransitionEvidence(keras.layers.Layer):
         One row after the other, so a sum does not depend on what else is in the batch. `weights`: float32 [b, w].
         """
         splits, neighbors, strengths = (
-            tf.convert_to_tensor(one) for one in (self.splits, self.neighbors, self.strengths)
+            tf.convert_to_tensor(weight) for weight in (self.splits, self.neighbors, self.strengths)
         )
 
         def sum_row(row: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:

@@ -63,9 +63,9 @@ def attend(
     key: Tensor,
     value: Tensor,
     num_heads: int,
-    penalty: Tensor | None = None,
-    keep_mask: Tensor | None = None,
-    scale: float = 1,
+    penalty: Tensor | None,
+    keep_mask: Tensor | None,
+    scale: float,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Dot-product attention (equation 2): softmax(Q K^T + penalty) V in every head. The caller scales the queries.
 

@@ -41,7 +41,7 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
-def layer_norm(name: str, dtype: keras.DTypePolicy | None = None) -> keras.layers.LayerNormalization:
+def layer_norm(name: str, dtype: keras.DTypePolicy) -> keras.layers.LayerNormalization:
     """Returns a layer norm with the original's epsilon. Keras computes it in float32 or wider, whatever the policy."""
     return keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, dtype=dtype, name=name)
 
@@ -124,8 +124,8 @@ class PositionEmbedding(keras.layers.Layer):
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        own = {"max_length": self.max_length, "initializer_stddev": self.initializer_stddev}
-        return {**super().get_config(), **own}
+        arguments = {"max_length": self.max_length, "initializer_stddev": self.initializer_stddev}
+        return {**super().get_config(), **arguments}
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -200,8 +200,8 @@ class MultiHeadAttention(keras.layers.Layer):
         return (outputs, scores) if return_attention_scores else outputs
 
     def get_config(self) -> dict[str, Any]:
-        own = ("num_heads", "dropout", "initializer_stddev")
-        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
+        arguments = ("num_heads", "dropout", "initializer_stddev")
+        return {**super().get_config(), **{name: getattr(self, name) for name in arguments}}
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -230,8 +230,8 @@ class FeedForward(keras.layers.Layer):
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        own = {"intermediate_dim": self.intermediate_dim, "initializer_stddev": self.initializer_stddev}
-        return {**super().get_config(), **own}
+        arguments = {"intermediate_dim": self.intermediate_dim, "initializer_stddev": self.initializer_stddev}
+        return {**super().get_config(), **arguments}
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -267,8 +267,8 @@ class Residual(keras.layers.Layer):
         return inputs_shape
 
     def get_config(self) -> dict[str, Any]:
-        own = ("dropout", "use_layer_norm", "use_residual")
-        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
+        arguments = ("dropout", "use_layer_norm", "use_residual")
+        return {**super().get_config(), **{name: getattr(self, name) for name in arguments}}
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -352,7 +352,7 @@ class TransformerBlock(keras.layers.Layer):
         return self.attention.compute_output_spec(inputs, padding_mask, training, return_attention_scores, positions)
 
     def get_config(self) -> dict[str, Any]:
-        own = (
+        arguments = (
             "num_heads",
             "intermediate_dim",
             "dropout",
@@ -362,7 +362,7 @@ class TransformerBlock(keras.layers.Layer):
             "use_residual",
             "initializer_stddev",
         )
-        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
+        return {**super().get_config(), **{name: getattr(self, name) for name in arguments}}
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -423,13 +423,13 @@ class MaskedItemHead(keras.layers.Layer):
         return keras.KerasTensor((*hidden.shape[:-1], self.num_rows), self.variable_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        own = {
+        arguments = {
             "num_rows": self.num_rows,
             "use_layer_norm": self.use_layer_norm,
             "initializer_stddev": self.initializer_stddev,
             "embedding": keras.saving.serialize_keras_object(self.embedding),
         }
-        return {**super().get_config(), **own}
+        return {**super().get_config(), **arguments}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "MaskedItemHead":

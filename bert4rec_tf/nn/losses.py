@@ -155,11 +155,11 @@ def sum_in_pieces(
         return [column for column in columns if column.dtype.is_floating]
 
     @tf_function(jit_compile=True)
-    def compute_gradients(here: list[tf.Tensor], of_constants: list[tf.Tensor]):
-        sources = [*select_floats(here), *of_constants]
+    def compute_gradients(here: list[tf.Tensor], constant_parts: list[tf.Tensor]):
+        sources = [*select_floats(here), *constant_parts]
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            value = loss(*here, *of_constants)
+            value = loss(*here, *constant_parts)
         return value, tape.gradient(value, sources, unconnected_gradients="zero")
 
     def sum_columns(columns: Sequence[tf.Tensor], constants: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -169,19 +169,19 @@ def sum_in_pieces(
 
         @tf.custom_gradient
         def total(*parts: tf.Tensor):
-            float_columns, of_constants = parts[:num_float], parts[num_float:]
+            float_columns, constant_parts = parts[:num_float], parts[num_float:]
             remaining = iter(float_columns)
-            cut = [_cut_pieces(next(remaining) if one.dtype.is_floating else one, count, piece) for one in columns]
+            cut = [_cut_pieces(next(remaining) if part.dtype.is_floating else part, count, piece) for part in columns]
 
             def add_piece(index: tf.Tensor, value: tf.Tensor, stacks: list[tf.TensorArray], sums: list[tf.Tensor]):
-                part, gradients = compute_gradients([column[index] for column in cut], list(of_constants))
+                part, gradients = compute_gradients([column[index] for column in cut], list(constant_parts))
                 stacks = [stack.write(index, gradient) for stack, gradient in zip(stacks, gradients)]
                 sums = [so_far + gradient for so_far, gradient in zip(sums, gradients[num_float:])]
                 return index + 1, value + part, stacks, sums
 
             stacks = [tf.TensorArray(column.dtype, size=count) for column in float_columns]
-            sums = [tf.zeros_like(constant) for constant in of_constants]
-            value = tf.zeros([], of_constants[0].dtype)
+            sums = [tf.zeros_like(constant) for constant in constant_parts]
+            value = tf.zeros([], constant_parts[0].dtype)
             _, value, stacks, sums = tf.while_loop(
                 lambda index, *_: index < count, add_piece, (0, value, stacks, sums), parallel_iterations=1
             )

@@ -91,8 +91,8 @@ class BertAdam(keras.optimizers.Optimizer):
         self.assign_sub(variable, rate * step)
 
     def get_config(self) -> dict[str, Any]:
-        own = ("decay", "beta_1", "beta_2", "epsilon", "bias_correction")
-        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
+        arguments = ("decay", "beta_1", "beta_2", "epsilon", "bias_correction")
+        return {**super().get_config(), **{name: getattr(self, name) for name in arguments}}
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -172,17 +172,13 @@ class RowwiseAdagrad(BertAdam):
             return super().update_step(gradient, variable, learning_rate)
         sums = self._row_sums[self._get_variable_index(variable)].value
         table = variable.value if isinstance(variable, keras.Variable) else variable  # a replica's copy
-        adagrad_rows(table, sums, gradient, self.row_scale * tf.cast(learning_rate, gradient.values.dtype))
+        values, rows = gradient.values, gradient.indices
+        squares = tf.reduce_mean(tf.square(values), axis=list(range(1, values.shape.rank)))
+        sums.scatter_add(tf.IndexedSlices(squares, rows))
+        rate = self.row_scale * tf.cast(learning_rate, values.dtype)
+        scale = rate / tf.sqrt(tf.gather(sums, rows) + ROW_EPSILON)
+        steps = tf.reshape(scale, tf.concat([tf.shape(rows), tf.ones([values.shape.rank - 1], tf.int32)], 0)) * values
+        table.scatter_sub(tf.IndexedSlices(steps, rows))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "tables": self.tables, "row_scale": self.row_scale}
-
-
-def adagrad_rows(table: tf.Variable, sums: tf.Variable, gradient: tf.IndexedSlices, rate: Tensor) -> None:
-    """Updates a table [rows, ...] and its sums of squares [rows] where `gradient` has rows (`RowwiseAdagrad`)."""
-    values, rows = gradient.values, gradient.indices
-    squares = tf.reduce_mean(tf.square(values), axis=list(range(1, values.shape.rank)))
-    sums.scatter_add(tf.IndexedSlices(squares, rows))
-    scale = rate / tf.sqrt(tf.gather(sums, rows) + ROW_EPSILON)
-    steps = tf.reshape(scale, tf.concat([tf.shape(rows), tf.ones([values.shape.rank - 1], tf.int32)], 0)) * values
-    table.scatter_sub(tf.IndexedSlices(steps, rows))

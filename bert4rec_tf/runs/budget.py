@@ -81,17 +81,14 @@ class _Costs:
     num_later: int
     later_share: float
 
-    def first_training(self, steps: int) -> float:
-        validation = self.first_measurement + (MEASUREMENTS - 1) * self.measurement
-        return self.compiling + steps * self.step + validation
-
-    def rest(self, steps: int) -> float:
+    def estimate_rest(self, steps: int) -> float:
         """Returns the seconds of everything after the first training."""
         trainings = self.num_later * (self.compiling + self.later_share * steps * self.step)
         return trainings + REPORTING * (self.compiling + self.first_measurement)
 
-    def total(self, steps: int) -> float:
-        return self.first_training(steps) + self.rest(steps)
+    def estimate_total(self, steps: int) -> float:
+        validation = self.first_measurement + (MEASUREMENTS - 1) * self.measurement
+        return self.compiling + steps * self.step + validation + self.estimate_rest(steps)
 
 
 def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirectory, silent: bool = False) -> Plan:
@@ -116,7 +113,7 @@ def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirect
         costs, transitions = _measure_costs(run, sequences, workdir, transitions, silent)
         steps = _count_steps(budget, costs)
     if steps < FEWEST_STEPS:
-        needed = (budget.spent + costs.total(FEWEST_STEPS)) / (1 - RESERVE) / 60
+        needed = (budget.spent + costs.estimate_total(FEWEST_STEPS)) / (1 - RESERVE) / 60
         raise UserError(
             f"`minutes` must be at least {needed:.1f} for these data on this machine (model=item_transitions takes "
             f"seconds). Received: minutes={budget.minutes:g}"
@@ -127,7 +124,7 @@ def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirect
         warmup_steps=shorten_warmup(run.training.warmup_steps, run.training.steps, steps),
         evaluate_every=max(steps // MEASUREMENTS, 1),
     )
-    max_seconds = round(60 * budget.minutes - budget.spent - costs.rest(steps), 1)
+    max_seconds = round(60 * budget.minutes - budget.spent - costs.estimate_rest(steps), 1)
     record = {"minutes": float(budget.minutes), "max_seconds": max_seconds}
     return Plan(run, record, transitions)
 
@@ -143,8 +140,8 @@ def describe_plan(run: Run, budget: Budget) -> str:
 
 def _count_steps(budget: Budget, costs: _Costs) -> int:
     """Returns how many steps fit into what is left of a budget."""
-    left = 60 * budget.minutes * (1 - RESERVE) - budget.spent - costs.total(0)
-    return int(left / (costs.total(1) - costs.total(0)))
+    left = 60 * budget.minutes * (1 - RESERVE) - budget.spent - costs.estimate_total(0)
+    return int(left / (costs.estimate_total(1) - costs.estimate_total(0)))
 
 
 def _narrow(run: Run, named: Collection[str], share: float) -> dict[str, Any]:

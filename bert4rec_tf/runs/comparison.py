@@ -30,7 +30,7 @@ def compare(first: Path, second: Path) -> Comparison:
     ranks = [npz.read(folder.ranks, PROTOCOLS) for folder in folders]
     return {
         protocol: {
-            name: compute_difference(*(compute_per_user(name, one_ranks[protocol]) for one_ranks in ranks))
+            name: compute_difference(*(compute_per_user(name, run_ranks[protocol]) for run_ranks in ranks))
             for name in METRICS
         }
         for protocol in PROTOCOLS

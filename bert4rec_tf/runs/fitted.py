@@ -135,7 +135,7 @@ class FittedModel:
         Returns:
             Columns `user`, `rank`, `item`, `score`, and `title` if titles are known.
         """
-        title_of = self._load_titles(titles)
+        title_by_id = self._load_titles(titles)
         all_users = self.saved.require_histories().users
         names = all_users if users is None else to_texts("users", users, self.saved.knows_user)
         for name in choices.keys() & {"exclude", "candidates"}:
@@ -144,11 +144,11 @@ class FittedModel:
         self.saved.warn_about_unknown(request)
         rows = [(name, self.saved.get_history(name)) for name in names]
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
-        lines = list(batch.recommend_rows(self.saved, rows, request, title_of, progress))
+        lines = list(batch.recommend_rows(self.saved, rows, request, title_by_id, progress))
         progress.close()
         table = pd.DataFrame(lines, columns=[*batch.COLUMNS, "title"]).astype({"rank": int, "score": np.float32})
         table = table.assign(**{role: self.saved.restore_ids(role, table[role]) for role in ("user", "item")})
-        return table if title_of else table.drop(columns="title")
+        return table if title_by_id else table.drop(columns="title")
 
     def similar(self, item: Any, k: int = 10) -> pd.DataFrame:
         """Returns the most similar items, in the columns of `recommend`.
@@ -319,9 +319,9 @@ class FittedModel:
         except npz.CorruptFileError as error:
             raise UserError(f"{error}; measure again with bert4rec run --mode=evaluate") from error
         phase = list_phases(Run.from_dict(workdir.read_config()["run"]))[0]
-        curve = trainer.read_state(workdir.phase_folder(phase)).curve
+        curve = trainer.read_state(workdir.path / phase).curve
         ranks = {card["model"]: arrays[FULL], "counting": arrays[COUNTED]}
-        gains = {name: compute_per_user(NDCG, one) for name, one in ranks.items()}
+        gains = {name: compute_per_user(NDCG, model_ranks) for name, model_ranks in ranks.items()}
         traits = {"actions in the history": arrays[LENGTHS], "how often training saw the target": arrays[TARGET_COUNTS]}
         title = f"{card['model']} of {card['data']['name']}: NDCG@10 among all unseen items"
         return plots.plot_quality(curve, gains, traits, title)
@@ -361,10 +361,10 @@ class FittedModel:
     def _texts(self, name: str, raw: Iterable[Any]) -> list[str]:
         return to_texts(name, raw, self.saved.knows_item)
 
-    def _table(self, items: list[str], scores: np.ndarray, title_of: Mapping[str, str]) -> pd.DataFrame:
+    def _table(self, items: list[str], scores: np.ndarray, title_by_id: Mapping[str, str]) -> pd.DataFrame:
         ids = self.saved.restore_ids("item", items)
         table = pd.DataFrame({"rank": range(1, len(items) + 1), "item": ids, "score": scores})
-        return table.assign(title=[title_of.get(item, "") for item in items]) if title_of else table
+        return table.assign(title=[title_by_id.get(item, "") for item in items]) if title_by_id else table
 
     def _score(self, batch: Batch, candidates: Tensor | None) -> Tensor:
         """Scores as `Recommender.score` does, by the SavedModel."""
@@ -390,9 +390,9 @@ def train_and_open(
     `interactions`: the user's own files, if the data came from some. `budget`: the time to plan for. The other
     arguments are as for `fitting.fit`.
     """
-    title_of, scratch = load_titles(titles, sequences.columns), None
-    if title_of:
-        check_matches("titles", title_of, sequences.vocabulary.items)
+    title_by_id, scratch = load_titles(titles, sequences.columns), None
+    if title_by_id:
+        check_matches("titles", title_by_id, sequences.vocabulary.items)
     if workdir is None:
         scratch = tempfile.TemporaryDirectory(prefix="bert4rec-")
         workdir = Path(scratch.name) / run.dataset
@@ -405,8 +405,8 @@ def train_and_open(
     experiment = open_experiment(run, sequences, workdir=workdir, init_from=init_from, budget=budget, **options)
     with experiment.workdir.lock():
         run_mode(experiment)
-        if title_of:
-            files.write_text(experiment.workdir.titles, format_titles(title_of))
+        if title_by_id:
+            files.write_text(experiment.workdir.titles, format_titles(title_by_id))
         histories = Histories.from_sequences(sequences, int(sequences.lengths.max()))
         exporting.export(experiment.workdir, options=ExportOptions(histories=histories))
     saved = SavedRecommender(experiment.workdir.export)
@@ -439,7 +439,7 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
     if not is_model and not (folder / CONFIG).exists():
         raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")
     saved = SavedRecommender(folder, trust_model)
-    title_of = saved.titles if titles is None else load_titles(titles, saved.columns)
+    title_by_id = saved.titles if titles is None else load_titles(titles, saved.columns)
     if titles is not None:
-        check_matches("titles", title_of, saved.items)
-    return FittedModel(saved, None if is_model else folder, title_of)
+        check_matches("titles", title_by_id, saved.items)
+    return FittedModel(saved, None if is_model else folder, title_by_id)

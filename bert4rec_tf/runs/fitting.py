@@ -111,20 +111,20 @@ def fit(
             raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")
         settings["protocol"] = HELD_OUT[holdout]
     sources = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
-    given = {kind: source for kind, source in sources.items() if source is not None}
+    given_features = {kind: source for kind, source in sources.items() if source is not None}
     run = presets.check_settings(
         data if inputs.is_data_set(data) else inputs.FRAME,
         model,
         preset,
         seed,
-        **{**settings_for_features(model, given), **settings},
+        **{**settings_for_features(model, given_features), **settings},
     )
     if budget is not None:
         budget.check(run)
     columns: dict[str, Any] = {"user": user, "item": item, "time": time}
     name, sequences, interactions = inputs.load_any(data, **columns, split=split)
     features: dict[str, Any] = dict(sequences.features) if model in ATTENTION_MODELS else {}
-    features |= given
+    features |= given_features
     if validation is not None:
         sequences = append_held_out(sequences, inputs.load_any(validation, **columns, min_actions=1)[1])
         interactions = None

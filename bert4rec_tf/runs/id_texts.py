@@ -28,7 +28,7 @@ def to_texts(name: str, raw: Iterable[Any], knows: Callable[[str], bool]) -> lis
         raise UserError(f"`{name}` must be a list of ids. Received: {name}={raw!r}")
     if name in ORDERED and isinstance(raw, (set, frozenset)):
         raise UserError(f"`{name}` must have an order, oldest first. Received: a {type(raw).__name__}")
-    return [to_text(name, one, knows) for one in raw]
+    return [to_text(name, raw_id, knows) for raw_id in raw]
 
 
 def to_text(name: str, raw: Any, knows: Callable[[str], bool] = lambda text: False) -> str:

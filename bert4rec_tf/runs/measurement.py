@@ -82,7 +82,7 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
         validation = experiment.make_task("validation", all_items=True)
         content["validation"] = popularity_penalty.make_ranker(selected).measure(validation)
     for phase in list_phases(run):
-        state = trainer.read_state(workdir.phase_folder(phase))
+        state = trainer.read_state(workdir.path / phase)
         content[phase] = {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
     if experiment.sequences.features:
         content[COLD] = {"below": COLD_BELOW, **compute_cold_metrics(ranked.ranks[FULL], target_counts)}
@@ -149,7 +149,7 @@ def _choose_correction(experiment: "Experiment", model: Recommender, selected: R
         Ranker(model.score, model.max_history), experiment.make_task("validation"), counts
     )
     return {
-        "alpha": popularity_penalty.pick_best_alpha(curve),
+        "alpha": max(curve, key=curve.__getitem__),  # in a tie the smallest
         "trained_on_validation": is_trained_on,
         "validation": curve,
     }

@@ -45,7 +45,6 @@ def shorten_final(training: TrainingSettings, selected_steps: int) -> TrainingSe
 
 
 def needs_users(run: Run) -> bool:
-    """Returns whether the model of a run needs the user of a history."""
     return MODELS[run.model].needs_users or USER_FEATURES in list_used_features(run.architecture)
 
 
@@ -76,7 +75,7 @@ def load_trained(run: Run, num_items: int, num_users: int, workdir: WorkDirector
     """Returns the model of the finished training `phase`. Raises UserError if it has not finished."""
     model = make_model(run, num_items, num_users, features=workdir.read_features())
     build_evidence(model, workdir, phase)
-    trainer.load_weights(model, workdir.phase_folder(phase))
+    trainer.load_weights(model, workdir.path / phase)
     return model
 
 
@@ -87,5 +86,4 @@ def build_evidence(model: Recommender, workdir: WorkDirectory, phase: str) -> No
 
 
 def select_training_data(split: LeaveOneOut, phase: str) -> Sequences:
-    """Returns what a training trains on."""
     return split.sequences if phase == ALL else split.training(with_validation=phase == RETRAIN)

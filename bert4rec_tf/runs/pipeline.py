@@ -165,8 +165,8 @@ class Experiment:
             return ItemTransitionsSettings(**record["settings"])
 
     def _search_transitions(self) -> dict[str, Any]:
-        own = self.run.architecture
-        settings = own if isinstance(own, ItemTransitionsSettings) else ItemTransitionsSettings()
+        architecture = self.run.architecture
+        settings = architecture if isinstance(architecture, ItemTransitionsSettings) else ItemTransitionsSettings()
         best, ndcg = search_settings(self.split, settings)
         return {"settings": best.record(), NDCG: ndcg, "pairs": {}}
 
@@ -204,7 +204,7 @@ class Experiment:
             if mix is not None:
                 model.evidence.mix.assign(mix)
         if model.examples is None:
-            trainer.save_counted_model(model, self.workdir.phase_folder(phase))
+            trainer.save_counted_model(model, self.workdir.path / phase)
             return _Trained(model)
         try:
             return _Trained(model, self._make_trainer(model, phase, selected, strategy).run().best_step)
@@ -274,7 +274,7 @@ class Experiment:
             model,
             lambda start_step: self.make_batches(phase, model, start_step),
             settings,
-            self.workdir.phase_folder(phase),
+            self.workdir.path / phase,
             last_step=last_step,
             max_seconds=None if selected else self.workdir.read_config().get("plan", {}).get("max_seconds"),
             validate=self.make_validation(model) if phase == SELECT else None,

@@ -136,18 +136,18 @@ def _make_notes(content: dict[str, Any]) -> list[str]:
         notes.append("paper: Table 2, with the best width for this data set.")
     if COLD in content:
         below = content[COLD]["below"]
-        for name, what in ((COLD, f"fewer than {below}"), ("others", f"at least {below}")):
-            notes.append(_describe_targets(name, what, content[COLD][name]))
+        for name, bound in ((COLD, f"fewer than {below}"), ("others", f"at least {below}")):
+            notes.append(_describe_targets(name, bound, content[COLD][name]))
     if "ceiling" in content:
         notes.append("ceiling: ranking by the true transition probabilities of the built-in data.")
     return notes + _make_warnings(content)
 
 
-def _describe_targets(name: str, what: str, metrics: dict[str, Any]) -> str:
+def _describe_targets(name: str, bound: str, metrics: dict[str, Any]) -> str:
     if not metrics["targets"]:
-        return f"{name}: no targets with {what} training actions"
+        return f"{name}: no targets with {bound} training actions"
     measured = "hr@10 {hr@10:.4f}, ndcg@10 {ndcg@10:.4f}, median rank {median_rank:,.0f}".format(**metrics)
-    return f"{name}: {metrics['targets']:,} targets with {what} training actions: {measured}"
+    return f"{name}: {metrics['targets']:,} targets with {bound} training actions: {measured}"
 
 
 def _describe_correction(entry: dict[str, Any]) -> str:
@@ -162,9 +162,9 @@ def describe_start(initial: dict[str, Any]) -> str:
     """Returns the description of a warm start. `initial`: from `Experiment.initial`."""
     step = "" if initial.get("step") is None else f", step {initial['step']:,}"
     changes = [
-        f"{what}: {initial[what]['kept']:,} kept, {initial[what]['new']:,} new, {initial[what]['gone']:,} gone"
-        for what in ("items", "users")
-        if what in initial
+        f"{kind}: {initial[kind]['kept']:,} kept, {initial[kind]['new']:,} new, {initial[kind]['gone']:,} gone"
+        for kind in ("items", "users")
+        if kind in initial
     ]
     return f"Starts from {initial['path']} ({initial['checkpoint']}{step}). {'; '.join(changes)}.\n{initial['leak']}"
 
@@ -178,12 +178,12 @@ def compare_with_counting(content: dict[str, Any]) -> str:
         key: title for key, title in COUNT_BASELINES.items() if key in content and key != content["run"]["model"]
     }
     better = []
-    for protocol, where in among.items():
-        own = content["test"][protocol][NDCG]
+    for protocol, items in among.items():
+        ndcg = content["test"][protocol][NDCG]
         values = {title: content[key][protocol][NDCG] for key, title in baselines.items()}
-        counted = [title for title, value in values.items() if value >= own]
+        counted = [title for title, value in values.items() if value >= ndcg]
         if counted:
-            better.append(f"{' and '.join(counted)} among {where}")
+            better.append(f"{' and '.join(counted)} among {items}")
     lines = []
     if better:
         lines.append(f"Counting is as good or better: {', '.join(better)}.")
@@ -203,7 +203,7 @@ def _compare_with_transitions(difference: dict[str, float]) -> str:
     )
 
 
-def make_next_command(model: Path, history: Sequence[str], user: str | None = None) -> str:
+def make_next_command(model: Path, history: Sequence[str], user: str | None) -> str:
     """Returns the command that recommends by an exported model, given a history and, if the model needs one, a user."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(history)

@@ -66,7 +66,7 @@ def tune_settings(
     sequences: Sequences,
     num_trials: int,
     folder: Path,
-    silent: bool = False,
+    silent: bool,
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Searches for the settings with the best NDCG@10 on the validation items. The first trial has the usual ones.
 
@@ -136,7 +136,7 @@ def run_trials(
         trials = record["trials"]
         while len(trials) < num_trials:
             trial = _ask(space, trials, usual.seed, usual_values)
-            entry = next((one for one in trials if one["values"] == trial.params), None)
+            entry = next((row for row in trials if row["values"] == trial.params), None)
             if entry is None:
                 record["attempts"] += 1
                 files.write_json(folder / TRIALS, record)

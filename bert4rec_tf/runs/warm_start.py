@@ -102,11 +102,11 @@ def _read_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> St
 def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None) -> tuple[str, int]:
     """Restores the trained weights of a folder into a model. Returns the name of the checkpoint and its step."""
     for phase in (ALL, RETRAIN) if checkpoint is None else ():
-        if checkpoints.Series(workdir.phase_folder(phase)).paths():
+        if checkpoints.Series(workdir.path / phase).paths():
             build_evidence(model, workdir, phase)
-            trainer.load_weights(model, workdir.phase_folder(phase))
-            return phase, trainer.read_state(workdir.phase_folder(phase)).step
-    checkpoint = checkpoint or workdir.phase_folder(SELECT) / trainer.BEST
+            trainer.load_weights(model, workdir.path / phase)
+            return phase, trainer.read_state(workdir.path / phase).step
+    checkpoint = checkpoint or workdir.path / SELECT / trainer.BEST
     if not checkpoint.exists():
         raise UserError(f"{workdir.path}: holds no trained weights yet; run it with --mode=train first")
     build_evidence(model, workdir, checkpoint.resolve().parent.name)

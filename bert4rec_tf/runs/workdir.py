@@ -63,7 +63,7 @@ class WorkDirectory:
     """The folder of one run. Refuses any other run.
 
     Attributes:
-        path: the folder.
+        path: the folder. Each training has a folder in it, named SELECT, RETRAIN or ALL (`config.run_record`).
         prepared: the folder of training examples and candidates; many runs can share it.
         config, metrics, ranks, export: the settings, the results, the ranks of the test items, the exported model.
         initial: the weights that a warm start starts from.
@@ -95,10 +95,6 @@ class WorkDirectory:
     def features_path(self, name: str) -> Path:
         """Returns the file of the features `name`, in the order of the vocabulary or the users (`data.features`)."""
         return self.path / f"{name}.npz"
-
-    def phase_folder(self, name: str) -> Path:
-        """Returns the folder of one training: SELECT, RETRAIN or ALL (`config.run_record`)."""
-        return self.path / name
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -294,7 +290,7 @@ class WorkDirectory:
         """Returns how many pairs of items a training has counted. Raises UserError if it has not started."""
         record = self.read_transitions()
         if phase not in record.get("pairs", {}):
-            raise UserError(f"{self.phase_folder(phase)}: no finished training; run with --mode=train first")
+            raise UserError(f"{self.path / phase}: no finished training; run with --mode=train first")
         return record["pairs"][phase]
 
 
@@ -312,7 +308,6 @@ def _check_record(content: dict[str, Any]) -> None:
 
 
 def compute_feature_fingerprints(sequences: Sequences) -> dict[str, str]:
-    """Returns the fingerprint of each kind of features."""
     return {name: features.fingerprint for name, features in sequences.features.items()}
 
 

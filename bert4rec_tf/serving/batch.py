@@ -154,7 +154,7 @@ def _make_parts(
     model: SavedRecommender, users: Users, folder: Path, part: Part, cluster: Any
 ) -> tuple[list[Path], Counts]:
     """Writes the missing parts. Returns the paths of all parts, and the counts of all users."""
-    done = PART_BATCHES * len(list(folder.glob("part-*")))
+    num_finished = PART_BATCHES * len(list(folder.glob("part-*")))
     paths, counts, rows = [], Counts(), users.rows()
     waiting: list[tuple[Sequence[Row], Path]] = []
 
@@ -168,7 +168,7 @@ def _make_parts(
                 progress.advance()
         waiting.clear()
 
-    with closing(Progress("recommending", -(-users.most // BATCH_USERS), done, BATCH_USERS)) as progress:
+    with closing(Progress("recommending", -(-users.most // BATCH_USERS), num_finished, BATCH_USERS)) as progress:
         while some := list(itertools.islice(rows, PART_BATCHES * BATCH_USERS)):
             counts.add(some, model.items)
             paths.append(folder / f"part-{len(paths):06d}")

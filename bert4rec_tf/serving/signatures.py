@@ -85,10 +85,10 @@ class LoadedModel:
             )
         if not self.trusted:
             check_only_computes(folder, content)
-        self.signatures = {name: _make_signature(name, one) for name, one in sorted(definitions.items())}
+        self.signatures = {name: _make_signature(name, spec) for name, spec in sorted(definitions.items())}
         self.needs_users = "users" in self.signatures["encode"].inputs
         options = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
-        self.description = {name: json_format.MessageToDict(one, **options) for name, one in definitions.items()}
+        self.description = {name: json_format.MessageToDict(spec, **options) for name, spec in definitions.items()}
         self.card = _read_card(folder / CARD_OF_SAVED_MODEL)
         try:
             self._loaded = tf.saved_model.load(str(folder), tags=[SERVING])
@@ -153,8 +153,8 @@ class LoadedModel:
     def warm_up(self) -> None:
         """Calls every signature once, because TensorFlow's first call is slow."""
         for name, signature in self.signatures.items():
-            required = [one for one, default in signature.inputs.items() if default is None]
-            self.call(name, {one: np.full([1] * INPUTS[one].shape.rank, b"", object) for one in required})
+            required = [key for key, default in signature.inputs.items() if default is None]
+            self.call(name, {key: np.full([1] * INPUTS[key].shape.rank, b"", object) for key in required})
 
 
 def _read_saved_model(folder: Path) -> saved_model_pb2.SavedModel:
@@ -171,7 +171,9 @@ def _read_saved_model(folder: Path) -> saved_model_pb2.SavedModel:
 def _find_definitions(content: saved_model_pb2.SavedModel) -> dict[str, Any]:
     """Returns the signatures that can be served, by name."""
     graphs = [graph for graph in content.meta_graphs if SERVING in graph.meta_info_def.tags]
-    return {name: one for graph in graphs[:1] for name, one in graph.signature_def.items() if not name.startswith("__")}
+    return {
+        name: spec for graph in graphs[:1] for name, spec in graph.signature_def.items() if not name.startswith("__")
+    }
 
 
 def _is_export(definitions: Mapping[str, Any]) -> bool:
@@ -181,7 +183,7 @@ def _is_export(definitions: Mapping[str, Any]) -> bool:
     needs_users = "users" in definitions["encode"].inputs
     for name, definition in definitions.items():
         expected = {spec.name: (spec.dtype, spec.shape.rank) for spec in find_inputs(name, needs_users)}
-        inputs = {one: (info.dtype, tf.TensorShape(info.tensor_shape).rank) for one, info in definition.inputs.items()}
+        inputs = {key: (info.dtype, tf.TensorShape(info.tensor_shape).rank) for key, info in definition.inputs.items()}
         if inputs != expected or definition.outputs.keys() != FUNCTIONS[name][1]:
             return False
     return True

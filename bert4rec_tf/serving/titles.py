@@ -23,7 +23,7 @@ def read_titles(path: Path, id_name: str | None = None) -> dict[str, str]:
     return read_titles_and_tags(path, id_name)[0]
 
 
-def read_titles_table(table: Any, id_name: str | None = None) -> dict[str, str]:
+def read_titles_table(table: Any, id_name: str | None) -> dict[str, str]:
     """Returns raw id -> title of a table (`tables.load_frame`), whose columns are found as those of a file.
 
     Rows without an id or a title are skipped. Raises UserError if it is no table, or lacks a column.
@@ -77,7 +77,7 @@ def _read_content(path: Path) -> tuple[bytes, str]:
     with archives.open_unpacked(path) as file:
         content = file.read()
     start = content.split(b"\n", 1)[0].decode("utf-8", "replace")
-    separator = next((one for one in (DOUBLE_COLON, "\t", ",", ";") if one in start), ",")
+    separator = next((candidate for candidate in (DOUBLE_COLON, "\t", ",", ";") if candidate in start), ",")
     try:
         content.decode()
     except UnicodeDecodeError as error:

@@ -89,11 +89,11 @@ class Series:
         """Returns the state of the newest undamaged checkpoint; None if there are no checkpoints."""
         return self._read_newest(read_state)
 
-    def _read_newest(self, read: Callable[[Path], Result]) -> Result | None:
+    def _read_newest(self, load: Callable[[Path], Result]) -> Result | None:
         failure = None
         for path in self.paths():
             try:
-                result = read(path)
+                result = load(path)
             except CorruptFileError as error:
                 self._damaged.add(path)
                 failure = failure or error

@@ -220,7 +220,6 @@ class Trainer:
 
 
 def write_curve(path: Path, curve: list[dict[str, float]]) -> None:
-    """Writes the curve as CSV."""
     rows = [[str(value) if isinstance(value, int) else f"{value:.6g}" for value in row.values()] for row in curve]
     files.write_text(path, "".join(",".join(cells) + "\n" for cells in [list(curve[0]), *rows]))
 

@@ -186,7 +186,7 @@ def test_a_data_set_without_a_preset_takes_the_one_for_own_data_of_its_size(caps
     for size in (Size(1_000, 9_000), Size(90_000, 900_000)):
         run = presets.make_run(dataset, "sasrec", "best", size=size)
         assert capsys.readouterr().err.startswith(f"warning: sasrec has no preset 'best' for '{dataset}'; its settings")
-        expected = own.sasrec_settings(size.num_users, size.num_actions)
+        expected = own.make_sasrec_settings(size.num_users, size.num_actions)
         assert run.flatten().items() >= expected.items() and run.dataset == dataset
         assert run.training.protocol == "select_and_retrain", "the protocol of a data set"
     assert presets.uses_own_preset("best", dataset, "sasrec") and presets.uses_own_preset("fast", "new", "caser")

@@ -43,10 +43,6 @@ def test_items_are_ranked_by_score_less_alpha_times_the_logarithm_of_their_count
         assert ranks[protocol].tolist() == expected, protocol
 
 
-def test_the_least_correction_wins_a_tie():
-    assert popularity_penalty.pick_best_alpha({0.0: 0.1, 0.1: 0.3, 0.2: 0.3}) == 0.1
-
-
 @pytest.mark.parametrize("alpha", [-0.1, math.nan, math.inf])
 def test_a_correction_is_not_negative(alpha):
     with pytest.raises(UserError, match="`popularity_correction` must be at least 0 and finite"):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from bert4rec_tf.nn.dropout import Dropout, draw_keep_mask, keep_share
+from bert4rec_tf.nn.dropout import Dropout, draw_keep_mask
 
 SEED = tf.constant([3, 4])
 
@@ -14,9 +14,10 @@ SEED = tf.constant([3, 4])
 def test_the_share_that_is_kept(rate):
     kept = draw_keep_mask(tf.constant([1000, 1001]), rate, SEED).numpy()
     assert set(np.unique(kept)) <= {0.0, 1.0}
-    assert keep_share(rate) == pytest.approx(1 - rate, abs=1e-5) and keep_share(rate) > 0
+    kept_share = 1 / Dropout(rate).scale
+    assert kept_share == pytest.approx(1 - rate, abs=1e-5) and kept_share > 0
     dropped = int(kept.size - kept.sum())
-    assert stats.binomtest(dropped, kept.size, 1 - keep_share(rate)).pvalue > 1e-4
+    assert stats.binomtest(dropped, kept.size, 1 - kept_share).pvalue > 1e-4
 
 
 def test_neighbours_and_rows_are_independent():

@@ -16,16 +16,16 @@ def test_only_the_first_lock_deletes_partial_files(tmp_path):
     sequences = make_sequences([[1, 2, 3], [2, 3, 1]], 3)
     ids = RawIds(sequences.vocabulary, sequences.vocabulary.counts)
     workdir.initialize(Run.make("beauty", "pop"), sequences, ids, environment={}, repeats={"validation": 0.0})
-    workdir.phase_folder(SELECT).mkdir()
-    left = workdir.phase_folder(SELECT) / ".file.partial"
+    (workdir.path / SELECT).mkdir()
+    left = workdir.path / SELECT / ".file.partial"
     left.touch()
     with workdir.lock():
         assert not left.exists()
-        with files.atomic_write(workdir.phase_folder(SELECT) / "file") as aside:
+        with files.atomic_write(workdir.path / SELECT / "file") as aside:
             aside.write_text("new")
             with workdir.lock():
                 assert aside.exists()
-    assert (workdir.phase_folder(SELECT) / "file").read_text() == "new"
+    assert (workdir.path / SELECT / "file").read_text() == "new"
 
 
 def test_tensorflow_has_a_version_whatever_its_package_is_called(monkeypatch):

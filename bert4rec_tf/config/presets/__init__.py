@@ -45,7 +45,7 @@ def find_preset(name: str, dataset: str, model: str = "bert4rec") -> Preset:
     raise _no_preset_error(name, dataset, model)
 
 
-def uses_own_preset(name: str, dataset: str, model: str = "bert4rec") -> bool:
+def uses_own_preset(name: str, dataset: str, model: str) -> bool:
     """Returns whether `find_preset` returns the preset of your own data for a data set."""
     return find_preset(name, dataset, model).dataset == OWN and not is_own(dataset)
 
@@ -152,6 +152,5 @@ def _make_base_settings(entry: Preset, settings: Mapping[str, Any]) -> dict[str,
 
 
 def _changes_architecture(entry: Preset, settings: Mapping[str, Any]) -> bool:
-    """Returns whether settings change the preset's architecture."""
     architecture = Run.make(entry.dataset, entry.model, **entry.settings).architecture
     return any(getattr(architecture, name, value) != value for name, value in settings.items())

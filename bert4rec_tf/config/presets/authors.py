@@ -58,19 +58,19 @@ def get_released_dropout(dataset: str, hidden_dim: int) -> dict[str, float]:
     return dict(zip(("dropout", "attention_dropout"), widths[nearest]))
 
 
-def _preset(name: str, dataset: str, hidden_dim: int, expect: str, hours: int) -> Preset:
+def _make_preset(name: str, dataset: str, hidden_dim: int, expect: str, hours: int) -> Preset:
     takes = f"About {hours} hours on two cores, estimated from the time of a step."
     width: dict[str, Any] = {"hidden_dim": hidden_dim, **get_released_dropout(dataset, hidden_dim)}
     return Preset(name, dataset, "bert4rec", expect, takes, {**AUTHORS, **DATA_SETTINGS[dataset], **width})
 
 
 ENTRIES = [
-    _preset("released", "beauty", 64, "NDCG@10 .1832 (Table 5).", 26),
-    _preset("released", "steam", 256, "NDCG@10 .2261 (Table 2).", 130),
-    _preset("released", "ml-1m", 64, "NDCG@10 .4759 (Table 5).", 56),
-    _preset("released", "ml-20m", 64, "NDCG@10 .4513 (Table 5).", 35),
-    _preset("table2", "beauty", 256, "NDCG@10 .1862 (Table 2).", 110),
-    _preset("table2", "steam", 256, "NDCG@10 .2261 (Table 2).", 130),
-    _preset("table2", "ml-1m", 256, "NDCG@10 .4818 (Table 2).", 155),
-    _preset("table2", "ml-20m", 256, "NDCG@10 .5340 (Table 2).", 160),
+    _make_preset("released", "beauty", 64, "NDCG@10 .1832 (Table 5).", 26),
+    _make_preset("released", "steam", 256, "NDCG@10 .2261 (Table 2).", 130),
+    _make_preset("released", "ml-1m", 64, "NDCG@10 .4759 (Table 5).", 56),
+    _make_preset("released", "ml-20m", 64, "NDCG@10 .4513 (Table 5).", 35),
+    _make_preset("table2", "beauty", 256, "NDCG@10 .1862 (Table 2).", 110),
+    _make_preset("table2", "steam", 256, "NDCG@10 .2261 (Table 2).", 130),
+    _make_preset("table2", "ml-1m", 256, "NDCG@10 .4818 (Table 2).", 155),
+    _make_preset("table2", "ml-20m", 256, "NDCG@10 .5340 (Table 2).", 160),
 ]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from bert4rec_tf.config.data_names import OWN
+from bert4rec_tf.config.model_settings import COUNTING_MODELS
 from bert4rec_tf.config.presets import own
 from bert4rec_tf.config.presets.authors import DATA_SETTINGS, OPTIMIZERS, get_released_dropout
 from bert4rec_tf.config.presets.entry import NOT_MEASURED, Preset
@@ -60,8 +61,6 @@ BERT4REC_SYNTHETIC = {
 """The next item depends on the last one only, so one layer is enough. Smaller initial weights, such as the authors',
 first learn for hundreds of steps which items are neighbours, and only then which of them comes first."""
 
-COUNTING = ("pop", "item_transitions")
-
 
 def _select_within(steps: int, evaluate_every: int) -> dict[str, Any]:
     """Returns the settings of a training that selects its number of steps."""
@@ -75,12 +74,12 @@ def _train_for(steps: int) -> dict[str, Any]:
 AT_MOST_40_000 = _select_within(40_000, 1_000)
 
 
-def _bert4rec(dataset: str, **settings: Any) -> dict[str, Any]:
+def _make_bert4rec(dataset: str, **settings: Any) -> dict[str, Any]:
     """Returns the settings of BERT4Rec, with the authors' windows, masks and dropout for this data set."""
     return {**BERT4REC, **DATA_SETTINGS[dataset], **get_released_dropout(dataset, 64), **settings}
 
 
-def _entry(
+def _make_entry(
     dataset: str,
     model: str,
     expect: str = NOT_MEASURED,
@@ -95,7 +94,7 @@ def _entry(
 
 def _make_measured(dataset: str, model: str, ndcg: str, takes: str, *settings: Mapping[str, Any]) -> Preset:
     """Returns a measured preset. `settings`: nothing, the settings beside OPTIMIZERS, or these and `Preset.search`."""
-    return _entry(dataset, model, f"NDCG@10 {ndcg} on the test item (measured).", takes, *settings)
+    return _make_entry(dataset, model, f"NDCG@10 {ndcg} on the test item (measured).", takes, *settings)
 
 
 def _make_unmeasured(
@@ -109,10 +108,10 @@ def _make_unmeasured(
 
     `at_most`: the settings of the number of steps. `further`: model -> further settings.
     """
-    for model in COUNTING:
-        yield _entry(dataset, model, takes=counting_takes)
+    for model in COUNTING_MODELS:
+        yield _make_entry(dataset, model, takes=counting_takes)
     for model in OPTIMIZERS:
-        yield _entry(dataset, model, takes=training_takes, settings={**at_most, **further.get(model, {})})
+        yield _make_entry(dataset, model, takes=training_takes, settings={**at_most, **further.get(model, {})})
 
 
 def _make_synthetic(dataset: str, caser_expect: str, bert4rec_expect: str) -> Iterator[Preset]:
@@ -124,7 +123,7 @@ def _make_synthetic(dataset: str, caser_expect: str, bert4rec_expect: str) -> It
     for entry in _make_unmeasured(dataset, _select_within(1_500, 300), caser={"num_targets": 1}):
         is_caser = entry.model == "caser"
         yield replace(entry, expect=caser_expect, takes="A minute on two cores.") if is_caser else entry
-    yield _entry(dataset, "bert4rec", bert4rec_expect, "A minute on two cores.", BERT4REC_SYNTHETIC)
+    yield _make_entry(dataset, "bert4rec", bert4rec_expect, "A minute on two cores.", BERT4REC_SYNTHETIC)
 
 
 ENTRIES = [
@@ -143,15 +142,15 @@ ENTRIES = [
     _make_measured("beauty", "gru4rec_plus", ".194", f"19 minutes {ONE_THREAD}", _select_within(16_000, 1_000)),
     _make_measured("beauty", "caser", ".132", f"45 minutes {BESIDE}", _train_for(39_000), AT_MOST_40_000),
     _make_measured("beauty", "sasrec", ".176", f"38 minutes {BESIDE}", _train_for(38_000), AT_MOST_40_000),
-    _entry(
+    _make_entry(
         "beauty",
         "bert4rec",
         "NDCG@10 .184 on the test item, .193 on the validation item when that is held out (measured).",
         "31 minutes on two cores beside other work, 44 minutes of processor time (measured).",
-        _bert4rec("beauty", batch_size=64, protocol="fixed", steps=24_000, evaluate_every=2_000),
+        _make_bert4rec("beauty", batch_size=64, protocol="fixed", steps=24_000, evaluate_every=2_000),
     ),
     *_make_unmeasured("steam", AT_MOST_40_000),
-    _entry("steam", "bert4rec", NOT_MEASURED, f"About 4 hours {ESTIMATED}", _bert4rec("steam", steps=60_000)),
+    _make_entry("steam", "bert4rec", NOT_MEASURED, f"About 4 hours {ESTIMATED}", _make_bert4rec("steam", steps=60_000)),
     # ML-1m has 47 batches of 128 histories, so 40,000 of them would be 850 epochs.
     _make_measured("ml-1m", "pop", ".064", "15 seconds (measured)."),
     _make_measured("ml-1m", "item_transitions", ".439", f"4 minutes {BESIDE}"),
@@ -193,7 +192,9 @@ ENTRIES = [
         gru4rec_plus={"max_length": 200},
         sasrec={"max_length": 200, "dropout": 0.2},
     ),
-    _entry("ml-20m", "bert4rec", NOT_MEASURED, f"About 8 hours {ESTIMATED}", _bert4rec("ml-20m", steps=80_000)),
+    _make_entry(
+        "ml-20m", "bert4rec", NOT_MEASURED, f"About 8 hours {ESTIMATED}", _make_bert4rec("ml-20m", steps=80_000)
+    ),
     *(
         entry
         for entry in _make_unmeasured(

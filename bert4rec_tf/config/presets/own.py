@@ -11,9 +11,7 @@ from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.model_settings import TRANSITIONS
 from bert4rec_tf.config.presets.authors import OPTIMIZERS
 from bert4rec_tf.config.presets.entry import NOT_MEASURED, Preset
-
-LONG_HISTORIES = 50
-"""From this mean length on, masks within long windows teach more per second than prefixes do."""
+from bert4rec_tf.config.transition_settings import LONG_HISTORIES
 
 FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
 FEW_USERS = 3_000
@@ -51,7 +49,7 @@ def describe_duration(num_actions: int) -> str:
     )
 
 
-def _sizes(num_users: int, num_actions: int, steps: float, dropout: float) -> dict[str, Any]:
+def _make_shared_settings(num_users: int, num_actions: int, steps: float, dropout: float) -> dict[str, Any]:
     """Returns the settings that both models share.
 
     - N covers most histories: twice their mean length, from 20 to 200.
@@ -73,7 +71,7 @@ def _sizes(num_users: int, num_actions: int, steps: float, dropout: float) -> di
     }
 
 
-def sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
+def make_sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """Returns the settings of SASRec, trained by a softmax over all items; one example is a whole history.
 
     Short histories have more dropout, and more passes if there are few of them.
@@ -83,17 +81,17 @@ def sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     steps = (EPOCHS_LONG if is_long else EPOCHS) * num_users / batch_size
     return {
         **SOFTMAX_SASREC,
-        **_sizes(
+        **_make_shared_settings(
             num_users, num_actions, steps if is_long else max(steps, FEWEST_SASREC_STEPS), 0.2 if is_long else 0.3
         ),
         "batch_size": batch_size,
     }
 
 
-def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
+def make_bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """Returns the settings of BERT4Rec.
 
-    - Long histories are masked as in the paper; short ones are cut into prefixes.
+    - Long histories (LONG_HISTORIES) are masked as in the paper; short ones are cut into prefixes.
     - Short histories are trained as Beauty's are (`best`): with much dropout, in few passes over large batches, and
       with a large epsilon in Adam, which lets rare items keep their first vectors.
     - With fewer than FEW_ACTIONS, the batch is small, so that there are enough steps, and there is little dropout. A
@@ -108,7 +106,7 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     examples = num_users * 11 if is_long else prefixes
     windows = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
     return {
-        **_sizes(num_users, num_actions, epochs * examples / batch_size, 0.2),
+        **_make_shared_settings(num_users, num_actions, epochs * examples / batch_size, 0.2),
         **(windows if is_long else PREFIXES),
         **like_beauty,
         "attention_dropout": 0.2,
@@ -121,10 +119,10 @@ def bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
 def make_presets(name: str) -> list[Preset]:
     """Returns the presets for your own data, with the settings of SHOP until their size is known."""
     rules = {
-        "bert4rec": ("At most fifteen passes over the data", bert4rec_settings),
+        "bert4rec": ("At most fifteen passes over the data", make_bert4rec_settings),
         "sasrec": (
             "At most fifteen passes or 2,500 steps over short histories, 85 passes over long ones",
-            sasrec_settings,
+            make_sasrec_settings,
         ),
     }
     return [

@@ -55,20 +55,20 @@ class UnseenItems:
 
         Returns int32 [b, size]; 0 for users who have seen every item.
         """
-        drawn = self._draw_any((len(users), size), rng)
-        owners = np.broadcast_to(users[:, None], drawn.shape)
-        rejected = self.have_seen(owners, drawn)
+        items = self._draw_any((len(users), size), rng)
+        owners = np.broadcast_to(users[:, None], items.shape)
+        rejected = self.have_seen(owners, items)
         for _ in range(ROUNDS):
             if not rejected.any():
-                return drawn
-            drawn[rejected] = self._draw_any((rejected.sum(),), rng)
-            rejected[rejected] = self.have_seen(owners[rejected], drawn[rejected])
+                return items
+            items[rejected] = self._draw_any((rejected.sum(),), rng)
+            rejected[rejected] = self.have_seen(owners[rejected], items[rejected])
         for row in np.flatnonzero(rejected.any(axis=1)):
             unseen = np.setdiff1d(np.arange(1, self.num_items + 1), self._sequences[users[row]])
-            drawn[row, rejected[row]] = (
+            items[row, rejected[row]] = (
                 rng.choice(unseen, rejected[row].sum(), p=self._compute_shares(unseen)) if len(unseen) else PAD
             )
-        return drawn
+        return items
 
     def _draw_any(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
         """Draws from all items, int32 of `shape`. If `popular`, draws actions, so each item has its share of these."""
@@ -200,8 +200,8 @@ class NextItemExamples(Examples):
             "targets": pad_rows(self.sequences.items, begins + 1, lengths, width),
         }
         if self.unseen is not None:
-            drawn = self.unseen.draw(users, width * self.num_negatives, rng)
-            batch["negatives"] = drawn.reshape(len(users), width, self.num_negatives)
+            negatives = self.unseen.draw(users, width * self.num_negatives, rng)
+            batch["negatives"] = negatives.reshape(len(users), width, self.num_negatives)
         if self.num_shared:
             draws = rng.random((len(users), self.num_shared)) * self.cumulative[-1]
             batch["shared"] = 1 + np.searchsorted(self.cumulative, draws, side="right").astype(np.int32)

@@ -96,11 +96,9 @@ class ShardMaker:
         return np.random.default_rng([self.seed, 0]).permutation(self.numbering.num_examples)
 
     def write(self, number: int) -> None:
-        """Writes shard `number`."""
         tfrecords.write_shard(self.shards.folder / self.shards.names[number], self.make_columns(number))
 
     def make_columns(self, number: int) -> dict[str, Column]:
-        """Returns the content of shard `number`."""
         size = self.shards.sizes[0]  # of all but the last one
         examples = self.order[number * size : (number + 1) * size]
         masking = self.numbering.settings

@@ -125,12 +125,11 @@ class Columns:
         return Layout(kind, user, item, time, doubt=doubt)
 
     def layout_from_header(self, separator: str, header: Sequence[str]) -> Layout:
-        """Returns the layout of a text with a header."""
         layout = self.layout_from_names(TEXT, header)
         columns: dict[str, Any] = {role: list(header).index(name) for role, name in layout.roles.items()}
         return replace(layout, **columns, separator=separator, header=tuple(header), width=len(header))
 
-    def layout_from_rows(self, separator: str, rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> Layout:
+    def layout_from_rows(self, separator: str, rows: Sequence[Sequence[str]], header: Sequence[str]) -> Layout:
         """Returns the layout of a text without names: `user item`; `user item rating time`, in any order; or as named.
 
         `rows`: some rows, all equally long. `header`: the numbers in the first line; empty if it is a row.

@@ -67,7 +67,7 @@ class Report:
             warn(f"{self.path}: {line}")
 
     def __str__(self) -> str:
-        read, kept = (
+        sizes_before, sizes_after = (
             ", ".join(f"{count:,} {name}" for name, count in counts.items()) for counts in (self.read, self.kept)
         )
         bounds = f"users with at least {self.min_user_actions}, items with at least {self.min_item_actions} actions"
@@ -75,8 +75,8 @@ class Report:
             f"{self.path}: {self.columns}",
             *([f"times: {self.times}"] if self.times else []),
             *summarize_bad_rows(self.bad),
-            f"read: {read}",
-            f"kept: {kept} ({bounds})",
+            f"read: {sizes_before}",
+            f"kept: {sizes_after} ({bounds})",
         ]
         return "\n".join(lines)
 

@@ -28,7 +28,7 @@ _PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x
 """The first bytes of archives and packed files: zip, gzip, xz, bzip2, zstandard."""
 
 
-def find_layout(path: Path, columns: Columns, start: bytes, name: str | None = None) -> Layout:
+def find_layout(path: Path, columns: Columns, start: bytes, name: str | None) -> Layout:
     """Returns the layout of a file. Raises UserError if a column is missing or cannot be guessed.
 
     `columns`: as the user named them. `start`: the file's first bytes, unpacked. `name`: its name in an archive.

@@ -214,7 +214,7 @@ def select_columns(frame: Any, names: list[str], columns: list[str]) -> pa.Table
         return frame.select(columns)
     for name in columns:
         column = frame.iloc[:, names.index(name)]
-        moments = [one for one in column if isinstance(one, datetime) and one == one] if column.dtype == object else []
+        moments = [raw for raw in column if isinstance(raw, datetime) and raw == raw] if column.dtype == object else []
         if len({moment.tzinfo is None for moment in moments}) > 1:
             raise UserError(f"{TITLE}: column {name} must have a zone in all of its times or in none. Received: both")
     try:
@@ -222,5 +222,5 @@ def select_columns(frame: Any, names: list[str], columns: list[str]) -> pa.Table
         return pa.Table.from_pandas(selected, preserve_index=False).rename_columns(columns)
     except (pa.ArrowException, UnicodeError, OverflowError, TypeError) as error:
         why = "; ".join(map(str, error.args))
-        what = "has values of several types" if isinstance(error, pa.ArrowException) else "cannot be read"
-        raise UserError(f"{TITLE}: a column {what} ({why})") from error
+        defect = "has values of several types" if isinstance(error, pa.ArrowException) else "cannot be read"
+        raise UserError(f"{TITLE}: a column {defect} ({why})") from error

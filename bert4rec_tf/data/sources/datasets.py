@@ -208,8 +208,8 @@ def _is_likely(file: File, path: Path) -> bool:
     counts as the one that can be downloaded."""
     if file.member is None:
         return True
-    held = archives.list_members(path)
-    return file.remote is not None if held is None else file.member in held
+    members = archives.list_members(path)
+    return file.remote is not None if members is None else file.member in members
 
 
 def find_or_download(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
@@ -287,7 +287,6 @@ def load_with_report(
 
 
 def format_table1_columns(sequences: Sequences) -> dict[str, str]:
-    """Returns the columns of Table 1 as text."""
     return {
         "users": f"{sequences.num_users:,}",
         "items": f"{sequences.num_items:,}",
@@ -299,13 +298,13 @@ def format_table1_columns(sequences: Sequences) -> dict[str, str]:
 
 def describe_data(name: str, sequences: Sequences, report: Report | None = None) -> str:
     """Returns the report, and below it the data's row of Table 1 and the paper's, if there is one."""
-    ours = format_table1_columns(sequences)
-    rows = [("", *ours), (name if is_own(name) else find_dataset(name).title, *ours.values())]
+    columns = format_table1_columns(sequences)
+    rows = [("", *columns), (name if is_own(name) else find_dataset(name).title, *columns.values())]
     published = read_paper()["table1"].get(remove_source(name))
     lines = []
     if published:
-        theirs = [f"{published['users']:,}", f"{published['items']:,}", published["actions"]]
-        rows.append(("the paper's Table 1", *theirs, f"{published['mean_length']:.1f}", published["density"]))
+        paper_columns = [f"{published['users']:,}", f"{published['items']:,}", published["actions"]]
+        rows.append(("the paper's Table 1", *paper_columns, f"{published['mean_length']:.1f}", published["density"]))
         lines = _compare_with_paper(name, sequences, published)
     width = max(20, *(len(row[0]) + 1 for row in rows))
     lines = [f"{row[0]:<{width}}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in rows] + lines
@@ -330,7 +329,7 @@ def _compare_with_paper(name: str, sequences: Sequences, published: Mapping[str,
         "mean length": f"{sequences.num_actions / sequences.num_users:.1f}" == f"{published['mean_length']:.1f}",
         "density": f"{sequences.density:.2%}" == published["density"],
     }
-    differences = [what for what, equal in is_equal.items() if not equal]
+    differences = [fact for fact, equal in is_equal.items() if not equal]
     if not differences:
         return ["As in Table 1."]
     remark = find_dataset(name).remark if set(differences) <= {"mean length", "density"} else None

@@ -45,10 +45,10 @@ def load_any(
         raise UserError(f"`split` must be a TimeSplit. Received: split={split!r}")
     is_known = is_data_set(data)
     if is_known or isinstance(data, (Sequences, Interactions)):
-        what = f"the data set {data!r}" if is_known else f"`{type(data).__name__}`"
+        title = f"the data set {data!r}" if is_known else f"`{type(data).__name__}`"
         for name, value in {"user": user, "item": item, "time": time, "split": split}.items():
             if value is not None:
-                raise UserError(f"`{name}` must be left out with {what}, which has its own. Received: {name}={value}")
+                raise UserError(f"`{name}` must be left out with {title}, which has its own. Received: {name}={value}")
     columns: dict[str, Any] = {"user_column": user, "item_column": item, "time_column": time}
     if time is None and not ordered:
         columns["time_column"] = NO_TIME
@@ -82,5 +82,4 @@ def load_any(
 
 
 def is_data_set(data: Any) -> bool:
-    """Returns whether `data` is the name of a known data set."""
     return isinstance(data, str) and remove_source(data) in datasets.DATASETS

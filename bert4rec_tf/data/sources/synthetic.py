@@ -76,7 +76,7 @@ class MarkovCatalogue(Catalogue):
         rng = np.random.default_rng([self.seed, 3])
         communities, tables = self.draw_communities(), self.draw_transitions()
         lengths = rng.integers(self.shortest, self.longest + 1, size=self.num_users)
-        drawn = np.empty((self.num_users, self.longest), np.int64)
+        items = np.empty((self.num_users, self.longest), np.int64)
         unseen = np.ones((self.num_users, self.num_items))
         users = np.arange(self.num_users)
         tastes = self.draw_tastes()[communities]
@@ -84,10 +84,10 @@ class MarkovCatalogue(Catalogue):
         for step in range(self.longest):
             weights = probabilities * unseen
             weights = np.where(weights.any(axis=1, keepdims=True), weights, tastes * unseen)
-            drawn[:, step] = _draw_columns(weights, rng)
-            unseen[users, drawn[:, step]] = 0
-            probabilities = tables[communities, drawn[:, step]]
-        return [row[:length] for row, length in zip(drawn, lengths)]
+            items[:, step] = _draw_columns(weights, rng)
+            unseen[users, items[:, step]] = 0
+            probabilities = tables[communities, items[:, step]]
+        return [row[:length] for row, length in zip(items, lengths)]
 
     def make_sequences(self) -> Sequences:
         return _number_histories(self.draw_histories())

@@ -37,8 +37,8 @@ class Call:
     def group(self) -> Hashable:
         """A key that is equal for calls that can share a batch."""
         arrays = sorted(self.arrays.items())
-        common = tuple((name, one.shape, *one.ravel().tolist()) for name, one in arrays if name in self.shared)
-        shapes = tuple((name, one.shape[1:]) for name, one in arrays if name not in self.shared and name != PADDED)
+        common = tuple((name, part.shape, *part.ravel().tolist()) for name, part in arrays if name in self.shared)
+        shapes = tuple((name, part.shape[1:]) for name, part in arrays if name not in self.shared and name != PADDED)
         return (id(self.model), self.signature, common, shapes)
 
     def split(self, max_rows: int) -> list["Call"]:
@@ -48,7 +48,7 @@ class Call:
 
         def piece(begin: int) -> Call:
             end = min(begin + max_rows, self.rows)
-            arrays = {name: one if name in self.shared else one[begin:end] for name, one in self.arrays.items()}
+            arrays = {name: part if name in self.shared else part[begin:end] for name, part in self.arrays.items()}
             return replace(self, rows=end - begin, arrays=arrays)
 
         return [piece(begin) for begin in range(0, self.rows, max_rows)]
@@ -57,8 +57,8 @@ class Call:
 def join_calls(calls: Sequence[Call]) -> Arrays:
     """Returns the inputs of one call with the rows of all `calls`, which belong to one group."""
     return {
-        name: one if name in calls[0].shared else np.concatenate(_pad_to_widest([call.arrays[name] for call in calls]))
-        for name, one in calls[0].arrays.items()
+        name: part if name in calls[0].shared else np.concatenate(_pad_to_widest([call.arrays[name] for call in calls]))
+        for name, part in calls[0].arrays.items()
     }
 
 

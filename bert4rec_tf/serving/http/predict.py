@@ -130,16 +130,16 @@ def _read_rows(instances: Any, signature: Signature, settings: ServerSettings) -
         raise RequestError(f"`{INSTANCES}` must be a list of at least one. Received: {_show(instances)}")
     _check_rows(len(instances), settings)
     if not isinstance(instances[0], dict):
-        if any(isinstance(one, dict) for one in instances):
+        if any(isinstance(instance, dict) for instance in instances):
             raise RequestError(f"`{INSTANCES}` must be either all objects or all values")
         return {_name_only_input(signature, INSTANCES): instances}
     names = instances[0].keys()
-    for number, one in enumerate(instances):
-        if not isinstance(one, dict) or one.keys() != names:
+    for number, instance in enumerate(instances):
+        if not isinstance(instance, dict) or instance.keys() != names:
             raise RequestError(f"`{INSTANCES}` must be objects with the same keys; number {number} is not")
     for name in names & set(SCALARS):
         raise RequestError(f"`{name}` has one value for all rows: use the column format, `{INPUTS}`")
-    return {name: [one[name] for one in instances] for name in names}
+    return {name: [instance[name] for instance in instances] for name in names}
 
 
 def _name_only_input(signature: Signature, key: str) -> str:
@@ -190,7 +190,7 @@ def _pad_texts(name: str, value: Any, settings: ServerSettings) -> np.ndarray:
     """Converts a list, or lists of unequal length, to an input, padded with empty strings."""
     rank = INPUT_SPECS[name].shape.rank
     lists = [value] if rank == 1 else value
-    if not isinstance(lists, list) or not all(isinstance(one, list) for one in lists):
+    if not isinstance(lists, list) or not all(isinstance(ids, list) for ids in lists):
         expected = "a list of ids" if rank == 1 else "a list of lists of ids"
         raise RequestError(f"`{name}` must be {expected}. Received: {_show(value)}")
     width = max(map(len, lists), default=0)

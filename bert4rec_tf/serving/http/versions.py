@@ -93,7 +93,7 @@ class Versions:
         stamps, before = self._read_stamps(), self._seen
         self._seen = stamps
         self._refused = {number: refusal for number, refusal in self._refused.items() if number in stamps}
-        self._loading = {number: one for number, one in self._loading.items() if stamps.get(number) == one.stamp}
+        self._loading = {number: job for number, job in self._loading.items() if stamps.get(number) == job.stamp}
         for number in sorted(stamps, reverse=True):
             if number == self.current.version:
                 return
@@ -103,7 +103,7 @@ class Versions:
             if (loaded := self._try_to_load(number, stamps[number], LOOK_SECONDS)) is not None:
                 warn(f"version {number} replaces version {self.current.version}")
                 self.current = loaded
-                self._loading = {newer: one for newer, one in self._loading.items() if newer > number}
+                self._loading = {newer: job for newer, job in self._loading.items() if newer > number}
                 gc.collect()  # The old version's graph is large and has reference cycles.
                 return
             if number in self._loading and time.monotonic() - self._loading[number].began < SLOW_SECONDS:
@@ -139,7 +139,6 @@ class Versions:
             result.set_exception(UserError(f"{folder}: cannot be loaded ({format_error(error)})"))
 
     def _read_stamps(self) -> dict[int, Stamp]:
-        """Returns the stamp of each version with a SavedModel."""
         stamps = {}
         for path in self._folder.glob("*"):
             with contextlib.suppress(OSError):  # The folder is being moved or deleted.
