@@ -211,6 +211,11 @@ class BprMfSettings(Settings):
 
 
 @dataclass(frozen=True)
+class FpmcSettings(BprMfSettings):
+    """The settings of `models.fpmc.Fpmc`: of a type of its own, because a model is found by it (`models.MODELS`)."""
+
+
+@dataclass(frozen=True)
 class NcfSettings(Settings):
     hidden_dim: int = setting(64, "width of the tower's input, a multiple of 8", at_least=8)
     l2: float = setting(0.0, "weight of the squared norms of an example's embeddings", at_least=0, may_change=True)
@@ -277,7 +282,7 @@ MODEL_SETTINGS: dict[str, type[Settings]] = {
     "pop": PopSettings,
     "bpr_mf": BprMfSettings,
     "ncf": NcfSettings,
-    "fpmc": BprMfSettings,
+    "fpmc": FpmcSettings,
     "gru4rec": GRU4RecSettings,
     "gru4rec_plus": GRU4RecPlusSettings,
     "caser": CaserSettings,

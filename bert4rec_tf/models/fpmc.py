@@ -5,7 +5,7 @@ from typing import ClassVar
 import keras
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import BprMfSettings
+from bert4rec_tf.config.model_settings import FpmcSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, last_items, multiply_rows
 from bert4rec_tf.nn import losses
@@ -15,7 +15,7 @@ from bert4rec_tf.nn import losses
 class Fpmc(Recommender):
     """Scores <U_u, I_i> + <L_last, J_i> (equation 11 with baskets of one item), trained with S-BPR."""
 
-    settings_type: ClassVar = BprMfSettings
+    settings_type: ClassVar = FpmcSettings
     examples: ClassVar[str] = "contexts"
     needs_users: ClassVar[bool] = True
     max_history = 1
