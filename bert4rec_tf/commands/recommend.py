@@ -15,7 +15,7 @@ from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.trust import TRUST
 
 if TYPE_CHECKING:
-    from bert4rec_tf.serving.client import Recommendations
+    from bert4rec_tf.serving.client import Recommendations, SavedRecommender
 
 COLUMNS = {name: list_column_options()[name] for name in ("user_column", "item_column", "time_column", "bad_rows")}
 
@@ -87,9 +87,7 @@ def main(arguments: list[str]) -> None:
     exclude_seen = None if options.keep_seen is None else not options.keep_seen
     choices = Choices(options.k, exclude_seen, popularity_correction=options.popularity_correction, **id_lists)
     model = SavedRecommender(options.model, options.trust_model)
-    if titles:
-        check_matches("titles", titles, model.items)
-    titles = titles or model.titles
+    titles = resolve_titles(titles, model)
     model.warn_about_unknown(choices)
     if options.output is None:
         if options.history is not None:
@@ -123,6 +121,16 @@ def main(arguments: list[str]) -> None:
     if counts.unknown or counts.without_known:
         warn(str(counts))
     print(f"{options.output}: recommendations to {counts.users:,} users")
+
+
+def resolve_titles(titles: Mapping[str, str], model: "SavedRecommender") -> Mapping[str, str]:
+    """Returns the titles of --titles, raw id -> title; without them, those in the model.
+
+    Raises UserError if none is of one of the model's items.
+    """
+    if titles:
+        check_matches("titles", titles, model.items)
+    return titles or model.titles
 
 
 def check_options(options: argparse.Namespace) -> None:

@@ -1,7 +1,6 @@
 """Finds the items that are most similar to others, by the vectors of an exported model."""
 
-from bert4rec_tf.commands.recommend import add_model, add_titles, make_tables
-from bert4rec_tf.data.reading.feature_files import check_matches
+from bert4rec_tf.commands.recommend import add_model, add_titles, make_tables, resolve_titles
 from bert4rec_tf.export.layout import check_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import Parser, import_tensorflow
@@ -24,9 +23,7 @@ def main(arguments: list[str]) -> None:
     if not items:
         raise UserError("--item must name items of the model. Received: nothing")
     model = SavedRecommender(options.model, options.trust_model)
-    if titles:
-        check_matches("titles", titles, model.items)
-    titles = titles or model.titles
+    titles = resolve_titles(titles, model)
     answer = model.similar(items, options.k)
     for item, unknown in zip(items, answer.unknown):
         if unknown:

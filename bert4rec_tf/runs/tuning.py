@@ -130,7 +130,7 @@ def run_trials(
     empty |= {"attempts": 0, "trials": []}
     progress = Progress("tuning", num_trials, silent=silent)
     with files.FolderLock(folder, busy=BUSY).lock():
-        record = files.read_json(folder / TRIALS) if (folder / TRIALS).exists() else empty
+        record = {**empty, **files.read_json(folder / TRIALS)} if (folder / TRIALS).exists() else empty
         if {**record, "attempts": 0, "trials": []} != empty:
             raise UserError(f"{folder}: holds a search of other data or settings; name another `workdir`")
         trials = record["trials"]

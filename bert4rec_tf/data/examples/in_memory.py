@@ -246,7 +246,7 @@ KINDS: dict[str | None, Callable[..., Examples]] = {"contexts": ContextTargetExa
 
 
 def make_dataset(examples: Examples, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
-    """Returns the batches of `examples.batches` as a dataset that prefetches during each training step."""
+    """Returns the batches of `examples.batches` as a dataset; its caller prefetches."""
     return _make_dataset(examples, batch_size, lambda: examples.batches(batch_size, seed, start_step))
 
 
@@ -268,7 +268,7 @@ def make_epochs(examples: Examples, batch_size: int, seed: int, with_draws: bool
 
     draw = {"draw": tf.TensorSpec([batch_size, 2], tf.int64)} if with_draws else {}
     batches = _make_dataset(examples, batch_size, read_epoch, draw)
-    return batches.apply(tf.data.experimental.assert_cardinality(steps))
+    return batches.prefetch(4).apply(tf.data.experimental.assert_cardinality(steps))
 
 
 def _make_dataset(
@@ -287,4 +287,4 @@ def _make_dataset(
 
     first = examples.batch(np.zeros(1, np.int64), np.random.default_rng(0))
     signature = {name: spec(name, column) for name, column in first.items()}
-    return tf.data.Dataset.from_generator(generate, output_signature={**signature, **(more or {})}).prefetch(4)
+    return tf.data.Dataset.from_generator(generate, output_signature={**signature, **(more or {})})

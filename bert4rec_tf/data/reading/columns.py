@@ -103,7 +103,7 @@ class Columns:
     option: str = "--{}_column"
 
     @property
-    def requested(self) -> list[str]:
+    def requested_names(self) -> list[str]:
         return [name for name in (self.user, self.item, self.time) if name not in (None, NO_TIME)]
 
     def layout_from_names(self, kind: str, names: Sequence[str]) -> Layout:

@@ -54,7 +54,7 @@ def find_layout(path: Path, columns: Columns, start: bytes, name: str | None) ->
     separator = _find_separator(path, name or path.name, line, first_line)
     fields = [field.strip() for field in split_line(line, separator)]
     if (
-        any(not name.isdigit() for name in columns.requested)
+        any(not name.isdigit() for name in columns.requested_names)
         or (guess_column(fields, USER_NAMES) and guess_column(fields, ITEM_NAMES))
         or _is_header(fields, lines[first_line : first_line + FEW_ROWS], separator)
     ):
