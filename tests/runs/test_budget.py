@@ -13,6 +13,7 @@ from bert4rec_tf.config.presets.own import MEASUREMENTS
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs import budget
 from bert4rec_tf.runs.budget import MOST_STEPS, plan_run
 from bert4rec_tf.runs.driver import execute
 from bert4rec_tf.runs.pipeline import Experiment
@@ -48,7 +49,15 @@ def test_a_large_budget_takes_a_few_times_the_steps_of_the_preset(tmp_path):
     assert transitions["settings"] and not (tmp_path / "work" / "config.json").exists()
 
 
-def test_what_has_passed_leaves_fewer_steps(tmp_path):
+def test_what_has_passed_leaves_fewer_steps(tmp_path, monkeypatch):
+    """Both plans have the costs of one measurement: a machine that becomes busy must not decide."""
+    measure, costs = budget._measure_costs, []
+
+    def measure_once(*arguments):
+        costs[:] = costs or [measure(*arguments)]
+        return costs[0]
+
+    monkeypatch.setattr(budget, "_measure_costs", measure_once)
     run = make_run(steps=10_000_000)
     whole = plan(tmp_path, Budget(4), run).run.training.steps
     half = plan(tmp_path, Budget(4, begin=time.monotonic() - 120), run).run.training.steps
