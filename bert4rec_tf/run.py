@@ -202,7 +202,10 @@ def make_run(machines: Machines | None, budget: Budget | None) -> tuple[Run, Int
         when = f" with --{present[0]}" if present else ", unless --workdir names a run"
         raise UserError(f"--dataset is required{when}. Try --dataset=synthetic, or --interactions=FILE")
     config = WorkDirectory(read_folder("workdir")).read_config()
-    return Run.from_dict(config["run"]), interactions_from_config(config), None
+    run = Run.from_dict(config["run"])
+    if budget is not None:
+        budget.check(run)
+    return run, interactions_from_config(config), None
 
 
 def check_flags(argv: list[str]) -> None:
@@ -242,8 +245,6 @@ def main(argv: list[str]) -> None:
         return
     budget = None if FLAGS.minutes is None else Budget(FLAGS.minutes, collect_settings(), begin)
     run, interactions, sequences = make_run(machines, budget)
-    if budget is not None:
-        budget.check(run)
     if machines is not None and FLAGS.mode in TRAINS:
         join_machines(machines, run)
     run, start = resolve_init_from(run, read_folder("workdir"))
