@@ -82,6 +82,9 @@ LONG_START: dict[str, Any] = {
 SHORT_START = {**LONG_START, "backward": 0.25, "smoothing": 5_000.0, **_weigh_ages(1.0, 1.0)}
 """Where the search begins for long and for short histories."""
 
+RARE_FIRST = {"smoothing": 150.0, "popularity_weight": -0.4}
+"""Where the search begins a second time: few counts say much, and popular items lose what they gain by many counts."""
+
 GRID: dict[str, list[dict[str, Any]]] = {
     "smoothing": [{"smoothing": float(value)} for value in (5, 15, 50, 150, 500, 1_500, 5_000, 15_000, 50_000)],
     "ages": [

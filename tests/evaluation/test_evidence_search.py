@@ -16,6 +16,7 @@ from support.ranking_oracle import FEW, make_sequences, plain_metrics
 
 from bert4rec_tf.config.transition_settings import (
     LONG_START,
+    RARE_FIRST,
     SHORT_START,
     TIES_BROKEN,
     ItemTransitionsSettings,
@@ -105,6 +106,7 @@ SMALL_GRID = {
 @pytest.fixture
 def small_grid(monkeypatch):
     monkeypatch.setattr(evidence_search, "GRID", SMALL_GRID)
+    monkeypatch.setattr(evidence_search, "RARE_FIRST", {"smoothing": 5.0, "popularity_weight": -0.2})
 
 
 def measure(split, settings):
@@ -149,7 +151,31 @@ def test_the_search_begins_where_the_histories_that_it_counts_say(monkeypatch):
     for length in (51, 52):
         histories = [[1 + (user + 3 * place) % 20 for place in range(length)] for user in range(4)]
         search_settings(LeaveOneOut(make_sequences(histories, 60)), ItemTransitionsSettings())
-    assert starts == [SHORT_START, LONG_START]
+    assert starts == [SHORT_START, {**SHORT_START, **RARE_FIRST}, LONG_START, {**LONG_START, **RARE_FIRST}]
+
+
+@pytest.mark.parametrize(("second_start", "wins"), [(RARE_FIRST, False), ({"backward": 1.0}, True)])
+def test_the_better_of_two_starts_wins(monkeypatch, second_start, wins):
+    monkeypatch.setattr(evidence_search._Search, "search", evidence_search._Search.measure)
+    monkeypatch.setattr(evidence_search, "RARE_FIRST", second_start)
+    split = LeaveOneOut(make_walks(1))
+    first, second = (ItemTransitionsSettings(**start) for start in (SHORT_START, {**SHORT_START, **second_start}))
+    assert (measure(split, second) > measure(split, first)) == wins
+    found, ndcg = search_settings(split, ItemTransitionsSettings())
+    assert found == (second if wins else first)
+    assert ndcg == pytest.approx(measure(split, found))
+
+
+def test_a_bound_that_lost_once_does_not_count_as_a_measurement():
+    """The first search stops early at settings that cannot win; the second one may need their exact NDCG@10."""
+    split = LeaveOneOut(make_walks(6))
+    search = evidence_search._Search(split, ItemTransitionsSettings())
+    best = search.search(SHORT_START)
+    bounds = [settings for settings, (_, is_exact) in search._measured.items() if not is_exact]
+    assert bounds
+    for settings in bounds:
+        exact = search.measure(vars(settings)).ndcg
+        assert exact == pytest.approx(measure(split, settings)) and exact < best.ndcg
 
 
 def test_given_settings_stay(small_grid):
