@@ -155,6 +155,7 @@ def server(folder: Path, **flags: int) -> Iterator[tuple[str, float]]:
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     with process:
+        process.stdout.readline()  # that it loads the model
         (port,) = re.findall(r":(\d+)/$", process.stdout.readline().strip())
         seconds = time.perf_counter() - begin
         try:

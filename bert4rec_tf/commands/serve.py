@@ -20,6 +20,7 @@ def main(arguments: list[str]) -> None:
     folder = find_model_folder(expand_path(settings.model))
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
+    print(f"loading {settings.model}", flush=True)  # before TensorFlow, whose import takes seconds
     import_tensorflow()
     try:
         from bert4rec_tf.serving.http import server
