@@ -16,9 +16,10 @@ from bert4rec_tf.config.transition_settings import LONG_HISTORIES
 FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
 FEW_USERS = 3_000
 FEWEST_STEPS, FEWEST_SASREC_STEPS, MOST_STEPS = 1_000, 2_500, 10_000
-EPOCHS, EPOCHS_LONG, EPOCHS_LIKE_BEAUTY, EPOCHS_MANY = 15, 85, 8, 4
-"""Passes at most: usually; SASRec's over long histories; BERT4Rec's over prefixes, trained as Beauty's; the same
-from MANY_ACTIONS on. Training ends before when the validation items show no gain."""
+EPOCHS, EPOCHS_MASKED, EPOCHS_LONG, EPOCHS_LIKE_BEAUTY, EPOCHS_MANY = 15, 6, 85, 8, 4
+"""Passes at most: usually; BERT4Rec's over long histories, masked as in the paper; SASRec's over long ones; BERT4Rec's
+over prefixes, trained as Beauty's; the same from MANY_ACTIONS on. Training ends before when the validation items show
+no gain."""
 
 MEASUREMENTS, PATIENCE = 8, 3
 """How often a training is measured on the validation items, and how often without a gain before it ends."""
@@ -91,7 +92,8 @@ def make_sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
 def make_bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """Returns the settings of BERT4Rec.
 
-    - Long histories (LONG_HISTORIES) are masked as in the paper; short ones are cut into prefixes.
+    - Long histories (LONG_HISTORIES) are masked as in the paper, in few passes, because most of what the network adds to
+      the counts comes early; short ones are cut into prefixes.
     - Short histories are trained as Beauty's are (`best`): with much dropout, in few passes over large batches, and
       with a large epsilon in Adam, which lets rare items keep their first vectors.
     - With fewer than FEW_ACTIONS, the batch is small, so that there are enough steps, and there is little dropout. A
@@ -101,7 +103,9 @@ def make_bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     is_like_beauty = num_actions >= FEW_ACTIONS and not is_long
     like_beauty: dict[str, Any] = LIKE_BEAUTY if is_like_beauty else {}
     batch_size = like_beauty.get("batch_size", 32)
-    epochs = (EPOCHS_MANY if num_actions >= MANY_ACTIONS else EPOCHS_LIKE_BEAUTY) if is_like_beauty else EPOCHS
+    epochs = EPOCHS_MASKED if is_long else EPOCHS
+    if is_like_beauty:
+        epochs = EPOCHS_MANY if num_actions >= MANY_ACTIONS else EPOCHS_LIKE_BEAUTY
     prefixes = max(num_actions - 3 * num_users, num_users)  # a user with two actions is trained on both
     examples = num_users * 11 if is_long else prefixes
     windows = {"mask_proportion": 0.4, "max_predictions": 80, "window_step": 0.5}
@@ -119,7 +123,7 @@ def make_bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
 def make_presets(name: str) -> list[Preset]:
     """Returns the presets for your own data, with the settings of SHOP until their size is known."""
     rules = {
-        "bert4rec": ("At most fifteen passes over the data", make_bert4rec_settings),
+        "bert4rec": ("At most fifteen passes over short histories, six over long ones", make_bert4rec_settings),
         "sasrec": (
             "At most fifteen passes or 2,500 steps over short histories, 85 passes over long ones",
             make_sasrec_settings,
