@@ -92,8 +92,8 @@ def make_sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
 def make_bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """Returns the settings of BERT4Rec.
 
-    - Long histories (LONG_HISTORIES) are masked as in the paper, in few passes, because most of what the network adds to
-      the counts comes early; short ones are cut into prefixes.
+    - Long histories (LONG_HISTORIES) are masked as in the paper, in few passes, because most of what the network adds
+      to the counts comes early; short ones are cut into prefixes.
     - Short histories are trained as Beauty's are (`best`): with much dropout, in few passes over large batches, and
       with a large epsilon in Adam, which lets rare items keep their first vectors.
     - With fewer than FEW_ACTIONS, the batch is small, so that there are enough steps, and there is little dropout. A
