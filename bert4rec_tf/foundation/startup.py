@@ -82,7 +82,7 @@ def import_tensorflow() -> None:
 
 @contextlib.contextmanager
 def redirect_stderr(file: BinaryIO) -> Iterator[None]:
-    """Redirects the standard error of the block, and of processes started in it, to a file."""
+    """Redirects the standard error of the block to a file."""
     stderr = os.dup(2)
     os.dup2(file.fileno(), 2)
     try:

@@ -40,7 +40,7 @@ from bert4rec_tf.training import trainer, workers
 from bert4rec_tf.training.steps import make_strategy
 
 MASKED = "masked"
-"""The kind of examples that are prepared on disk. All others are made in memory (`data.examples.in_memory`)."""
+"""The kind of examples that static masks prepare on disk. All others are made in memory."""
 
 VALIDATION_USERS = 10_000
 """The most users who are measured during training if targets are ranked among all items. They are always the same."""
@@ -59,7 +59,6 @@ class Experiment:
 
     Attributes:
         run, sequences, workdir: the settings, the data and the folder of the run.
-        processes: number of processes that prepare examples.
         silent: whether to hide the progress.
         checkpoint_seconds: seconds between checkpoints; a killed training loses at most these.
         interactions: the user's own files, recorded so that `--mode=evaluate` finds them again.
@@ -74,7 +73,6 @@ class Experiment:
     run: Run
     sequences: Sequences
     workdir: WorkDirectory
-    processes: int = 1
     silent: bool = False
     checkpoint_seconds: float = trainer.CHECKPOINT_SECONDS
     interactions: Interactions | None = None
@@ -142,7 +140,7 @@ class Experiment:
     def prepare(self) -> None:
         """Writes the training examples of all phases and draws the candidates, unless that is done."""
         with self.workdir.lock():
-            if MODELS[self.run.model].examples == MASKED:
+            if self._has_static_masks:
                 for phase in list_phases(self.run):
                     self._prepare_shards(phase)
             _ = self.negatives
@@ -246,11 +244,18 @@ class Experiment:
 
     def make_batches(self, phase: str, model: Recommender, start_step: int = 0) -> tf.data.Dataset:
         """Returns the endless training batches of a phase, from `start_step` on."""
-        num_items = self.sequences.num_items
+        if self._has_static_masks:
+            return batches.read_batches(self._prepare_shards(phase), self.run, start_step)
+        data = select_training_data(self.split, phase)
         if model.examples == MASKED:
-            return batches.read_batches(self._prepare_shards(phase), self.run, num_items, start_step)
-        examples = in_memory.KINDS[model.examples](select_training_data(self.split, phase), **model.example_options)
-        return batches.read_batches(examples, self.run, num_items, start_step)
+            examples = in_memory.MaskedExamples(data, model.max_length, self.run.masking)
+        else:
+            examples = in_memory.KINDS[model.examples](data, **model.example_options)
+        return batches.read_batches(examples, self.run, start_step)
+
+    @property
+    def _has_static_masks(self) -> bool:
+        return MODELS[self.run.model].examples == MASKED and self.run.masking.masking == "static"
 
     def _prepare_shards(self, phase: str) -> Shards:
         if phase not in self._prepared:
@@ -260,7 +265,6 @@ class Experiment:
                 self.run.architecture.max_length,
                 self.run.seed,
                 self.workdir.prepared,
-                self.processes,
             )
         return self._prepared[phase]
 
