@@ -33,8 +33,7 @@ def load(checkpoint: str | Path, config: str | Path, vocabulary: str | Path) -> 
         The model, and its vocabulary: raw ids without the program's prefix `item_`. Its counts are 0, because the
         checkpoint does not hold them.
 
-    Raises:
-        UserError: for missing files, or files that do not belong together.
+    Raises UserError for missing files, or files that do not belong together.
     """
     tokens = read_tokens(Path(vocabulary))
     weights = read_weights(checkpoint)

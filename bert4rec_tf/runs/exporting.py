@@ -45,9 +45,8 @@ def export(
     Returns:
         The folder.
 
-    Raises:
-        UserError: if the training has not finished, the work directory is damaged, `folder` has other content, or the
-            model cannot have the format or the options.
+    Raises UserError if the training has not finished, the work directory is damaged, `folder` has other content, or the
+    model cannot have the format or the options.
     """
     config = workdir.read_config()
     run = Run.from_dict(config["run"])

@@ -22,18 +22,9 @@ from bert4rec_tf.evaluation.metrics import FULL, NDCG, POPULAR, compute_metrics,
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.runs import measurement, transfer, warm_start
+from bert4rec_tf.runs import measurement, phases, transfer, warm_start
 from bert4rec_tf.runs.environment import describe_environment
 from bert4rec_tf.runs.id_texts import check_types
-from bert4rec_tf.runs.phases import (
-    find_measured_phase,
-    list_phases,
-    load_trained,
-    make_model,
-    needs_users,
-    select_training_data,
-    shorten_final,
-)
 from bert4rec_tf.runs.transfer import StartWeights
 from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
 from bert4rec_tf.training import trainer, workers
@@ -92,8 +83,8 @@ class Experiment:
         if reason := self._why_untrainable():
             raise UserError(f"{reason}. Received: dataset={self.run.dataset}")
         initial = self._check_start()
-        counts = select_training_data(self.split, list_phases(self.run)[-1]).count_items()[1:]
-        users = self.sequences.users.tolist() if needs_users(self.run) else []
+        counts = phases.select_training_data(self.split, phases.list_phases(self.run)[-1]).count_items()[1:]
+        users = self.sequences.users.tolist() if phases.needs_users(self.run) else []
         self.workdir.initialize(
             self.run,
             self.sequences,
@@ -113,7 +104,7 @@ class Experiment:
         """Returns why the data cannot be used for training or evaluation; None if they can."""
         if reason := self.split.why_unmeasurable():
             return reason
-        longest = select_training_data(self.split, list_phases(self.run)[0]).lengths.max(initial=0)
+        longest = phases.select_training_data(self.split, phases.list_phases(self.run)[0]).lengths.max(initial=0)
         if MODELS[self.run.model].examples is not None and longest < 2:
             return "No user has two items to train on, so no item can be predicted from another"
         return None
@@ -141,7 +132,7 @@ class Experiment:
         """Writes the training examples of all phases and draws the candidates, unless that is done."""
         with self.workdir.lock():
             if self._has_static_masks:
-                for phase in list_phases(self.run):
+                for phase in phases.list_phases(self.run):
                     self._prepare_shards(phase)
             _ = self.negatives
             _ = self.transitions
@@ -171,28 +162,27 @@ class Experiment:
     def train(self) -> Recommender:
         """Runs or resumes the trainings and returns the model to measure (`find_measured_phase`).
 
-        Raises:
-            UserError: if the loss or the gradient norm is NaN or infinite, or a file of the training is damaged.
+        Raises UserError if the loss or the gradient norm is NaN or infinite, or a file of the training is damaged.
         """
         with self.workdir.lock():
             selected, strategy = None, make_strategy(self.run.training.replicas)
-            for phase in list_phases(self.run):
+            for phase in phases.list_phases(self.run):
                 trained = self._run_phase(phase, selected, strategy)
                 if phase == SELECT:
                     selected = trained
-                if phase == find_measured_phase(self.run):
+                if phase == phases.find_measured_phase(self.run):
                     measured = trained.model
             return measured
 
     def new_model(self, strategy: tf.distribute.Strategy | None = None) -> Recommender:
         sizes = self.sequences.num_items, self.sequences.num_users
-        return make_model(self.run, *sizes, strategy, self.sequences.features)
+        return phases.make_model(self.run, *sizes, strategy, self.sequences.features)
 
     def _run_phase(
         self, phase: str, selected: "_Trained | None", strategy: tf.distribute.Strategy | None
     ) -> "_Trained":
         model = self.new_model(strategy)
-        model.adapt(select_training_data(self.split, phase), self.transitions)
+        model.adapt(phases.select_training_data(self.split, phase), self.transitions)
         if model.evidence is not None:
             record = self.workdir.read_transitions()
             pairs = {**record["pairs"], phase: model.evidence.num_pairs}
@@ -215,7 +205,7 @@ class Experiment:
     def load_trained_model(self, phase: str | None = None) -> Recommender:
         """Returns the model of a training, by default the one to measure. Raises UserError if it has not finished."""
         sizes = self.sequences.num_items, self.sequences.num_users
-        return load_trained(self.run, *sizes, self.workdir, phase or find_measured_phase(self.run))
+        return phases.load_trained(self.run, *sizes, self.workdir, phase or phases.find_measured_phase(self.run))
 
     def evaluate(self, model: Recommender, popularity_correction: float | str = 0.0) -> dict[str, Any]:
         """Evaluates a model on the test items. Writes the ranks and `metrics.json`, and returns the latter.
@@ -246,9 +236,9 @@ class Experiment:
         """Returns the endless training batches of a phase, from `start_step` on."""
         if self._has_static_masks:
             return batches.read_batches(self._prepare_shards(phase), self.run, start_step)
-        data = select_training_data(self.split, phase)
+        data = phases.select_training_data(self.split, phase)
         if model.examples == MASKED:
-            examples = in_memory.MaskedExamples(data, model.max_length, self.run.masking)
+            examples: in_memory.Examples = in_memory.MaskedExamples(data, model.max_length, self.run.masking)
         else:
             examples = in_memory.KINDS[model.examples](data, **model.example_options)
         return batches.read_batches(examples, self.run, start_step)
@@ -260,7 +250,7 @@ class Experiment:
     def _prepare_shards(self, phase: str) -> Shards:
         if phase not in self._prepared:
             self._prepared[phase] = preparation.prepare_shards(
-                select_training_data(self.split, phase),
+                phases.select_training_data(self.split, phase),
                 self.run.masking,
                 self.run.architecture.max_length,
                 self.run.seed,
@@ -273,7 +263,7 @@ class Experiment:
     ) -> trainer.Trainer:
         settings, last_step = self.run.training, selected.best_step if selected else None
         if selected and settings.final_share:
-            settings, last_step = shorten_final(settings, selected.best_step), None
+            settings, last_step = phases.shorten_final(settings, selected.best_step), None
         return trainer.Trainer(
             model,
             lambda start_step: self.make_batches(phase, model, start_step),
@@ -288,7 +278,9 @@ class Experiment:
             strategy=strategy,
             watch=self.watch,
             initialise=lambda: self._set_first_weights(model, phase, selected),
-            later_steps=0 if phase == list_phases(self.run)[-1] else int(settings.steps * (settings.final_share or 1)),
+            later_steps=0
+            if phase == phases.list_phases(self.run)[-1]
+            else int(settings.steps * (settings.final_share or 1)),
             team=self.team,
         )
 
@@ -308,7 +300,7 @@ class Experiment:
                 "`evidence_gain` and `evidence_popularity` must be given together, and with `evidence_temperature`. "
                 f"Received: evidence_gain={mix[0]}, evidence_popularity={mix[1]}"
             )
-        if SELECT not in list_phases(self.run):
+        if SELECT not in phases.list_phases(self.run):
             raise UserError(
                 "`evidence_gain` and `evidence_popularity` must be given with protocol=fixed, which has no validation "
                 f"items to choose them. Received: evidence_gain={mix[0]}, evidence_popularity={mix[1]}"
@@ -319,7 +311,7 @@ class Experiment:
         if selected and self.run.training.final_share:
             transfer.copy_weights(selected.model, model)
         elif self.run.initial_weights is None:
-            model.initialise(select_training_data(self.split, phase))
+            model.initialise(phases.select_training_data(self.split, phase))
         else:
             start = self.start or warm_start.load_initial(self.workdir, self.run)
             start.apply_to(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())

@@ -29,9 +29,8 @@ class Users(NamedTuple):
 def read_histories(path: Path, items: Lines) -> Users:
     """Reads a file of histories, CSV without a header, `.gz` or not: in a row the user, then the items, oldest first.
 
-    Raises:
-        UserError: if the file cannot be read, is not CSV, has one action per row, or a user twice. A first line that
-            names columns is skipped with a warning, unless it has one of the model's `items`.
+    Raises UserError if the file cannot be read, is not CSV, has one action per row, or a user twice. A first line that
+    names columns is skipped with a warning, unless it has one of the model's `items`.
     """
     _refuse_interactions(path)
     num_rows = _count_rows(path)

@@ -50,8 +50,7 @@ def read_titles_and_tags(path: Path, id_name: str | None = None) -> tuple[dict[s
             UTF-8 or Latin-1. Empty lines are skipped.
         id_name: the column of ids, if the file has it.
 
-    Raises:
-        UserError: if the file cannot be read, lacks these columns, or a row has more or fewer fields than the first.
+    Raises UserError if the file cannot be read, lacks these columns, or a row has more or fewer fields than the first.
     """
     content, separator = _read_content(path)
     columns = text.read_table(content, separator, str(path))

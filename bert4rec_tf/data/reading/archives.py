@@ -3,7 +3,6 @@
 import contextlib
 import gzip
 import io
-import stat
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -48,7 +47,7 @@ def open_unpacked(
             file: Any = CallbackIOWrapper(watch, stack.enter_context(path.open("rb")))
             if member is not None:
                 archive = stack.enter_context(zipfile.ZipFile(file))
-                yield stack.enter_context(_open_member(path, archive, _find_safe_member(path, archive, member)))
+                yield stack.enter_context(_open_member(path, archive, member))
             elif path.suffix == ".gz":
                 yield stack.enter_context(io.BufferedReader(gzip.GzipFile(fileobj=file)))
             else:
@@ -61,39 +60,17 @@ def open_unpacked(
         raise unreadable_error(path, error) from error
 
 
-def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
-    try:
-        return archive.open(info)
-    except (
-        RuntimeError,
-        NotImplementedError,
-    ) as error:  # encrypted, or packed by a method that Python does not support
-        raise UserError(f"{path}: {info.filename!r} cannot be unpacked ({error})") from error
-
-
-def list_members(path: Path) -> set[str] | None:
-    """Returns the names in an archive, without their folders; None if the file is not a readable archive."""
-    with contextlib.suppress(OSError, *DAMAGE_ERRORS), path.open("rb") as file, zipfile.ZipFile(file) as archive:
-        return {_get_file_name(info) for info in archive.infolist()}
-    return None
-
-
-def _get_file_name(info: zipfile.ZipInfo) -> str:
-    return PurePosixPath(info.filename.replace("\\", "/")).name
-
-
-def _find_safe_member(path: Path, archive: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:
-    """Returns the member to read. An archive is refused for one bad member, even if another is to be read."""
-    for info in archive.infolist():
-        name = PurePosixPath(info.filename.replace("\\", "/"))
-        if name.is_absolute() or ".." in name.parts or ":" in info.filename or stat.S_ISLNK(info.external_attr >> 16):
-            raise UserError(f"{path}: refused, because its member {info.filename!r} leads out of the archive")
-        if info.file_size > LIMIT or info.file_size > max(info.compress_size, 1 << 10) * MOST_PACKED:
-            raise UserError(
-                f"{path}: refused, because its member {info.filename!r} would unpack from {info.compress_size:,} to "
-                f"{info.file_size:,} bytes (at most {LIMIT:,}, and {MOST_PACKED} times as much)"
-            )
-    matches = [info for info in archive.infolist() if _get_file_name(info) == member]
+def _open_member(path: Path, archive: zipfile.ZipFile, member: str) -> IO[bytes]:
+    matches = [info for info in archive.infolist() if PurePosixPath(info.filename).name == member]
     if len(matches) != 1:
         raise UserError(f"{path}: expected one member {member!r}, found {len(matches)}")
-    return matches[0]
+    (info,) = matches
+    if info.file_size > LIMIT or info.file_size > max(info.compress_size, 1 << 10) * MOST_PACKED:
+        raise UserError(
+            f"{path}: refused, because its member {info.filename!r} would unpack from {info.compress_size:,} to "
+            f"{info.file_size:,} bytes (at most {LIMIT:,}, and {MOST_PACKED} times as much)"
+        )
+    try:
+        return archive.open(info)
+    except RuntimeError as error:  # encrypted, or packed by a method that Python does not support
+        raise UserError(f"{path}: {info.filename!r} cannot be unpacked ({error})") from error

@@ -9,7 +9,7 @@ from typing import Any
 
 from bert4rec_tf.config.data_names import RAW, Interactions, PublishedFile, add_source, is_own, remove_source
 from bert4rec_tf.config.paper import read_paper
-from bert4rec_tf.data.reading import archives, conversion
+from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.reading.conversion import Report, parse_pairs, read_bytes
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import download
@@ -115,11 +115,8 @@ _ML_20M = _list_movielens_files(
     "ml-20m", "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3", "ratings.csv", _MOVIES
 )
 _ML_20M_PACKED = Remote((AUTHORS + "ml-20m.zip",), "git:94df4e7735d9776c21561168b6ee437bf969335a")
-_ML_20M_PROCESSED = (
-    File("ml-20m.txt"),
-    File("ml-20m.zip", member="ml-20m.txt"),
-    File("ml-20m-processed.zip", _ML_20M_PACKED, "ml-20m.txt"),
-)
+_ML_20M_PROCESSED = (File("ml-20m.txt"), File("ml-20m-processed.zip", _ML_20M_PACKED, "ml-20m.txt"))
+"""The authors' archive has the name of GroupLens'."""
 
 DATASETS: dict[str, Dataset] = {
     "beauty": Dataset(
@@ -198,18 +195,9 @@ def find_file(name: str, folder: Path | None = None) -> tuple[File, Path] | None
     source, folder = find_source(name), folder or resolve_data_folder()
     for file in source.files if source else ():
         for path in (folder / file.name, folder / f"{file.name}.gz"):
-            if path.exists() and _is_likely(file, path):
+            if path.exists():
                 return file, path
     return None
-
-
-def _is_likely(file: File, path: Path) -> bool:
-    """Returns whether the file at `path` may be `file`: two archives of ML-20m have the same name. A damaged one
-    counts as the one that can be downloaded."""
-    if file.member is None:
-        return True
-    members = archives.list_members(path)
-    return file.remote is not None if members is None else file.member in members
 
 
 def find_or_download(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
@@ -223,10 +211,6 @@ def find_or_download(name: str, folder: Path | None = None) -> tuple[File, Path]
         raise UserError(f"{name!r} cannot be downloaded. Put {file_name} or {file_name}.gz into {folder}")
     file, remote = source.downloadable
     target = folder / file.name
-    if target.exists() and not _is_likely(file, target):
-        raise UserError(
-            f"{target}: has no {file.member!r}; rename it, because the file from {remote.urls[0]} gets this name"
-        )
     if download.fetch(remote, target) and source.terms:
         print(source.terms, flush=True)
     return file, target

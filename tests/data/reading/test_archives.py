@@ -1,6 +1,5 @@
 """Archives: what is read from them, and which ones nobody should unpack."""
 
-import stat
 import zipfile
 
 import pytest
@@ -28,24 +27,6 @@ def test_a_member_is_read_wherever_it_lies(tmp_path):
     path = archive(tmp_path, {"ml-1m/README": b"read me", "ml-1m/ratings.dat": b"1::2::3::4\n"})
     with archives.open_unpacked(path, "ratings.dat") as file:
         assert file.read() == b"1::2::3::4\n"
-    assert archives.list_members(path) == {"README", "ratings.dat"}
-
-
-@pytest.mark.parametrize(
-    "name", ["../ratings.dat", "a/../../ratings.dat", "/etc/ratings.dat", "C:\\ratings.dat", "..\\ratings.dat"]
-)
-def test_a_member_that_leads_out_spoils_the_archive(tmp_path, name):
-    assert "leads out of the archive" in refusal(archive(tmp_path, {name: b"x", "ratings.dat": b"1::2::3::4\n"}))
-
-
-def test_a_link_spoils_the_archive(tmp_path):
-    link = zipfile.ZipInfo("link")
-    link.external_attr = (stat.S_IFLNK | 0o777) << 16
-    path = tmp_path / "data.zip"
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr(link, "/etc/passwd")
-        file.writestr("ratings.dat", "1::2::3::4\n")
-    assert "leads out" in refusal(path)
 
 
 def test_a_bomb_is_not_unpacked(tmp_path):
@@ -73,7 +54,6 @@ def test_an_invalid_archive_is_an_error(tmp_path, content):
     path = tmp_path / "data.zip"
     path.write_bytes(content)
     assert "damaged" in refusal(path)
-    assert archives.list_members(path) is None
 
 
 def test_a_missing_or_duplicate_member_is_an_error(tmp_path):
