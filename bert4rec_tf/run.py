@@ -22,9 +22,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from absl import app, flags, logging
 
-from bert4rec_tf.config import data_names, model_settings, popularity_option, presets
+from bert4rec_tf.config import data_names, popularity_option, presets
 from bert4rec_tf.config.data_names import OWN, Interactions, is_own
 from bert4rec_tf.config.machines import Machines
+from bert4rec_tf.config.model_settings import (
+    COUNTING_MODELS,
+    ITEM_FEATURES,
+    MODEL_SETTINGS,
+    USER_FEATURES,
+    settings_for_features,
+)
 from bert4rec_tf.config.presets.entry import NOT_MEASURED
 from bert4rec_tf.config.presets.own import describe_duration
 from bert4rec_tf.config.run_record import TRAININGS, Run, list_settings, make_help_texts
@@ -83,7 +90,7 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("user_features", None, "CSV or Parquet as for --item_features, with a column of user ids")
 flags.DEFINE_boolean("new_items", False, "also rank items that occur only in --item_features")
-flags.DEFINE_string("model", "bert4rec", "model: " + ", ".join(model_settings.MODEL_SETTINGS))
+flags.DEFINE_string("model", "bert4rec", "model: " + ", ".join(MODEL_SETTINGS))
 flags.DEFINE_string("preset", "fast", "preset of settings: " + ", ".join(presets.NAMES))
 flags.DEFINE_integer("seed", 1, "seed of masks, initial weights, dropout and the order of examples")
 flags.DEFINE_string(
@@ -138,15 +145,12 @@ for name, field in list_settings().items():
 
 def collect_settings() -> dict[str, Any]:
     """Returns the settings given as flags, and those with which the model uses the given features."""
-    return {
-        **model_settings.settings_for_features(FLAGS.model, collect_features()),
-        **collect_given_flags(FLAGS, list_settings()),
-    }
+    return {**settings_for_features(FLAGS.model, collect_features()), **collect_given_flags(FLAGS, list_settings())}
 
 
 def collect_features() -> dict[str, str]:
     """Returns the files of features: `item_features`, `user_features`, both or none."""
-    return collect_given_flags(FLAGS, (model_settings.ITEM_FEATURES, model_settings.USER_FEATURES))
+    return collect_given_flags(FLAGS, (ITEM_FEATURES, USER_FEATURES))
 
 
 def read_folder(flag: str) -> Path | None:
@@ -270,7 +274,7 @@ def describe_plan(run: Run, sequences: Sequences, names_data: bool) -> list[str]
         measured = [text for text in (preset.expect, preset.takes) if text != NOT_MEASURED]
         if measured and (preset.dataset != OWN or FLAGS.verbose):  # your own data's speak of trainings
             lines.append(f"Preset {FLAGS.preset}. Expect: {' '.join(measured)}")
-    if FLAGS.mode in TRAINS and run.model not in model_settings.COUNTING_MODELS:
+    if FLAGS.mode in TRAINS and run.model not in COUNTING_MODELS:
         is_plain = is_own(run.dataset) and run.model == "bert4rec" and FLAGS.minutes is None
         duration = f"{describe_duration(sequences.num_actions)} " if is_plain else ""
         lines.append(
@@ -324,9 +328,7 @@ def load_data(dataset: str, interactions: Interactions | None, features: Mapping
     for name, values in sequences.features.items():
         print(f"{name}: {values}", flush=True)
     if sequences.num_items > num_items:
-        print(
-            f"{sequences.num_items - num_items:,} items of {model_settings.ITEM_FEATURES} have no actions", flush=True
-        )
+        print(f"{sequences.num_items - num_items:,} items of {ITEM_FEATURES} have no actions", flush=True)
     if reason := LeaveOneOut(sequences).why_unmeasurable():
         raise UserError(f"{reason}. Received: dataset={dataset}")
     return sequences

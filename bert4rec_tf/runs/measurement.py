@@ -74,10 +74,8 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
         state = trainer.read_state(workdir.path / phase)
         content[phase] = {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
     if experiment.sequences.features:
-        content[metrics.COLD] = {
-            "below": metrics.COLD_BELOW,
-            **metrics.compute_cold_metrics(ranked.ranks[metrics.FULL], target_counts),
-        }
+        cold = metrics.compute_cold_metrics(ranked.ranks[metrics.FULL], target_counts)
+        content[metrics.COLD] = {"below": metrics.COLD_BELOW, **cold}
     if experiment.initial is not None:
         content["initial"] = experiment.initial
     files.write_json(workdir.metrics, content)
@@ -85,14 +83,11 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
 
 
 def _compare_with_counting(ranks: np.ndarray, counted_ranks: np.ndarray) -> dict[str, float] | None:
-    """Returns by how much metrics.NDCG@10 among all items exceeds that of counting; None for too few users."""
+    """Returns by how much NDCG@10 among all items exceeds that of counting; None for too few users."""
     if len(ranks) < metrics.MIN_USERS:
         return None
-    return asdict(
-        metrics.compute_difference(
-            metrics.compute_per_user(metrics.NDCG, counted_ranks), metrics.compute_per_user(metrics.NDCG, ranks)
-        )
-    )
+    counted, ours = (metrics.compute_per_user(metrics.NDCG, some_ranks) for some_ranks in (counted_ranks, ranks))
+    return asdict(metrics.compute_difference(counted, ours))
 
 
 def _load_selected(experiment: "Experiment", measured: Recommender) -> Recommender | None:
@@ -126,7 +121,7 @@ def _measure_corrected(
 
 
 def _choose_correction(experiment: "Experiment", model: Recommender, selected: Recommender | None) -> dict[str, Any]:
-    """Returns the alpha that is best on the validation items, and metrics.NDCG@10 for each alpha.
+    """Returns the alpha that is best on the validation items, and NDCG@10 for each alpha.
 
     The model is that of `select`. Without `select` it is the final model, which was trained on these items; then
     `trained_on_validation` is True.

@@ -261,6 +261,7 @@ class Experiment:
     def _make_trainer(
         self, model: Recommender, phase: str, selected: "_Trained | None", strategy: tf.distribute.Strategy | None
     ) -> trainer.Trainer:
+        is_last = phase == phases.list_phases(self.run)[-1]
         settings, last_step = self.run.training, selected.best_step if selected else None
         if selected and settings.final_share:
             settings, last_step = phases.shorten_final(settings, selected.best_step), None
@@ -278,9 +279,7 @@ class Experiment:
             strategy=strategy,
             watch=self.watch,
             initialise=lambda: self._set_first_weights(model, phase, selected),
-            later_steps=0
-            if phase == phases.list_phases(self.run)[-1]
-            else int(settings.steps * (settings.final_share or 1)),
+            later_steps=0 if is_last else int(settings.steps * (settings.final_share or 1)),
             team=self.team,
         )
 

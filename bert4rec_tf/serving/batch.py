@@ -87,8 +87,7 @@ def recommend_file(
         titles: raw id -> title, for a title column; None for no such column.
         cluster: computes the parts in other processes (`cluster.spark.Spark`); None to use this one.
 
-    Returns:
-        The counts of users and ids, finished parts included.
+    Returns the counts of users and ids, finished parts included.
 
     Raises UserError if a file cannot be read or written, or a line is not CSV.
     """

@@ -132,8 +132,7 @@ class Shards:
         Each epoch shuffles the shards, and the examples of each shard, in an order that depends only on seed and epoch.
         A batch may span two epochs.
 
-        Returns:
-            A dataset of dictionaries with each feature, int32 [batch_size] or [batch_size, width] padded with 0.
+        Returns a dataset of dictionaries with each feature, int32 [batch_size] or [batch_size, width] padded with 0.
         """
         paths = tf.constant([str(self._copy.folder / name) for name in self.names])
         sizes = tf.constant(self.sizes, tf.int64)

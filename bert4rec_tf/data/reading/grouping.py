@@ -47,9 +47,8 @@ def make_sequences(
         time_reader: what read the times.
         min_actions: users with fewer actions are left out. Below 2, the rest may be too little to train on.
 
-    Returns:
-        The sequences; `read` and `kept`: the numbers of users, items and actions before and after the filter; and
-        `equal_times` and `times`, as in `conversion.Report`.
+    Returns the sequences; `read` and `kept`: the numbers of users, items and actions before and after the filter; and
+    `equal_times` and `times`, as in `conversion.Report`.
 
     Raises UserError if too little is left to train on.
     """
