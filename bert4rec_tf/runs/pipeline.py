@@ -50,13 +50,9 @@ class Experiment:
 
     Attributes:
         run, sequences, workdir: the settings, the data and the folder of the run.
-        silent: whether to hide the progress.
-        checkpoint_seconds: seconds between checkpoints; a killed training loses at most these.
+        silent, checkpoint_seconds, watch, team: as for `training.trainer.Trainer`.
         interactions: the user's own files, recorded so that `--mode=evaluate` finds them again.
-        watch: called with each new row of the training curve (`training.trainer.Trainer`). An exception ends the
-            training.
         start: the weights of a warm start; None for a fresh start, or if the folder already has them.
-        team: the machines that train together (`workers.join_team`).
         plan: the record of a budget of time (`budget.Plan`), with `max_seconds` of training; None without one.
         known_transitions: how transitions are counted (`WorkDirectory.write_transitions`); empty to search it.
     """

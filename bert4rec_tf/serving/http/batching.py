@@ -70,17 +70,13 @@ def _pad_to_widest(arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [np.pad(array, [(0, 0), (0, width - array.shape[1])], constant_values=nothing) for array in arrays]
 
 
-def _split_outputs(outputs: Outputs, calls: Sequence[Call]) -> list[Outputs]:
-    """Splits the outputs of a joined call. Each call gets its rows."""
-    ends = np.cumsum([call.rows for call in calls]).tolist()
-    return [{name: array[end - call.rows : end] for name, array in outputs.items()} for call, end in zip(calls, ends)]
-
-
 def compute(calls: Sequence[Call]) -> list[Outputs | Exception]:
     """Computes the calls of one group together; after a ModelError each alone, so that only the bad ones fail."""
     model, signature = calls[0].model, calls[0].signature
     try:
-        return list(_split_outputs(model.call(signature, join_calls(calls)), calls))
+        outputs, ends = model.call(signature, join_calls(calls)), np.cumsum([call.rows for call in calls]).tolist()
+        rows = [slice(end - call.rows, end) for call, end in zip(calls, ends)]
+        return [{name: array[own] for name, array in outputs.items()} for own in rows]
     except ModelError as error:
         return [error] if len(calls) == 1 else [outcome for call in calls for outcome in compute([call])]
     except Exception as error:
