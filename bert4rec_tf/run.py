@@ -70,7 +70,7 @@ USED_BY = {
 """Flag -> the modes that use it, for the flags that not all modes use."""
 
 MAX_COUNT = 1_000_000
-"""The limit of --processes, --threads, --k and --with_histories."""
+"""The limit of --threads, --k and --with_histories."""
 
 NUMBERS = ("int", "float", "bool")
 LOCAL, SPARK = "local", "spark"
@@ -98,7 +98,6 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("workdir", None, "folder of the run (default: runs/<dataset>-<model>-<digest of the settings>)")
 flags.DEFINE_string("prepared_dir", None, "folder of training examples and candidates (default: in the workdir)")
-flags.DEFINE_integer("processes", 1, "processes that prepare examples; the result does not depend on it")
 flags.DEFINE_integer("threads", None, "threads to compute with (default: all); rounding depends on it")
 flags.DEFINE_float(
     "minutes", None, "a budget of time for everything: plans the steps and, if they are too few, width and --max_length"
@@ -135,7 +134,7 @@ HELP_GROUPS = {
         "data_dir",
     ),
     "model": ("model", "preset", "max_length", "seed", "init_from"),
-    "time": ("minutes", "steps", "patience", "threads", "processes", "checkpoint_seconds"),
+    "time": ("minutes", "steps", "patience", "threads", "checkpoint_seconds"),
     "output": ("workdir", "export_dir", "k", "with_histories", "mode", "verbose"),
 }
 """Group -> its flags that --help shows. --helpfull shows all."""
@@ -219,7 +218,7 @@ def check_flags(argv: list[str]) -> None:
         raise UserError(f"--engine={SPARK} needs --mode=prepare. Received: mode={FLAGS.mode}")
     if FLAGS.engine != SPARK:
         refuse_flags(["master"], f"needs --engine={SPARK}. Received: engine={FLAGS.engine}")
-    for name in ("processes", "threads", "k", "with_histories"):
+    for name in ("threads", "k", "with_histories"):
         if FLAGS[name].value is not None and not 1 <= FLAGS[name].value <= MAX_COUNT:
             raise UserError(
                 f"`{name}` must be at least 1 and at most {MAX_COUNT}. Received: {name}={FLAGS[name].value}"
@@ -352,9 +351,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: d
 
     if FLAGS.mode == "all":
         exporting.check_export(read_folder("export_dir") or workdir.export)
-    experiment = driver.open_experiment(
-        run, sequences, workdir=workdir.path, prepared_dir=workdir.prepared, processes=FLAGS.processes, **options
-    )
+    experiment = driver.open_experiment(run, sequences, workdir=workdir.path, prepared_dir=workdir.prepared, **options)
     if experiment.initial is not None:
         print(summary.describe_start(experiment.initial), flush=True)
     with experiment.workdir.lock():

@@ -11,7 +11,7 @@ from typing import Any
 import filelock
 
 from bert4rec_tf.config.run_record import RETRAIN, SELECT
-from bert4rec_tf.data.reading import archives
+from bert4rec_tf.data.reading import unpacking
 from bert4rec_tf.data.sources import datasets, download
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -149,19 +149,16 @@ def describe_data_file(dataset: str, folder: Path | None) -> dict[str, Any] | No
     Raises:
         UserError: if the file cannot be read.
     """
-    present = datasets.find_file(dataset, folder)
-    if present is None:
+    path = datasets.find_file(dataset, folder)
+    if path is None:
         return None
-    file, path = present
-    downloadable = datasets.find_source(dataset).downloadable
-    with archives.open_unpacked(path, file.member) as content:
+    remote = datasets.find_source(dataset).remote
+    with unpacking.open_unpacked(path) as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
-    if downloadable is None:
+    if remote is None or remote.member is not None:
         return {"name": path.name, "sha256": digest, "as_published": None}
-    expected = downloadable[1].checksum
-    is_published = download.compute_checksum(path, expected) == expected
-    is_known = is_published or file == downloadable[0]
-    return {"name": path.name, "sha256": digest, "as_published": is_published if is_known else None}
+    is_published = download.compute_checksum(path, remote.checksum) == remote.checksum
+    return {"name": path.name, "sha256": digest, "as_published": is_published}
 
 
 @functools.cache

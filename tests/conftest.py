@@ -189,19 +189,10 @@ def small_shards(monkeypatch):
 
 @pytest.fixture(scope="session")
 def static(tmp_path_factory):
-    return _prepared("STATIC", tmp_path_factory.mktemp("static"))
-
-
-@pytest.fixture(scope="session")
-def dynamic(tmp_path_factory):
-    return _prepared("DYNAMIC", tmp_path_factory.mktemp("dynamic"))
-
-
-def _prepared(masking, folder):
-    from support import shards
+    from support.shards import MAX_LENGTH, SEQUENCES, STATIC
 
     from bert4rec_tf.data.examples import preparation
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparation, "SHARD_SIZE", 17)
-        return preparation.prepare_shards(shards.SEQUENCES, getattr(shards, masking), shards.MAX_LENGTH, 5, folder)
+        return preparation.prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path_factory.mktemp("static"))

@@ -33,7 +33,7 @@ DATA = {
 """Name -> file in the folder BERT4REC_DATA."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-COLUMNS = ("data", "model", "NDCG@10", "HR@10", "processor s", "peak GB", "GFLOP/s", "package", "settings")
+COLUMNS = ("data", "model", "NDCG@10", "HR@10", "processor s", "peak GB", "GFLOP/s", "settings")
 
 
 def measure(
@@ -106,13 +106,13 @@ def compute_list_accuracy(lists: np.ndarray, targets: np.ndarray) -> dict[str, f
 def format_cells(row: Mapping[str, Any]) -> list[str]:
     """Returns the texts of COLUMNS."""
     if "skipped" in row:
-        return [row["data"], row["model"], *[""] * 6, f"skipped: {row['skipped']}"]
+        return [row["data"], row["model"], *[""] * 5, f"skipped: {row['skipped']}"]
     numbers = f"{row['ndcg@10']:.4f}", f"{row['hr@10']:.4f}", f"{row['processor']:,.0f}"
     limits = f"{row['memory'] / 1e9:.1f}", f"{row['rate'] / 1e9:.0f}"
-    return [row["data"], row["model"], *numbers, *limits, row["package"], row["settings"]]
+    return [row["data"], row["model"], *numbers, *limits, row["settings"]]
 
 
 def format_table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Returns the rows of `peers.json` as a table in Markdown."""
-    lines = [COLUMNS, ["---"] * 2 + ["---:"] * 5 + ["---"] * 2, *map(format_cells, rows)]
+    lines = [COLUMNS, ["---"] * 2 + ["---:"] * 5 + ["---"], *map(format_cells, rows)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

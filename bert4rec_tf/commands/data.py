@@ -1,16 +1,13 @@
 """Prints the statistics of a data set or of your own data.
 
 bert4rec data --dataset=beauty
-bert4rec data --interactions=ratings.csv --plot=ratings.png
+bert4rec data --interactions=ratings.csv
 """
-
-from pathlib import Path
 
 from bert4rec_tf.config.data_names import SOURCES, Interactions, add_source, list_column_options
 from bert4rec_tf.config.setting_fields import add_flag, collect_given_flags
 from bert4rec_tf.data import statistics
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.foundation import plots
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import Parser, parse_path
 
@@ -24,7 +21,6 @@ def make_parser() -> Parser:
         "--source", choices=SOURCES, help="file of a data set: the authors' (default) or the publisher's"
     )
     parser.add_argument("--data_dir", type=parse_path, help="folder of downloaded and converted data")
-    parser.add_argument("--plot", type=parse_path, metavar="FILE.png", help="also draw the distributions")
     for field in list_column_options().values():
         add_flag(parser, field, default=None)
     return parser
@@ -33,8 +29,6 @@ def make_parser() -> Parser:
 def main(arguments: list[str]) -> None:
     namespace = make_parser().parse_args(arguments)
     options = collect_given_flags(namespace, list_column_options())
-    if namespace.plot is not None:
-        check_plot(namespace.plot)
     data: Interactions | str
     if namespace.dataset is None:
         if namespace.source is not None:
@@ -48,17 +42,3 @@ def main(arguments: list[str]) -> None:
     sequences, report = datasets.load_with_report(data, namespace.data_dir)
     print(datasets.describe_data(name, sequences, report))
     print("\n" + statistics.format_table(statistics.compute_statistics(sequences)))
-    if namespace.plot is not None:
-        counts = {"users": sequences.lengths, "items": sequences.vocabulary.counts}
-        plots.plot_ranked(namespace.plot, counts, name)
-        print(f"\n{namespace.plot}: the distributions")
-
-
-def check_plot(path: Path) -> None:
-    """Raises UserError if no picture can be written to `path`."""
-    if path.suffix.lower() != ".png":
-        raise UserError(f"`plot` must end in .png. Received: plot={path}")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"{path.parent}: no such folder")
-    if not plots.is_available():
-        raise UserError("--plot needs matplotlib: pip install 'bert4rec-tf[plots]'")

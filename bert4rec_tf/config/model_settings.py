@@ -16,6 +16,11 @@ def _check_heads(num_heads: int | None, hidden_dim: int) -> None:
         )
 
 
+def _declare_added(default: Any, help: str, **options: Any) -> Any:
+    """Declares a setting that was added later, and that a warm start may change."""
+    return setting(default, help, may_change=True, omit_default=True, **options)
+
+
 def _declare_size(default: int | None, help: str, **options: Any) -> Any:
     return setting(default, help, at_least=1, **options)
 
@@ -91,52 +96,40 @@ class AttentionSettings(Settings):
         "add the mean vector of the user's features at every position (default with --user_features: true)",
         omit_default=True,
     )
-    initial_vectors: str = setting(
+    initial_vectors: str = _declare_added(
         "random",
         "item vectors before training: random; or cooccurrence, from how often items co-occur",
         choices=("random", "cooccurrence"),
-        may_change=True,
-        omit_default=True,
     )
-    evidence: str = setting(
+    evidence: str = _declare_added(
         "none",
         "what is added to the network's scores: none; or transitions, how often an item came after those of the "
         "history, as item_transitions counts it (not in the paper)",
         choices=("none", TRANSITIONS),
-        may_change=True,
-        omit_default=True,
     )
-    evidence_gain: float | None = setting(
+    evidence_gain: float | None = _declare_added(
         None,
         "factor of the evidence beside the network's scores (default: chosen on the validation items)",
         at_least=0,
-        may_change=True,
-        omit_default=True,
     )
-    evidence_popularity: float | None = setting(
+    evidence_popularity: float | None = _declare_added(
         None,
         "weight of the logarithm of an item's popularity beside the network's scores (default: chosen on the "
         "validation items)",
-        may_change=True,
-        omit_default=True,
     )
-    evidence_temperature: float = setting(
+    evidence_temperature: float = _declare_added(
         1.0,
         "divides the scores of network and evidence, so that their softmax gives probabilities, if evidence_gain is "
         "given (else chosen on the validation items)",
         above=0,
-        may_change=True,
-        omit_default=True,
     )
     shared_negatives: int = _declare_size(
         4096, "items that a batch draws for sampled_softmax", may_change=True, omit_default=True
     )
-    negative_sampling: str = setting(
+    negative_sampling: str = _declare_added(
         "uniform",
         "how shared_negatives are drawn: uniform; or log_uniform, an item of rank r in proportion to log((r + 1) / r)",
         choices=("uniform", "log_uniform"),
-        may_change=True,
-        omit_default=True,
     )
 
     def __post_init__(self) -> None:
@@ -168,13 +161,11 @@ class BERT4RecSettings(AttentionSettings):
         "the training loss; cross_entropy is over all items, as in the paper",
         omit_default=True,
     )
-    initial_layers: str = setting(
+    initial_layers: str = _declare_added(
         "random",
         "weights of the layers before training: random; or identity, which lets the item vectors pass from the history "
         "to the masked position (not in the paper)",
         choices=("random", "identity"),
-        may_change=True,
-        omit_default=True,
     )
     use_positions: bool = setting(True, "add position embeddings (Table 5: PE)")
     use_feed_forward: bool = setting(True, "use feed-forward sub-layers (Table 5: PFFN)")
@@ -201,12 +192,10 @@ class BprMfSettings(Settings):
     hidden_dim: int = _declare_size(64, "d: width of the user and item embeddings")
     l2: float = setting(1e-3, "weight of the squared norms of an example's embeddings", at_least=0, may_change=True)
     initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, may_change=True)
-    negatives: str = setting(
+    negatives: str = _declare_added(
         "uniform",
         "uniform: draw negatives uniformly from a user's unseen items; popular: in proportion to their counts",
         choices=("uniform", "popular"),
-        may_change=True,
-        omit_default=True,
     )
 
 

@@ -21,8 +21,7 @@ class Budget:
         named: the settings that the user named, which stay.
         begin: when it began, by `time.monotonic()`.
 
-    Raises:
-        UserError: if `minutes` is no number above 0.
+    Raises UserError if `minutes` is no number above 0.
     """
 
     minutes: float

@@ -25,8 +25,7 @@ class Histories:
         users: raw ids.
         times: of the items; None if unknown, and in histories that were read.
 
-    Raises:
-        ValueError: if the splits do not fit the items and users.
+    Raises ValueError if the splits do not fit the items and users.
     """
 
     def __init__(

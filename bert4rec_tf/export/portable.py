@@ -47,10 +47,8 @@ def export(
 
     Args:
         model: a trained model, in float32.
-        vocabulary: its items, written line by line; item i is column i - 1 of the scores.
+        vocabulary, users, card: as for `saved_model.export`. Item i is column i - 1 of the scores.
         folder: written atomically; replaces an older export of the same format (`form`: "onnx" or "litert").
-        users: raw ids of the users with embeddings, written to line u + 1 for user u.
-        card: further entries of the model card.
 
     Raises:
         ValueError: if there are more or fewer ids than the model has items or users.

@@ -77,18 +77,3 @@ def plot_quality(
     figure.suptitle(title)
     pyplot.close(figure)  # else a notebook shows it twice
     return figure
-
-
-def plot_ranked(path: Path, counts: Mapping[str, np.ndarray], title: str) -> None:
-    """Writes a PNG of counts of actions on logarithmic axes. `counts`: name of a panel -> counts."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    for axes, (name, values) in zip(figure.subplots(1, len(counts), squeeze=False)[0], counts.items()):
-        axes.plot(np.arange(1, len(values) + 1), np.sort(values)[::-1], color="black")
-        axes.set(xscale="log", yscale="log", xlabel=f"{name}, most active first", ylabel="actions")
-        axes.set_title(f"{len(values):,} {name}, {np.mean(values):,.1f} actions each")
-        axes.grid(alpha=0.3)
-    figure.suptitle(title)
-    with files.atomic_write(path) as aside:
-        figure.savefig(aside, format="png", dpi=120, metadata={"Software": None})

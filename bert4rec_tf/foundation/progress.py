@@ -4,6 +4,7 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass
+from datetime import timedelta
 
 from bert4rec_tf.foundation.errors import word_for_caller
 
@@ -54,18 +55,15 @@ class Progress:
         seconds, is_due = 0.0, now - self._last_line >= STEP_LINES
         if measured >= MEASURED:
             seconds = max(now - self._begin, 1e-9) / measured
-            parts += [f"{self.examples_per_step / seconds:,.0f} examples/s", self._format_time_left(seconds)]
+            clock = format_clock((self.total - self._done + self.later) * seconds)
+            most = "at most " if self.later else ""
+            parts += [f"{self.examples_per_step / seconds:,.0f} examples/s", f"{most}{clock} left"]
         if self._bar is not None:
             self._bar.set_postfix_str(", ".join(reversed(parts)), refresh=False)  # its end may be cut off
             self._bar.update()
         elif is_due or (measured == MEASURED and (self.total - self._done) * seconds >= STEP_LINES):
             self._last_line = now
             self.say(", ".join([f"{self.title}: step {self._done:,} of {self.total:,}", *parts]))
-
-    def _format_time_left(self, seconds: float) -> str:
-        """Returns the remaining time, that of later trainings included, if a step takes `seconds`."""
-        clock = format_clock((self.total - self._done + self.later) * seconds)
-        return f"at most {clock} left" if self.later else f"{clock} left"
 
     def say(self, line: str) -> None:
         """Prints a line without breaking the bar."""
@@ -92,9 +90,7 @@ def has_bars() -> bool:
 
 def format_clock(seconds: float) -> str:
     """Returns hours, minutes and seconds as 1:02:03."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}"
+    return str(timedelta(seconds=round(seconds)))
 
 
 def warn(line: str) -> None:

@@ -1,16 +1,15 @@
 """How a command starts: it parses arguments, turns errors into one line, and imports TensorFlow quietly."""
 
 import argparse
-import contextlib
 import importlib
 import logging
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
 from bert4rec_tf.foundation.errors import UserError, wrong_type_error
 from bert4rec_tf.foundation.files import expand_path
@@ -68,25 +67,17 @@ def import_tensorflow() -> None:
     """
     for name, value in {"TF_CPP_MIN_LOG_LEVEL": "3", **KEPT_MEMORY}.items():
         os.environ.setdefault(name, value)
+    stderr = os.dup(2)
     with tempfile.TemporaryFile() as messages:
+        os.dup2(messages.fileno(), 2)
         try:
-            with redirect_stderr(messages):
-                tensorflow = importlib.import_module("tensorflow")
-                tensorflow.config.list_physical_devices()
+            tensorflow = importlib.import_module("tensorflow")
+            tensorflow.config.list_physical_devices()
         except BaseException:
             messages.seek(0)
-            os.write(2, messages.read())
+            os.write(stderr, messages.read())
             raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
     tensorflow.get_logger().setLevel(logging.ERROR)  # in a notebook, its import has set INFO
-
-
-@contextlib.contextmanager
-def redirect_stderr(file: BinaryIO) -> Iterator[None]:
-    """Redirects the standard error of the block, and of processes started in it, to a file."""
-    stderr = os.dup(2)
-    os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)

@@ -5,8 +5,7 @@ from bert4rec_tf.models.bert4rec import BERT4Rec
 from bert4rec_tf.models.bpr_mf import BprMf
 from bert4rec_tf.models.caser import Caser
 from bert4rec_tf.models.fpmc import Fpmc
-from bert4rec_tf.models.gru4rec import GRU4Rec
-from bert4rec_tf.models.gru4rec_plus import GRU4RecPlus
+from bert4rec_tf.models.gru4rec import GRU4Rec, GRU4RecPlus
 from bert4rec_tf.models.item_transitions import ItemTransitions
 from bert4rec_tf.models.ncf import Ncf
 from bert4rec_tf.models.pop import Pop

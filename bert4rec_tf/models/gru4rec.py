@@ -1,4 +1,4 @@
-"""GRU4Rec: a recurrent network over the history (Hidasi et al., ICLR 2016)."""
+"""GRU4Rec: a recurrent network over the history (Hidasi et al., ICLR 2016); and GRU4Rec+ (CIKM 2018)."""
 
 import functools
 import math
@@ -8,7 +8,7 @@ from typing import ClassVar
 import keras
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import GRU4RecSettings
+from bert4rec_tf.config.model_settings import GRU4RecPlusSettings, GRU4RecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import ITEMS, Recommender, drop_padding, last_items_in_order
 from bert4rec_tf.nn import losses
@@ -164,3 +164,13 @@ class GRU4Rec(Recommender):
 
     def score_products(self) -> tuple[Tensor, Tensor | None]:
         return self.output_rows, self.bias
+
+
+@keras.saving.register_keras_serializable(package="bert4rec_tf")
+class GRU4RecPlus(GRU4Rec):
+    """GRU4Rec with BPR-max, elu-0.5 on the scores, and extra negatives, drawn by count^0.75, that a batch shares.
+
+    (Hidasi & Karatzoglou, CIKM 2018.) With 128 rows per batch, 16 extra negatives per row make the authors' 2,048.
+    """
+
+    settings_type: ClassVar = GRU4RecPlusSettings

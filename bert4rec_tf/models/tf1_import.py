@@ -29,12 +29,10 @@ def load(checkpoint: str | Path, config: str | Path, vocabulary: str | Path) -> 
         vocabulary: a text file of the program's tokens, one per line in the order of their ids from 1
             (docs/fidelity.md shows how to write one from the program's pickle).
 
-    Returns:
-        The model, and its vocabulary: raw ids without the program's prefix `item_`. Its counts are 0, because the
-        checkpoint does not hold them.
+    Returns the model, and its vocabulary: raw ids without the program's prefix `item_`. Its counts are 0, because the
+    checkpoint does not hold them.
 
-    Raises:
-        UserError: for missing files, or files that do not belong together.
+    Raises UserError for missing files, or files that do not belong together.
     """
     tokens = read_tokens(Path(vocabulary))
     weights = read_weights(checkpoint)

@@ -13,8 +13,7 @@ def draw_items(seed: Tensor, number: int, num_items: int, how: str) -> tuple[tf.
     `how` is "uniform", or "log_uniform": item i with probability log((i + 1) / i) / log(n + 1). Items are numbered from
     1 to n by falling count.
 
-    Returns:
-        The items, int32 [c], and the logarithm of each one's expected count among the c, float32 [c].
+    Returns the items, int32 [c], and the logarithm of each one's expected count among the c, float32 [c].
     """
     if how == "uniform":
         items = tf.random.stateless_uniform([number], seed, 1, num_items + 1, tf.int32)

@@ -14,9 +14,8 @@ Comparison = dict[str, dict[str, Difference]]
 def compare(first: Path, second: Path) -> Comparison:
     """Compares the ranks of two work directories.
 
-    Raises:
-        UserError: if one is not a work directory, has not been evaluated or has damaged ranks, or if their data or
-            candidates differ.
+    Raises UserError if one is not a work directory, has not been evaluated or has damaged ranks, or if their data or
+    candidates differ.
     """
     folders = [WorkDirectory(first), WorkDirectory(second)]
     configs = [folder.read_config() for folder in folders]

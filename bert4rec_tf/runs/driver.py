@@ -61,7 +61,7 @@ def open_experiment(
         init_from: trained weights to start from, or their path (`warm_start.read_start_weights`); None for a fresh
             start.
         budget: the time to plan the run for (`budget.plan_run`); None to train as the settings say.
-        **options: `processes`, `silent`, `checkpoint_seconds`, `interactions` and `watch` of `Experiment`.
+        **options: `silent`, `checkpoint_seconds`, `interactions` and `watch` of `Experiment`.
 
     Raises:
         UserError: if the data or the weights cannot be read, or the folder holds another run.

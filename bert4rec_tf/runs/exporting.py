@@ -42,12 +42,10 @@ def export(
             (`evaluation.metrics.needs_seen_items`). Without titles, those in the work directory.
         form: "saved_model" (raw ids in and out), "onnx" or "litert" (an encoder and a scorer in float32).
 
-    Returns:
-        The folder.
+    Returns the folder.
 
-    Raises:
-        UserError: if the training has not finished, the work directory is damaged, `folder` has other content, or the
-            model cannot have the format or the options.
+    Raises UserError if the training has not finished, the work directory is damaged, `folder` has other content, or the
+    model cannot have the format or the options.
     """
     config = workdir.read_config()
     run = Run.from_dict(config["run"])

@@ -97,34 +97,22 @@ def fit(
             (models that only count take the settings of training, and ignore them).
     """
     budget = None if minutes is None else Budget(minutes, named=settings)
-    if validation is not None and split is not None:
-        raise UserError("`validation` must be left out with a `split`. Received: both")
-    if tune and budget is not None:
-        raise UserError("`minutes` must be left out with `tune`, whose trainings have no budget. Received: both")
-    if not is_whole_number(tune) or tune < 0 or (tune and init_from is not None):
-        raise UserError(
-            "`tune` must be a whole number, and left out with `init_from`, whose weights fix the settings. "
-            f"Received: tune={tune!r}, init_from={init_from!r}"
-        )
+    _refuse_contradictions(validation, split, tune, init_from, budget)
     if holdout != PRESET:
         if holdout not in list(HELD_OUT):
             raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")
         settings["protocol"] = HELD_OUT[holdout]
     sources = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
-    given_features = {kind: source for kind, source in sources.items() if source is not None}
-    run = presets.check_settings(
-        data if inputs.is_data_set(data) else inputs.FRAME,
-        model,
-        preset,
-        seed,
-        **{**settings_for_features(model, given_features), **settings},
-    )
+    features: dict[str, Any] = {kind: source for kind, source in sources.items() if source is not None}
+    dataset = data if inputs.is_data_set(data) else inputs.FRAME
+    early = {**settings_for_features(model, features), **settings}
+    run = presets.check_settings(dataset, model, preset, seed, **early)  # reports mistakes before the data are read
     if budget is not None:
         budget.check(run)
     columns: dict[str, Any] = {"user": user, "item": item, "time": time}
     name, sequences, interactions = inputs.load_any(data, **columns, split=split)
-    features: dict[str, Any] = dict(sequences.features) if model in ATTENTION_MODELS else {}
-    features |= given_features
+    if model in ATTENTION_MODELS:
+        features = {**sequences.features, **features}
     if validation is not None:
         sequences = append_held_out(sequences, inputs.load_any(validation, **columns, min_actions=1)[1])
         interactions = None
@@ -144,6 +132,19 @@ def fit(
     fitted = train_and_open(run, sequences, interactions, titles, init_from, workdir, callbacks, silent, budget)
     fitted.trials = trials
     return fitted
+
+
+def _refuse_contradictions(validation: Any, split: Any, tune: Any, init_from: Any, budget: Budget | None) -> None:
+    """Raises UserError for arguments of `fit` that do not go together."""
+    if validation is not None and split is not None:
+        raise UserError("`validation` must be left out with a `split`. Received: both")
+    if tune and budget is not None:
+        raise UserError("`minutes` must be left out with `tune`, whose trainings have no budget. Received: both")
+    if not is_whole_number(tune) or tune < 0 or (tune and init_from is not None):
+        raise UserError(
+            "`tune` must be a whole number, and left out with `init_from`, whose weights fix the settings. "
+            f"Received: tune={tune!r}, init_from={init_from!r}"
+        )
 
 
 @speak_python()

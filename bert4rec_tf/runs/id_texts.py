@@ -1,6 +1,5 @@
 """Ids and titles that callers pass, as texts, and the types that ids had in the data."""
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,6 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.serving.titles import read_titles, read_titles_table
-
-BLOCK = 1 << 16
-"""Ids that are checked at once: a catalogue may have ten million."""
 
 ORDERED = ("history", "histories")
 """Arguments in which the order of the ids matters."""
@@ -56,16 +52,12 @@ def check_types(sequences: Sequences) -> dict[str, dict[str, str]]:
 
 
 def _have_type(ids: Iterable[str], kind: pa.DataType) -> bool:
-    """Returns whether all ids are texts of numbers of a type, written as that type is. Reads BLOCK at a time."""
-    rest = iter(ids)
-    while block := list(itertools.islice(rest, BLOCK)):
-        texts = pa.array(block, pa.string())
-        try:
-            if not texts.cast(kind).cast(pa.string()).equals(texts):
-                return False
-        except pa.ArrowException:
-            return False
-    return True
+    """Returns whether all ids are texts of numbers of a type, written as that type is."""
+    texts = pa.array(ids, pa.string())
+    try:
+        return texts.cast(kind).cast(pa.string()).equals(texts)
+    except pa.ArrowException:
+        return False
 
 
 def load_titles(titles: Any, columns: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -8,19 +8,8 @@ import numpy as np
 from bert4rec_tf.config.popularity_option import CHOOSE, CORRECTION
 from bert4rec_tf.config.run_record import SELECT
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.evaluation import popularity_penalty
+from bert4rec_tf.evaluation import metrics, popularity_penalty
 from bert4rec_tf.evaluation.baselines import measure_baselines
-from bert4rec_tf.evaluation.metrics import (
-    COLD,
-    COLD_BELOW,
-    FULL,
-    MIN_USERS,
-    NDCG,
-    POPULAR,
-    compute_cold_metrics,
-    compute_difference,
-    compute_per_user,
-)
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.models import Recommender
@@ -53,12 +42,12 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
     arrays = {f"{protocol}_candidates": number for protocol, number in ranked.num_candidates.items()}
     if repeats["test"]:
         arrays["is_repeat"] = task.is_repeat
-    fewer = ranked.num_candidates[POPULAR] < run.evaluation.num_negatives
+    fewer = ranked.num_candidates[metrics.POPULAR] < run.evaluation.num_negatives
     baselines, counted_ranks = measure_baselines(
         run, split, task, ranked.num_candidates, training, experiment.transitions
     )
     target_counts = training.count_items()[split.targets("test")]
-    arrays |= {COUNTED: counted_ranks[FULL], TARGET_COUNTS: target_counts}
+    arrays |= {COUNTED: counted_ranks[metrics.FULL], TARGET_COUNTS: target_counts}
     arrays[LENGTHS] = task.histories.lengths[split.users]
     npz.write(workdir.ranks, {"users": split.users, **ranked.ranks, **arrays})
     content = {
@@ -76,7 +65,7 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
         **correction,
         **baselines,
         "transitions": workdir.read_transitions(),
-        "beyond_counting": _compare_with_counting(ranked.ranks[FULL], counted_ranks[FULL]),
+        "beyond_counting": _compare_with_counting(ranked.ranks[metrics.FULL], counted_ranks[metrics.FULL]),
     }
     if selected is not None:
         validation = experiment.make_task("validation", all_items=True)
@@ -85,7 +74,8 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
         state = trainer.read_state(workdir.path / phase)
         content[phase] = {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
     if experiment.sequences.features:
-        content[COLD] = {"below": COLD_BELOW, **compute_cold_metrics(ranked.ranks[FULL], target_counts)}
+        cold = metrics.compute_cold_metrics(ranked.ranks[metrics.FULL], target_counts)
+        content[metrics.COLD] = {"below": metrics.COLD_BELOW, **cold}
     if experiment.initial is not None:
         content["initial"] = experiment.initial
     files.write_json(workdir.metrics, content)
@@ -94,9 +84,10 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
 
 def _compare_with_counting(ranks: np.ndarray, counted_ranks: np.ndarray) -> dict[str, float] | None:
     """Returns by how much NDCG@10 among all items exceeds that of counting; None for too few users."""
-    if len(ranks) < MIN_USERS:
+    if len(ranks) < metrics.MIN_USERS:
         return None
-    return asdict(compute_difference(compute_per_user(NDCG, counted_ranks), compute_per_user(NDCG, ranks)))
+    counted, ours = (metrics.compute_per_user(metrics.NDCG, some_ranks) for some_ranks in (counted_ranks, ranks))
+    return asdict(metrics.compute_difference(counted, ours))
 
 
 def _load_selected(experiment: "Experiment", measured: Recommender) -> Recommender | None:

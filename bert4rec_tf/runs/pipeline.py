@@ -22,25 +22,16 @@ from bert4rec_tf.evaluation.metrics import FULL, NDCG, POPULAR, compute_metrics,
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.runs import measurement, transfer, warm_start
+from bert4rec_tf.runs import measurement, phases, transfer, warm_start
 from bert4rec_tf.runs.environment import describe_environment
 from bert4rec_tf.runs.id_texts import check_types
-from bert4rec_tf.runs.phases import (
-    find_measured_phase,
-    list_phases,
-    load_trained,
-    make_model,
-    needs_users,
-    select_training_data,
-    shorten_final,
-)
 from bert4rec_tf.runs.transfer import StartWeights
 from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
 from bert4rec_tf.training import trainer, workers
 from bert4rec_tf.training.steps import make_strategy
 
 MASKED = "masked"
-"""The kind of examples that are prepared on disk. All others are made in memory (`data.examples.in_memory`)."""
+"""The kind of examples that static masks prepare on disk. All others are made in memory."""
 
 VALIDATION_USERS = 10_000
 """The most users who are measured during training if targets are ranked among all items. They are always the same."""
@@ -59,14 +50,9 @@ class Experiment:
 
     Attributes:
         run, sequences, workdir: the settings, the data and the folder of the run.
-        processes: number of processes that prepare examples.
-        silent: whether to hide the progress.
-        checkpoint_seconds: seconds between checkpoints; a killed training loses at most these.
+        silent, checkpoint_seconds, watch, team: as for `training.trainer.Trainer`.
         interactions: the user's own files, recorded so that `--mode=evaluate` finds them again.
-        watch: called with each new row of the training curve (`training.trainer.Trainer`). An exception ends the
-            training.
         start: the weights of a warm start; None for a fresh start, or if the folder already has them.
-        team: the machines that train together (`workers.join_team`).
         plan: the record of a budget of time (`budget.Plan`), with `max_seconds` of training; None without one.
         known_transitions: how transitions are counted (`WorkDirectory.write_transitions`); empty to search it.
     """
@@ -74,7 +60,6 @@ class Experiment:
     run: Run
     sequences: Sequences
     workdir: WorkDirectory
-    processes: int = 1
     silent: bool = False
     checkpoint_seconds: float = trainer.CHECKPOINT_SECONDS
     interactions: Interactions | None = None
@@ -94,8 +79,8 @@ class Experiment:
         if reason := self._why_untrainable():
             raise UserError(f"{reason}. Received: dataset={self.run.dataset}")
         initial = self._check_start()
-        counts = select_training_data(self.split, list_phases(self.run)[-1]).count_items()[1:]
-        users = self.sequences.users.tolist() if needs_users(self.run) else []
+        counts = phases.select_training_data(self.split, phases.list_phases(self.run)[-1]).count_items()[1:]
+        users = self.sequences.users.tolist() if phases.needs_users(self.run) else []
         self.workdir.initialize(
             self.run,
             self.sequences,
@@ -115,7 +100,7 @@ class Experiment:
         """Returns why the data cannot be used for training or evaluation; None if they can."""
         if reason := self.split.why_unmeasurable():
             return reason
-        longest = select_training_data(self.split, list_phases(self.run)[0]).lengths.max(initial=0)
+        longest = phases.select_training_data(self.split, phases.list_phases(self.run)[0]).lengths.max(initial=0)
         if MODELS[self.run.model].examples is not None and longest < 2:
             return "No user has two items to train on, so no item can be predicted from another"
         return None
@@ -142,8 +127,8 @@ class Experiment:
     def prepare(self) -> None:
         """Writes the training examples of all phases and draws the candidates, unless that is done."""
         with self.workdir.lock():
-            if MODELS[self.run.model].examples == MASKED:
-                for phase in list_phases(self.run):
+            if self._has_static_masks:
+                for phase in phases.list_phases(self.run):
                     self._prepare_shards(phase)
             _ = self.negatives
             _ = self.transitions
@@ -173,28 +158,27 @@ class Experiment:
     def train(self) -> Recommender:
         """Runs or resumes the trainings and returns the model to measure (`find_measured_phase`).
 
-        Raises:
-            UserError: if the loss or the gradient norm is NaN or infinite, or a file of the training is damaged.
+        Raises UserError if the loss or the gradient norm is NaN or infinite, or a file of the training is damaged.
         """
         with self.workdir.lock():
             selected, strategy = None, make_strategy(self.run.training.replicas)
-            for phase in list_phases(self.run):
+            for phase in phases.list_phases(self.run):
                 trained = self._run_phase(phase, selected, strategy)
                 if phase == SELECT:
                     selected = trained
-                if phase == find_measured_phase(self.run):
+                if phase == phases.find_measured_phase(self.run):
                     measured = trained.model
             return measured
 
     def new_model(self, strategy: tf.distribute.Strategy | None = None) -> Recommender:
         sizes = self.sequences.num_items, self.sequences.num_users
-        return make_model(self.run, *sizes, strategy, self.sequences.features)
+        return phases.make_model(self.run, *sizes, strategy, self.sequences.features)
 
     def _run_phase(
         self, phase: str, selected: "_Trained | None", strategy: tf.distribute.Strategy | None
     ) -> "_Trained":
         model = self.new_model(strategy)
-        model.adapt(select_training_data(self.split, phase), self.transitions)
+        model.adapt(phases.select_training_data(self.split, phase), self.transitions)
         if model.evidence is not None:
             record = self.workdir.read_transitions()
             pairs = {**record["pairs"], phase: model.evidence.num_pairs}
@@ -217,7 +201,7 @@ class Experiment:
     def load_trained_model(self, phase: str | None = None) -> Recommender:
         """Returns the model of a training, by default the one to measure. Raises UserError if it has not finished."""
         sizes = self.sequences.num_items, self.sequences.num_users
-        return load_trained(self.run, *sizes, self.workdir, phase or find_measured_phase(self.run))
+        return phases.load_trained(self.run, *sizes, self.workdir, phase or phases.find_measured_phase(self.run))
 
     def evaluate(self, model: Recommender, popularity_correction: float | str = 0.0) -> dict[str, Any]:
         """Evaluates a model on the test items. Writes the ranks and `metrics.json`, and returns the latter.
@@ -246,30 +230,37 @@ class Experiment:
 
     def make_batches(self, phase: str, model: Recommender, start_step: int = 0) -> tf.data.Dataset:
         """Returns the endless training batches of a phase, from `start_step` on."""
-        num_items = self.sequences.num_items
+        if self._has_static_masks:
+            return batches.read_batches(self._prepare_shards(phase), self.run, start_step)
+        data = phases.select_training_data(self.split, phase)
         if model.examples == MASKED:
-            return batches.read_batches(self._prepare_shards(phase), self.run, num_items, start_step)
-        examples = in_memory.KINDS[model.examples](select_training_data(self.split, phase), **model.example_options)
-        return batches.read_batches(examples, self.run, num_items, start_step)
+            examples: in_memory.Examples = in_memory.MaskedExamples(data, model.max_length, self.run.masking)
+        else:
+            examples = in_memory.KINDS[model.examples](data, **model.example_options)
+        return batches.read_batches(examples, self.run, start_step)
+
+    @property
+    def _has_static_masks(self) -> bool:
+        return MODELS[self.run.model].examples == MASKED and self.run.masking.masking == "static"
 
     def _prepare_shards(self, phase: str) -> Shards:
         if phase not in self._prepared:
             self._prepared[phase] = preparation.prepare_shards(
-                select_training_data(self.split, phase),
+                phases.select_training_data(self.split, phase),
                 self.run.masking,
                 self.run.architecture.max_length,
                 self.run.seed,
                 self.workdir.prepared,
-                self.processes,
             )
         return self._prepared[phase]
 
     def _make_trainer(
         self, model: Recommender, phase: str, selected: "_Trained | None", strategy: tf.distribute.Strategy | None
     ) -> trainer.Trainer:
+        is_last = phase == phases.list_phases(self.run)[-1]
         settings, last_step = self.run.training, selected.best_step if selected else None
         if selected and settings.final_share:
-            settings, last_step = shorten_final(settings, selected.best_step), None
+            settings, last_step = phases.shorten_final(settings, selected.best_step), None
         return trainer.Trainer(
             model,
             lambda start_step: self.make_batches(phase, model, start_step),
@@ -284,7 +275,7 @@ class Experiment:
             strategy=strategy,
             watch=self.watch,
             initialise=lambda: self._set_first_weights(model, phase, selected),
-            later_steps=0 if phase == list_phases(self.run)[-1] else int(settings.steps * (settings.final_share or 1)),
+            later_steps=0 if is_last else int(settings.steps * (settings.final_share or 1)),
             team=self.team,
         )
 
@@ -304,7 +295,7 @@ class Experiment:
                 "`evidence_gain` and `evidence_popularity` must be given together, and with `evidence_temperature`. "
                 f"Received: evidence_gain={mix[0]}, evidence_popularity={mix[1]}"
             )
-        if SELECT not in list_phases(self.run):
+        if SELECT not in phases.list_phases(self.run):
             raise UserError(
                 "`evidence_gain` and `evidence_popularity` must be given with protocol=fixed, which has no validation "
                 f"items to choose them. Received: evidence_gain={mix[0]}, evidence_popularity={mix[1]}"
@@ -315,7 +306,7 @@ class Experiment:
         if selected and self.run.training.final_share:
             transfer.copy_weights(selected.model, model)
         elif self.run.initial_weights is None:
-            model.initialise(select_training_data(self.split, phase))
+            model.initialise(phases.select_training_data(self.split, phase))
         else:
             start = self.start or warm_start.load_initial(self.workdir, self.run)
             start.apply_to(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())

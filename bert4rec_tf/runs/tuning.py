@@ -79,10 +79,8 @@ def tune_settings(
     Returns the settings of the best trial; and a row for each trial, the best first: the values that were searched, and
     `ndcg@10` (of a trial that was ended early: until then; NaN if it failed).
 
-    Raises UserError without Optuna, if the model has nothing to search, the first trial fails, or `folder` holds
-    another search.
+    Raises UserError as `run_trials` does, and if the model has nothing to search.
     """
-    _import_optuna()  # reports its absence before the first training
     usual = make_run()
     space = find_space(usual, fixed)
     if MODELS[usual.model].examples is None or not space:

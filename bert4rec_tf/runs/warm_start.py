@@ -70,8 +70,7 @@ def read_start_weights(path: Path) -> StartWeights:
             (`select/best.npz`, `retrain/step-000009000.npz`), or the prefix of a checkpoint of the authors' program
             (`model.ckpt-400000`) with ORIGINAL_CONFIG and ORIGINAL_VOCABULARY in the same folder.
 
-    Raises:
-        UserError: if it is none of these, or is damaged.
+    Raises UserError if it is none of these, or is damaged.
     """
     if path.is_dir():
         return _read_run(WorkDirectory(path), None, path)

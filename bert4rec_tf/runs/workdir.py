@@ -100,8 +100,7 @@ class WorkDirectory:
     def lock(self) -> Iterator[None]:
         """Locks the folder for this process. The lock is reentrant.
 
-        Raises:
-            UserError: if another process has the lock, or the folder holds something else or cannot be written.
+        Raises UserError if another process has the lock, or the folder holds something else or cannot be written.
         """
         self._refuse_foreign()
         if self.is_read_only:

@@ -83,17 +83,14 @@ def recommend_file(
     Args:
         model, choices: the exported model, and the options of its `recommend`.
         users: the users with their histories (`serving.batch_inputs`).
-        target: ends in `.csv` or `.parquet`; written atomically.
+        target: ends in one of WRITERS (`check_target`); written atomically.
         titles: raw id -> title, for a title column; None for no such column.
         cluster: computes the parts in other processes (`cluster.spark.Spark`); None to use this one.
 
-    Returns:
-        The counts of users and ids, finished parts included.
+    Returns the counts of users and ids, finished parts included.
 
-    Raises:
-        UserError: if a file cannot be read or written, a line is not CSV, or the target has another ending.
+    Raises UserError if a file cannot be read or written, or a line is not CSV.
     """
-    check_target(target)
     folder = model.local_folder
     model_files = sorted(path for path in folder.rglob("*") if path.is_file())
     job = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading import archives, conversion
+from bert4rec_tf.data.reading import conversion, unpacking
 from bert4rec_tf.data.reading.columns import TEXT, USER_NAMES, guess_column
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -29,9 +29,8 @@ class Users(NamedTuple):
 def read_histories(path: Path, items: Lines) -> Users:
     """Reads a file of histories, CSV without a header, `.gz` or not: in a row the user, then the items, oldest first.
 
-    Raises:
-        UserError: if the file cannot be read, is not CSV, has one action per row, or a user twice. A first line that
-            names columns is skipped with a warning, unless it has one of the model's `items`.
+    Raises UserError if the file cannot be read, is not CSV, has one action per row, or a user twice. A first line that
+    names columns is skipped with a warning, unless it has one of the model's `items`.
     """
     _refuse_interactions(path)
     num_rows = _count_rows(path)
@@ -86,7 +85,7 @@ def _refuse_interactions(path: Path) -> None:
 
 def _read_rows(path: Path) -> Iterator[Row]:
     """Yields the users and histories of a file. Empty lines are skipped."""
-    with archives.open_unpacked(path) as file:
+    with unpacking.open_unpacked(path) as file:
         # Only the first line may begin with a byte order mark.
         encodings = itertools.chain(["utf-8-sig"], itertools.repeat("utf-8"))
         lines = iter(file.readline, b"")

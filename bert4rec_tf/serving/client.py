@@ -31,9 +31,8 @@ class Choices:
         candidates: raw ids of the items to rank; empty for all.
         popularity_correction: rank by score - popularity_correction * log(count + 1).
 
-    Raises:
-        UserError: for a k below 1 or not whole, another `exclude_seen` than True, False or None, or a popularity
-            correction that is no number, negative or not finite.
+    Raises UserError for a k below 1 or not whole, another `exclude_seen` than True, False or None, or a popularity
+    correction that is no number, negative or not finite.
     """
 
     k: int | None = None
@@ -126,8 +125,7 @@ class SavedRecommender(LoadedModel):
     def similar(self, items: Sequence[str], k: int | None = None) -> Recommendations:
         """Returns the items most similar to each of `items`. `unknown` is 1 for an unknown item, else 0.
 
-        Raises:
-            UserError: for a k below 1, or a model that cannot compare items.
+        Raises UserError for a k below 1, or a model that cannot compare items.
         """
         return _make_recommendations(self._call("similar", {"items": pad_ids([items])[0], **Choices(k).to_scalars()}))
 

@@ -54,9 +54,8 @@ class LoadedModel:
         card: the model card.
         needs_users: whether histories need the users' ids beside them.
 
-    Raises:
-        UserError: if there is no SavedModel, it cannot be read, it is not one of `saved_model.export`, or it could do
-            more than compute.
+    Raises UserError if there is no SavedModel, it cannot be read, it is not one of `saved_model.export`, or it could do
+    more than compute.
     """
 
     def __init__(self, folder: Path, trusted: bool = False) -> None:

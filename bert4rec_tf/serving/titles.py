@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.data.reading import archives, tables, text
+from bert4rec_tf.data.reading import tables, text, unpacking
 from bert4rec_tf.data.reading.columns import ITEM_NAMES, VALUE_SEPARATOR, guess_column
 from bert4rec_tf.foundation.errors import UserError
 
@@ -50,8 +50,7 @@ def read_titles_and_tags(path: Path, id_name: str | None = None) -> tuple[dict[s
             UTF-8 or Latin-1. Empty lines are skipped.
         id_name: the column of ids, if the file has it.
 
-    Raises:
-        UserError: if the file cannot be read, lacks these columns, or a row has more or fewer fields than the first.
+    Raises UserError if the file cannot be read, lacks these columns, or a row has more or fewer fields than the first.
     """
     content, separator = _read_content(path)
     columns = text.read_table(content, separator, str(path))
@@ -74,7 +73,7 @@ def read_titles_and_tags(path: Path, id_name: str | None = None) -> tuple[dict[s
 
 def _read_content(path: Path) -> tuple[bytes, str]:
     """Returns the content of a file in UTF-8, and what separates its columns."""
-    with archives.open_unpacked(path) as file:
+    with unpacking.open_unpacked(path) as file:
         content = file.read()
     start = content.split(b"\n", 1)[0].decode("utf-8", "replace")
     separator = next((candidate for candidate in (DOUBLE_COLON, "\t", ",", ";") if candidate in start), ",")

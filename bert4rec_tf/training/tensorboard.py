@@ -25,8 +25,7 @@ class TensorBoardWriter:
         first_step: steps done before. TensorBoard discards points of earlier files after this step.
         clip_norm: the norm at which gradients are clipped; 0 for never.
 
-    Raises:
-        OSError: if the file cannot be written; also in all methods.
+    Raises OSError if the file cannot be written; also in all methods.
     """
 
     def __init__(self, folder: Path | None, first_step: int, clip_norm: float) -> None:

@@ -254,8 +254,7 @@ def restore_best(model: keras.Model, folder: Path, state: State) -> None:
 def load_weights(model: Recommender, folder: Path) -> None:
     """Loads the weights of a finished training: the best ones if there was validation, else the last.
 
-    Raises:
-        UserError: if the training has not finished or belongs to another model.
+    Raises UserError if the training has not finished or belongs to another model.
     """
     state = read_state(folder)
     if state.best_step:

@@ -57,7 +57,9 @@ class Team:
     def agree(self, facts: Mapping[str, str]) -> None:
         """Waits for all machines. Raises UserError on all of them if one has other facts than the chief."""
         digests = np.zeros((self.count, len(facts)), np.int64)
-        digests[self.index] = [_digest(fact) for fact in facts.values()]
+        digests[self.index] = [
+            int.from_bytes(hashlib.sha256(fact.encode()).digest()[:7], "big") for fact in facts.values()
+        ]
         for column, (name, fact) in zip(self.sum(digests).T, facts.items(), strict=True):
             others = np.flatnonzero(column != column[0])
             if len(others):
@@ -91,10 +93,6 @@ def sum_over_replicas(values: list[Tensor]) -> list[Tensor]:
     """Returns the sum over all replicas of each tensor. Call it in a replica."""
     values = [tf.identity(value) for value in values]  # puts the replica's arguments on its device
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
-
-
-def _digest(fact: str) -> int:
-    return int.from_bytes(hashlib.sha256(fact.encode()).digest()[:7], "big")
 
 
 _team = Team()

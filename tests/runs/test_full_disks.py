@@ -67,12 +67,3 @@ FULL_DISKS = [
 @pytest.mark.parametrize("scenario", FULL_DISKS, ids=lambda scenario: scenario.__name__)
 def test_a_full_disk_ends_in_one_line_and_spoils_nothing(tmp_path, uninterrupted, scenario):
     scenario(tmp_path, uninterrupted)
-
-
-def test_a_full_disk_under_several_processes_ends_in_one_line(tmp_path, uninterrupted):
-    flags = (*FLAGS["static"], "--mode=prepare", "--workdir=work", "--processes=2")
-    limit = size(uninterrupted("static"), "prepared/*/train-00000*") - 1
-    assert "train-0000" in refused(runs.run(tmp_path, *flags, limit=limit))
-    assert not runs.partials(tmp_path / "work")
-    assert runs.run(tmp_path, *flags).returncode == 0
-    runs.assert_same_runs(uninterrupted("static") / "prepared", tmp_path / "work" / "prepared")

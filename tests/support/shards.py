@@ -1,6 +1,5 @@
 """A small catalogue and what its prepared shards hold, for the tests of preparing, reading and masking."""
 
-import dataclasses
 from decimal import ROUND_HALF_UP, Decimal
 from types import SimpleNamespace
 
@@ -13,7 +12,6 @@ from bert4rec_tf.data.sequences import Sequences
 
 MAX_LENGTH = 6
 STATIC = MaskingSettings(mask_proportion=0.5, max_predictions=3, mask_copies=2, window_step=0.5)
-DYNAMIC = dataclasses.replace(STATIC, masking="dynamic")
 
 
 def catalogue(num_users, longest=11, seed=0):

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -67,13 +66,13 @@ def _stopped(folder, flags, sends, moment):
 
 
 def a_second_process_in_the_same_folder(folder, uninterrupted):
-    flags = (*FLAGS["dynamic"], "--mode=prepare", "--workdir=work")
+    flags = (*FLAGS["static"], "--mode=prepare", "--workdir=work")
     first = _halted(folder, *flags, moment=Moment("before", "*/manifest.json", 2))
     assert "another process is using this folder" in refused(runs.run(folder, *flags))
     first.kill()
     runs.finish(first)
     assert runs.run(folder, *flags).returncode == 0
-    runs.assert_same_runs(uninterrupted("dynamic") / "prepared", folder / "work" / "prepared")
+    runs.assert_same_runs(uninterrupted("static") / "prepared", folder / "work" / "prepared")
 
 
 def two_processes_share_what_is_prepared(folder, uninterrupted):
@@ -85,14 +84,14 @@ def one_of_two_who_share_what_is_prepared_is_killed(folder, uninterrupted):
 
 
 def _shared(folder, sent, expected, uninterrupted):
-    flags = (*FLAGS["dynamic"], "--mode=prepare", "--prepared_dir=prepared")
+    flags = (*FLAGS["static"], "--mode=prepare", "--prepared_dir=prepared")
     first = _halted(folder, *flags, "--workdir=one", moment=Moment("before", "*/train-*"))
     second = runs.start(folder, *flags, "--workdir=other")
     assert any("another process works in it; waiting for that one" in line for line in second.stderr)
     first.send_signal(sent)
     assert runs.finish(first).returncode == expected
     assert runs.finish(second).returncode == 0
-    runs.assert_same_runs(uninterrupted("dynamic") / "prepared", folder / "prepared")
+    runs.assert_same_runs(uninterrupted("static") / "prepared", folder / "prepared")
 
 
 def _halted(folder, *flags, moment):
@@ -102,65 +101,9 @@ def _halted(folder, *flags, moment):
     return process
 
 
-def preparing_with_several_processes_is_disturbed(folder, uninterrupted):
-    """Ctrl-C while the workers begin, a worker killed, the whole killed: each time nobody is left behind."""
-    flags = (*FLAGS["static"], "--mode=prepare", "--workdir=work", "--processes=2")
-    process = runs.start(folder, *flags, start_new_session=True)
-    workers = _workers(process)
-    os.killpg(process.pid, signal.SIGINT)
-    ended = runs.finish(process)
-    assert ended.returncode == 130
-    said = [line for line in ended.stderr.split("\n") if not line.startswith("warning: ")]
-    assert said == ["", "Stopped. Run the same command again to resume.", ""]
-    _wait_for_the_end_of(workers)
-
-    process = runs.start(folder, *flags)
-    workers = _workers(process)
-    os.kill(workers[0], signal.SIGKILL)
-    assert "a process that wrote examples was killed" in refused(runs.finish(process))
-    _wait_for_the_end_of(workers)
-
-    process = runs.start(folder, *flags)
-    workers = _workers(process)
-    process.kill()
-    runs.finish(process)
-    _wait_for_the_end_of(workers)
-
-    assert runs.run(folder, *flags, "--processes=1").returncode == 0
-    runs.assert_same_runs(uninterrupted("static") / "prepared", folder / "work" / "prepared")
-
-
-def _workers(process):
-    while process.poll() is None:
-        found = [
-            number for number, parent, command in _processes() if parent == process.pid and "spawn_main" in command
-        ]
-        if len(found) == 2:
-            return found
-        time.sleep(0.005)
-    raise AssertionError(process.stderr.read())
-
-
-def _processes():
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            status = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-            yield int(folder.name), int(status[1]), (folder / "cmdline").read_text()
-        except OSError:
-            continue
-
-
-def _wait_for_the_end_of(numbers):
-    deadline = time.monotonic() + 120
-    while any(number in numbers and command for number, _, command in _processes()):
-        assert time.monotonic() < deadline, "workers outlive the process that began them"
-        time.sleep(0.05)
-
-
 SCENARIOS = [
     killed_with_a_checkpoint_at_every_step,
     killed_with_checkpoints_at_measurements_only,
-    preparing_with_several_processes_is_disturbed,
     stopped_by_ctrl_c_and_by_sigterm,
     a_second_process_in_the_same_folder,
     two_processes_share_what_is_prepared,

@@ -6,20 +6,16 @@ from bert4rec_tf.config.model_settings import LOSSES, SAMPLE
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.config.setting_fields import Settings
 from bert4rec_tf.data.examples import in_memory
-from bert4rec_tf.data.examples.dynamic_masks import mask_dynamically
 from bert4rec_tf.data.examples.in_memory import DRAWS_SEED_OFFSET, Examples
 from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.foundation.graphs import no_autograph
 from bert4rec_tf.foundation.types import Batch
 
 
-def read_batches(source: Shards | Examples, run: Run, num_items: int, start_step: int) -> tf.data.Dataset:
+def read_batches(source: Shards | Examples, run: Run, start_step: int) -> tf.data.Dataset:
     """Returns batches of masked examples from shards, or of examples made in memory."""
     if isinstance(source, Shards):
-        batches = source.read(run.training.batch_size, run.seed, start_step)
-        if run.masking.masking == "dynamic":
-            batches = mask_dynamically(batches, run.masking, num_items, run.seed, start_step)
-        batches = batches.map(no_autograph(_make_batch))
+        batches = source.read(run.training.batch_size, run.seed, start_step).map(no_autograph(_make_batch))
     else:
         batches = in_memory.make_dataset(source, run.training.batch_size, run.seed, start_step)
     if samples_items(run.architecture):
@@ -29,7 +25,7 @@ def read_batches(source: Shards | Examples, run: Run, num_items: int, start_step
 
 def _make_batch(columns: dict[str, tf.Tensor]) -> Batch:
     lengths = tf.math.count_nonzero(columns["items"], axis=1, dtype=tf.int32)
-    rest = {name: column for name, column in columns.items() if name not in ("user", "window", "epoch")}
+    rest = {name: column for name, column in columns.items() if name != "user"}
     return {"users": columns["user"], "lengths": lengths, **rest}
 
 

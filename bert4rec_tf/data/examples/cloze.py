@@ -107,9 +107,8 @@ def mask_rows(
         num_items: n; the mask token is n + 1.
         seed: decides the masks of these rows; or a generator, which draws them.
 
-    Returns:
-        The masked `items`; `mask_positions`, int32 [rows, P], ascending; and `mask_targets`, int32 [rows, P], the
-        original items there. Positions and targets are right-padded with 0.
+    Returns the masked `items`; `mask_positions`, int32 [rows, P], ascending; and `mask_targets`, int32 [rows, P], the
+    original items there. Positions and targets are right-padded with 0.
     """
     rng, max_length = np.random.default_rng(seed), items.shape[1]
     num_masked = np.where(last_only, 1, count_predictions(lengths, settings))

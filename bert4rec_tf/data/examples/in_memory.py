@@ -1,4 +1,4 @@
-"""Training examples made in memory, batch by batch: for all models but BERT4Rec, and for Keras' loop also for it.
+"""Training examples made in memory, batch by batch: all but BERT4Rec's with static masks in our own loop.
 
 A batch depends only on the seed and the step, so training can resume at any step.
 """
@@ -209,7 +209,9 @@ class NextItemExamples(Examples):
 
 
 class MaskedExamples(Examples):
-    """Examples of the Cloze task, masked anew in every epoch, in the way of `dynamic_masks`.
+    """Examples of the Cloze task, masked anew in every epoch.
+
+    Without prefixes, one of `mask_copies` + 1 has only its last item masked, on average, which is the original's share.
 
     Args:
         sequences: the histories; those with one item are skipped.

@@ -132,9 +132,7 @@ class Shards:
         Each epoch shuffles the shards, and the examples of each shard, in an order that depends only on seed and epoch.
         A batch may span two epochs.
 
-        Returns:
-            A dataset of dictionaries with each feature, int32 [batch_size] or [batch_size, width] padded with 0, and
-            `epoch`, int64 [batch_size].
+        Returns a dataset of dictionaries with each feature, int32 [batch_size] or [batch_size, width] padded with 0.
         """
         paths = tf.constant([str(self._copy.folder / name) for name in self.names])
         sizes = tf.constant(self.sizes, tf.int64)
@@ -159,8 +157,7 @@ class Shards:
             order = tf.random.experimental.stateless_shuffle(tf.range(size), seed=shard_seed)[skipped:]
 
             def arrange(records: tf.Tensor) -> dict[str, tf.Tensor]:
-                columns = {name: tf.gather(values, order) for name, values in self._parse(records).items()}
-                return {**columns, "epoch": tf.fill(tf.shape(order), epoch)}
+                return {name: tf.gather(values, order) for name, values in self._parse(records).items()}
 
             stored = tf.data.TFRecordDataset(tf.gather(paths, shard))
             blocks = -(-size // BLOCK)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from bert4rec_tf.config.data_names import Interactions, PublishedFile
-from bert4rec_tf.data.reading import archives, layouts, records, tables, text
+from bert4rec_tf.data.reading import layouts, records, tables, text, unpacking
 from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Columns, Layout
 from bert4rec_tf.data.reading.grouping import bound_user_actions, make_sequences, warn_of_doubts
 from bert4rec_tf.data.reading.rows import Rows, summarize_bad_rows
@@ -107,23 +107,22 @@ def list_files(interactions: Interactions) -> list[Path]:
     return sorted(paths.values(), key=lambda path: (isinstance(path, Url), path))
 
 
-def convert(interactions: Interactions, member: str | None = None, min_actions: int = 2) -> tuple[Sequences, Report]:
+def convert(interactions: Interactions, min_actions: int = 2) -> tuple[Sequences, Report]:
     """Returns the sequences in files of interactions, and a report.
 
     Args:
         interactions: the files and how to read them.
-        member: if the file is an archive, the name of the member to read.
         min_actions: users with fewer actions are left out.
 
     Raises UserError if a file is missing, damaged or empty, its columns cannot be found or differ from the first
     file's, a row is bad and not skipped, or too little is left to train on.
     """
     paths = list_files(interactions)
-    first = read_layout(paths[0], interactions, member)
+    first = read_layout(paths[0], interactions)
     parts: list[pa.Table] = []
     times, bad = Times(), dict[str, tuple[int, str]]()
     for path in paths:
-        parts += read_tables(path, (paths[0], first), interactions, times, bad, len(paths) > 1, member)
+        parts += read_tables(path, (paths[0], first), interactions, times, bad, len(paths) > 1)
     sequences, sizes = make_sequences(parts, interactions, bad, times, min_actions)
     bounds = bound_user_actions(interactions, min_actions), interactions.min_item_actions
     facts = *bounds, bad, sizes["equal_times"], sizes["times"], first.doubt
@@ -140,7 +139,6 @@ def read_tables(
     times: Times,
     bad: dict[str, tuple[int, str]],
     is_one_of_several: bool,
-    member: str | None = None,
 ) -> Iterator[pa.Table]:
     """Yields the good rows of one file, and counts the others in `bad`.
 
@@ -148,9 +146,9 @@ def read_tables(
         first: path and layout of the first file. All files must have this layout.
         bad: as `Rows.skipped`.
         is_one_of_several: whether `bad` must name the file.
-        interactions, member: as for `convert`, and so are the errors.
+        interactions: as for `convert`, and so are the errors.
     """
-    layout = read_layout(path, interactions, member)
+    layout = read_layout(path, interactions)
     if str(layout) != str(first[1]):
         raise UserError(f"{path}: its columns are {layout}; those of {first[0]} are {first[1]}")
     unit, among = "row" if layout.kind in (PARQUET, TEXT) else "line", path.name if is_one_of_several else None
@@ -160,19 +158,15 @@ def read_tables(
         yield from tables.read_rows(path, layout, rows)
         return
     progress = show_transfer(f"reading {path.name}", path.stat().st_size)
-
-    def count(received: int) -> None:
-        progress.update(min(received, progress.total - progress.n))  # parts of an archive are read twice
-
-    with progress, archives.open_unpacked(path, member, watch=count) as stream:
+    with progress, unpacking.open_unpacked(path, watch=progress.update) as stream:
         yield from (text if layout.kind == TEXT else records).read_rows(stream, layout, rows)
 
 
-def read_layout(path: Path, interactions: Interactions, member: str | None = None) -> Layout:
+def read_layout(path: Path, interactions: Interactions) -> Layout:
     """Returns the layout of a file. Raises UserError if it cannot be read or its columns cannot be found."""
     columns = Columns(str(path), interactions.user_column, interactions.item_column, interactions.time_column)
-    with archives.open_unpacked(path, member) as stream:
-        return layouts.find_layout(path, columns, stream.read(layouts.SAMPLE_BYTES), member)
+    with unpacking.open_unpacked(path) as stream:
+        return layouts.find_layout(path, columns, stream.read(layouts.SAMPLE_BYTES))
 
 
 def describe_columns(interactions: Interactions) -> dict[str, dict[str, str]]:
@@ -191,9 +185,9 @@ def describe_columns(interactions: Interactions) -> dict[str, dict[str, str]]:
     return columns
 
 
-def read_bytes(path: Path, member: str | None = None) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """Returns a file's unpacked content. Raises UserError if it is missing, damaged or empty."""
-    with archives.open_unpacked(path, member) as file:
+    with unpacking.open_unpacked(path) as file:
         content = file.read()
     if not content.strip():
         raise UserError(f"{path}: the file is empty")
@@ -211,12 +205,10 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
     return make_sequences(tables, PublishedFile(str(path)), {}, rows.times)[0]
 
 
-def convert_once(interactions: Interactions, folder: Path, member: str | None = None) -> tuple[Sequences, Report]:
+def convert_once(interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
     """Does what `convert` does, but stores the result in `folder` and reads it from there, unless it is damaged."""
-    path = locate_conversion(
-        folder, interactions, [compute_checksum(path) for path in list_files(interactions)], member
-    )
-    return load_or_convert(path, interactions, lambda: convert(interactions, member))
+    path = locate_conversion(folder, interactions, [compute_checksum(path) for path in list_files(interactions)])
+    return load_or_convert(path, interactions, lambda: convert(interactions))
 
 
 def load_or_convert(
@@ -248,11 +240,10 @@ def _add_columns(sequences: Sequences, interactions: Interactions) -> Sequences:
     return sequences if interactions.is_published else replace(sequences, columns=describe_columns(interactions))
 
 
-def locate_conversion(
-    folder: Path, interactions: Interactions, checksums: list[str], member: str | None = None
-) -> Path:
+def locate_conversion(folder: Path, interactions: Interactions, checksums: list[str]) -> Path:
     """Returns where a conversion is stored. `checksums`: of the files, in order."""
-    key: dict[str, Any] = {"format": FORMAT, "sources": checksums, "member": member, "options": interactions.options}
+    # `member` named a file in an archive, which is now unpacked when it is downloaded.
+    key: dict[str, Any] = {"format": FORMAT, "sources": checksums, "member": None, "options": interactions.options}
     key["published"] = interactions.is_published
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return folder / FOLDER / f"{interactions.name.removeprefix('own-')}-{digest}.npz"

@@ -125,8 +125,7 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
         kind: ITEM_FEATURES or USER_FEATURES, whose ids the source has.
         id_name: the column of ids, if the source has it; else it is guessed by its name.
 
-    Raises:
-        UserError: if it cannot be read, has no column of ids, has a bad id or a bad vector, or no value is left.
+    Raises UserError if it cannot be read, has no column of ids, has a bad id or a bad vector, or no value is left.
     """
     if isinstance(source, Features):
         return source

@@ -47,12 +47,10 @@ def make_sequences(
         time_reader: what read the times.
         min_actions: users with fewer actions are left out. Below 2, the rest may be too little to train on.
 
-    Returns:
-        The sequences; `read` and `kept`: the numbers of users, items and actions before and after the filter; and
-        `equal_times` and `times`, as in `conversion.Report`.
+    Returns the sequences; `read` and `kept`: the numbers of users, items and actions before and after the filter; and
+    `equal_times` and `times`, as in `conversion.Report`.
 
-    Raises:
-        UserError: if too little is left to train on.
+    Raises UserError if too little is left to train on.
     """
     user_codes, users = _encode_ids([table["user"] for table in tables])
     item_codes, items = _encode_ids([table["item"] for table in tables])

@@ -28,10 +28,10 @@ _PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x
 """The first bytes of archives and packed files: zip, gzip, xz, bzip2, zstandard."""
 
 
-def find_layout(path: Path, columns: Columns, start: bytes, name: str | None) -> Layout:
+def find_layout(path: Path, columns: Columns, start: bytes) -> Layout:
     """Returns the layout of a file. Raises UserError if a column is missing or cannot be guessed.
 
-    `columns`: as the user named them. `start`: the file's first bytes, unpacked. `name`: its name in an archive.
+    `columns`: as the user named them. `start`: the file's first bytes, unpacked.
     """
     if _PACKED.match(start):
         raise UserError(f"{path}: is packed; unpack it, or pack only the text with gzip, under a name that ends in .gz")
@@ -51,7 +51,7 @@ def find_layout(path: Path, columns: Columns, start: bytes, name: str | None) ->
         )
     if line.lstrip().startswith("{"):
         return _find_record_layout(path, columns, line, first_line)
-    separator = _find_separator(path, name or path.name, line, first_line)
+    separator = _find_separator(path, line, first_line)
     fields = [field.strip() for field in split_line(line, separator)]
     if (
         any(not name.isdigit() for name in columns.requested_names)
@@ -77,8 +77,8 @@ def _is_header(fields: list[str], next_lines: list[str], separator: str) -> bool
     return any(all(map(is_time, column)) for column in zip(*rows))
 
 
-def _find_separator(path: Path, name: str, line: str, number: int) -> str:
-    suffix = Path(name.removesuffix(".gz")).suffix.lower()
+def _find_separator(path: Path, line: str, number: int) -> str:
+    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     candidates = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}.get(suffix, ("\t", "::", ",", ";", ANY_BLANKS))
     separator = next((candidate for candidate in candidates if candidate in line.strip()), None)
     if separator is None:

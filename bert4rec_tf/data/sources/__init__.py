@@ -1,1 +1,1 @@
-"""Where data come from: the known data sets, downloads, archives, and made-up catalogues."""
+"""Where data come from: the known data sets, downloads, and made-up catalogues."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from bert4rec_tf.config.data_names import RAW, Interactions, PublishedFile, add_source, is_own, remove_source
 from bert4rec_tf.config.paper import read_paper
-from bert4rec_tf.data.reading import archives, conversion
+from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.reading.conversion import Report, parse_pairs, read_bytes
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import download
@@ -31,38 +31,22 @@ MOVIELENS_TERMS = (
 
 
 @dataclass(frozen=True)
-class File:
-    """A file that can hold a data set.
+class Source:
+    """A file that holds a data set.
 
     Attributes:
-        name: its path in the data folder; it is also looked for with `.gz`.
+        name: its path in the data folder. It is looked for with and without `.gz`.
         remote: where to download it; None if it cannot be downloaded.
-        member: the file in it, if it is an archive.
         columns: those of users, items and times in a raw file; None for the authors' processed file.
+        min_item_actions: the filter of a raw file, beside at least five actions per user.
+        terms: printed after a download; None for none.
     """
 
     name: str
     remote: Remote | None = None
-    member: str | None = None
     columns: tuple[str, str, str] | None = None
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a data set comes from: the first of `files` that exists, or else the one with a `remote`.
-
-    `min_item_actions` is the filter of a raw file, beside at least five actions per user. `terms` are printed after a
-    download.
-    """
-
-    files: tuple[File, ...]
     min_item_actions: int = 1
     terms: str | None = None
-
-    @property
-    def downloadable(self) -> tuple[File, Remote] | None:
-        """The file that can be downloaded, and from where; None if there is none."""
-        return next(((file, file.remote) for file in self.files if file.remote), None)
 
 
 @dataclass(frozen=True)
@@ -82,20 +66,10 @@ class Dataset:
 def _make_processed_source(name: str, blob: str, terms: str | None = None) -> Source:
     """Returns a file in the authors' repository. `blob`: its id in Git."""
     file = f"{name}.txt"
-    return Source((File(file, Remote((AUTHORS + file,), f"git:{blob}")),), terms=terms)
-
-
-def _list_movielens_files(name: str, sha256: str, member: str, columns: tuple[str, str, str]) -> tuple[File, File]:
-    """Returns GroupLens' archive, and the unpacked file."""
-    archive = Remote((f"{GROUPLENS}{name}.zip",), f"sha256:{sha256}")
-    return File(f"{name}.zip", archive, member, columns), File(f"{name}/{member}", columns=columns)
+    return Source(file, Remote((AUTHORS + file,), f"git:{blob}"), terms=terms)
 
 
 _RATINGS = ("1", "2", "4")
-_REVIEWS = ("reviewerID", "asin", "unixReviewTime")
-_STEAM = ("username", "product_id", "date")
-_SAMPLE = ("user", "item", "timestamp")
-_MOVIES = ("userId", "movieId", "timestamp")
 
 _RATINGS_BEAUTY = Remote(
     (SNAP + "ratings_Beauty.csv",),
@@ -108,51 +82,40 @@ _STEAM_REVIEWS = Remote(
     ),
     "sha256:40c6343deedf488689987749c5f8435233da48c163fbaa2a7766c215d584bc61",
 )
-_ML_1M = _list_movielens_files(
-    "ml-1m", "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20", "ratings.dat", _RATINGS
+_ML_1M = Remote(
+    (GROUPLENS + "ml-1m.zip",),
+    "sha256:a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+    "ratings.dat",
 )
-_ML_20M = _list_movielens_files(
-    "ml-20m", "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3", "ratings.csv", _MOVIES
+_ML_20M = Remote(
+    (GROUPLENS + "ml-20m.zip",),
+    "sha256:96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3",
+    "ratings.csv",
 )
-_ML_20M_PACKED = Remote((AUTHORS + "ml-20m.zip",), "git:94df4e7735d9776c21561168b6ee437bf969335a")
-_ML_20M_PROCESSED = (
-    File("ml-20m.txt"),
-    File("ml-20m.zip", member="ml-20m.txt"),
-    File("ml-20m-processed.zip", _ML_20M_PACKED, "ml-20m.txt"),
-)
+_ML_20M_PROCESSED = Remote((AUTHORS + "ml-20m.zip",), "git:94df4e7735d9776c21561168b6ee437bf969335a", "ml-20m.txt")
 
 DATASETS: dict[str, Dataset] = {
     "beauty": Dataset(
         "Beauty",
         _make_processed_source("beauty", "16718a33ebdb33504f257421b18ae8bf3ddfe327"),
-        Source(
-            (
-                File("ratings_Beauty.csv", _RATINGS_BEAUTY, columns=_RATINGS),
-                File("reviews_Beauty.json", columns=_REVIEWS),
-            ),
-            5,
-        ),
+        Source("ratings_Beauty.csv", _RATINGS_BEAUTY, _RATINGS, 5),
     ),
     "steam": Dataset(
         "Steam",
         _make_processed_source("steam", "d277c3a119f12764dc2822eca9684949a516b244"),
-        Source(
-            (
-                File("steam_reviews.json.gz", _STEAM_REVIEWS, columns=_STEAM),
-                File("steam_reviews.json", columns=_STEAM),
-            ),
-            5,
-        ),
+        Source("steam_reviews.json.gz", _STEAM_REVIEWS, ("username", "product_id", "date"), 5),
     ),
-    "steam-sample": Dataset("Steam, sample", Source((File("steam-sample.csv", columns=_SAMPLE),))),
+    "steam-sample": Dataset("Steam, sample", Source("steam-sample.csv", columns=("user", "item", "timestamp"))),
     "ml-1m": Dataset(
         "ML-1m",
         _make_processed_source("ml-1m", "9ab8e3edb8742f8d8cc4911e3dee25e82a6fcc24", MOVIELENS_TERMS),
-        Source(_ML_1M, 5, MOVIELENS_TERMS),
+        Source("ml-1m/ratings.dat", _ML_1M, _RATINGS, 5, MOVIELENS_TERMS),
         remark="Table 1's mean length and density of ML-1m are those without the two held-out actions of every user.",
     ),
     "ml-20m": Dataset(
-        "ML-20m", Source(_ML_20M_PROCESSED, terms=MOVIELENS_TERMS), Source(_ML_20M, terms=MOVIELENS_TERMS)
+        "ML-20m",
+        Source("ml-20m.txt", _ML_20M_PROCESSED, terms=MOVIELENS_TERMS),
+        Source("ml-20m/ratings.csv", _ML_20M, ("userId", "movieId", "timestamp"), terms=MOVIELENS_TERMS),
     ),
     "synthetic": Dataset("Synthetic", generator=MarkovCatalogue()),
     "synthetic-orderless": Dataset("Synthetic, orderless", generator=OrderlessCatalogue()),
@@ -193,55 +156,34 @@ def resolve_data_folder(folder: Path | str | None = None) -> Path:
     return path
 
 
-def find_file(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
+def find_file(name: str, folder: Path | None = None) -> Path | None:
     """Returns the file of a data set in `folder`, plain or `.gz`; None if there is none, or it is built in."""
     source, folder = find_source(name), folder or resolve_data_folder()
-    for file in source.files if source else ():
-        for path in (folder / file.name, folder / f"{file.name}.gz"):
-            if path.exists() and _is_likely(file, path):
-                return file, path
-    return None
+    if source is None:
+        return None
+    plain = folder / source.name.removesuffix(".gz")
+    return next((path for path in (plain, plain.with_name(f"{plain.name}.gz")) if path.exists()), None)
 
 
-def _is_likely(file: File, path: Path) -> bool:
-    """Returns whether the file at `path` may be `file`: two archives of ML-20m have the same name. A damaged one
-    counts as the one that can be downloaded."""
-    if file.member is None:
-        return True
-    members = archives.list_members(path)
-    return file.remote is not None if members is None else file.member in members
-
-
-def find_or_download(name: str, folder: Path | None = None) -> tuple[File, Path] | None:
+def find_or_download(name: str, folder: Path | None = None) -> Path | None:
     """Does what `find_file` does, but downloads a missing file. Raises UserError if it cannot."""
     source, folder = find_source(name), folder or resolve_data_folder()
     present = find_file(name, folder)
     if present or source is None:
         return present
-    if source.downloadable is None:
-        file_name = source.files[0].name
-        raise UserError(f"{name!r} cannot be downloaded. Put {file_name} or {file_name}.gz into {folder}")
-    file, remote = source.downloadable
-    target = folder / file.name
-    if target.exists() and not _is_likely(file, target):
-        raise UserError(
-            f"{target}: has no {file.member!r}; rename it, because the file from {remote.urls[0]} gets this name"
-        )
-    if download.fetch(remote, target) and source.terms:
+    if source.remote is None:
+        raise UserError(f"{name!r} cannot be downloaded. Put {source.name} or {source.name}.gz into {folder}")
+    if download.fetch(source.remote, folder / source.name) and source.terms:
         print(source.terms, flush=True)
-    return file, target
+    return folder / source.name
 
 
-def _read_processed(file: File, path: Path) -> Sequences:
+def _read_processed(source: Source, path: Path) -> Sequences:
     """Reads a file of the authors. Warns if it is not the one that they published."""
-    content = read_bytes(path, file.member)
-    if file.remote is not None:
-        expected = file.remote.checksum
-        if file.member is None:
-            received = download.compute_content_checksum(io.BytesIO(content), expected)
-        else:
-            received = download.compute_checksum(path, expected)
-        if received != expected:
+    content = read_bytes(path)
+    if source.remote is not None and source.remote.member is None:
+        expected = source.remote.checksum
+        if download.compute_content_checksum(io.BytesIO(content), expected) != expected:
             warn(f"{path}: is not the file that the authors published ({expected}); results may differ from theirs")
     return parse_pairs(content, path)
 
@@ -271,19 +213,15 @@ def load_with_report(
     if isinstance(data, Interactions):
         return conversion.convert_once(data, folder)
     name = add_source(data, source)
-    origin, generator, located = find_source(name), find_dataset(name).generator, find_or_download(name, folder)
+    origin, generator, path = find_source(name), find_dataset(name).generator, find_or_download(name, folder)
     if generator is not None:
         return generator.make_sequences(), None
-    if origin is None or located is None:
+    if origin is None or path is None:
         raise UserError(f"{name!r} has no source {source!r}")
-    file, path = located
-    if file.columns is None:
-        return _read_processed(file, path), None
-    user, item, time = file.columns
-    interactions = PublishedFile(
-        str(path), user, item, time, min_user_actions=5, min_item_actions=origin.min_item_actions, bad_rows="skip"
-    )
-    return conversion.convert_once(interactions, folder, file.member)
+    if origin.columns is None:
+        return _read_processed(origin, path), None
+    interactions = PublishedFile(str(path), *origin.columns, 5, origin.min_item_actions, bad_rows="skip")
+    return conversion.convert_once(interactions, folder)
 
 
 def format_table1_columns(sequences: Sequences) -> dict[str, str]:

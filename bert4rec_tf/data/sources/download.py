@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+import tempfile
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 import filelock
@@ -31,11 +33,13 @@ class Unreachable(Exception):
 class Remote:
     """A file to download from the first of `urls` that has it.
 
-    `checksum`: `sha256:`, `md5:` or `git:` (id of a blob), followed by hexadecimal digits.
+    `checksum`: `sha256:`, `md5:` or `git:` (id of a blob), followed by hexadecimal digits. `member`: if it is a zip
+    archive, the file to unpack, named without its folders.
     """
 
     urls: Sequence[str]
     checksum: str
+    member: str | None = None
 
 
 def compute_checksum(path: Path, checksum: str) -> str:
@@ -81,9 +85,10 @@ def fetch(remote: Remote, path: Path) -> bool:
 
 def explain_manual_download(remote: Remote, path: Path, reason: str) -> str:
     """Returns an error message that says which file to put where."""
+    unpacked = f", unpack {remote.member}" if remote.member else ""
     return (
-        f"{path}: no such file, with or without .gz, and it was not downloaded ({reason}). Get {remote.urls[0]} and "
-        "put it there, or set --data_dir"
+        f"{path}: no such file, with or without .gz, and it was not downloaded ({reason}). Get {remote.urls[0]}"
+        f"{unpacked} and put it there, or set --data_dir"
     )
 
 
@@ -99,6 +104,8 @@ def _fetch_from(url: str, remote: Remote, path: Path) -> None:
             raise Unreachable(
                 f"the file at {url} has the wrong checksum: expected {remote.checksum}, received {received}"
             )
+        if remote.member is not None:
+            _unpack(Path(output), remote.member)
 
     pooch.get_logger().setLevel("WARNING")
     store = pooch.create(
@@ -109,6 +116,15 @@ def _fetch_from(url: str, remote: Remote, path: Path) -> None:
             store.fetch(path.name, downloader=get)
         except (requests.RequestException, ValueError) as error:  # the latter from the address in a redirect
             raise Unreachable(f"{url}: {_make_printable(error)}") from error
+
+
+def _unpack(path: Path, member: str) -> None:
+    """Replaces an archive, whose checksum is right, by one of its files."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        with zipfile.ZipFile(path) as archive:
+            (name,) = (name for name in archive.namelist() if PurePosixPath(name).name == member)
+            unpacked = archive.extract(name, scratch)
+        os.replace(unpacked, path)
 
 
 def _make_printable(reason: object) -> str:

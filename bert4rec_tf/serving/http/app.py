@@ -142,7 +142,7 @@ class Service:
     async def _background(self, app: web.Application) -> AsyncIterator[None]:
         """Runs the batcher and the check for new versions while the server runs."""
         settings = self._settings
-        async with Batcher(settings.max_batch_size, settings.batch_timeout_ms / 1_000, settings.max_queue) as batcher:
+        async with Batcher(settings.max_batch_size, settings.max_queue) as batcher:
             self._batcher = batcher
             stop = threading.Event()
             # A daemon, because the end must not wait for ever for a disk that hangs.

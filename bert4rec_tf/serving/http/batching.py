@@ -70,17 +70,13 @@ def _pad_to_widest(arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [np.pad(array, [(0, 0), (0, width - array.shape[1])], constant_values=nothing) for array in arrays]
 
 
-def _split_outputs(outputs: Outputs, calls: Sequence[Call]) -> list[Outputs]:
-    """Splits the outputs of a joined call. Each call gets its rows."""
-    ends = np.cumsum([call.rows for call in calls]).tolist()
-    return [{name: array[end - call.rows : end] for name, array in outputs.items()} for call, end in zip(calls, ends)]
-
-
 def compute(calls: Sequence[Call]) -> list[Outputs | Exception]:
     """Computes the calls of one group together; after a ModelError each alone, so that only the bad ones fail."""
     model, signature = calls[0].model, calls[0].signature
     try:
-        return list(_split_outputs(model.call(signature, join_calls(calls)), calls))
+        outputs, ends = model.call(signature, join_calls(calls)), np.cumsum([call.rows for call in calls]).tolist()
+        rows = [slice(end - call.rows, end) for call, end in zip(calls, ends)]
+        return [{name: array[own] for name, array in outputs.items()} for own in rows]
     except ModelError as error:
         return [error] if len(calls) == 1 else [outcome for call in calls for outcome in compute([call])]
     except Exception as error:
@@ -94,13 +90,11 @@ class Batcher:
 
     Args:
         max_batch_size: maximum rows per call of the model. A call with more rows is split.
-        wait_seconds: how long a batch that is not full waits for more rows.
         max_queue: maximum number of waiting rows. A single call with more rows is accepted if the queue is empty.
     """
 
-    def __init__(self, max_batch_size: int, wait_seconds: float, max_queue: int) -> None:
+    def __init__(self, max_batch_size: int, max_queue: int) -> None:
         self._max_batch_size = max_batch_size
-        self._wait_seconds = wait_seconds
         self._max_queue = max_queue
         self._groups: OrderedDict[Hashable, deque[tuple[Call, asyncio.Future]]] = OrderedDict()
         self._rows = 0
@@ -144,7 +138,9 @@ class Batcher:
 
     async def _work(self) -> None:
         while True:
-            await self._wait_for_rows()
+            while not self._groups:
+                self._arrived.clear()
+                await self._arrived.wait()
             batch = self._next_batch()
             if not batch:
                 continue
@@ -156,18 +152,6 @@ class Batcher:
                     answer.set_exception(outcome)
                 else:
                     answer.set_result(outcome)
-
-    async def _wait_for_rows(self) -> None:
-        """Waits for a call, and then at most `wait_seconds` until the batch is full."""
-        while not self._groups:
-            self._arrived.clear()
-            await self._arrived.wait()
-        if self._wait_seconds:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._wait_seconds):
-                    while self._rows < self._max_batch_size:
-                        self._arrived.clear()
-                        await self._arrived.wait()
 
     def _next_batch(self) -> list[tuple[Call, asyncio.Future]]:
         """Takes one batch from the first group, and moves that group to the end."""

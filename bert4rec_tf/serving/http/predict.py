@@ -39,8 +39,7 @@ class RequestError(Exception):
 def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> tuple[Call, bool]:
     """Returns the call that a body asks for, and whether the request, and so the response, is in the row format.
 
-    Raises:
-        RequestError: if the body is not valid JSON, has another form or exceeds a limit.
+    Raises RequestError if the body is not valid JSON, has another form or exceeds a limit.
     """
     try:
         content = json.loads(body.decode())

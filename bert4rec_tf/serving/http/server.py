@@ -26,8 +26,7 @@ FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 def serve(settings: ServerSettings) -> None:
     """Serves until Ctrl-C or SIGTERM, then answers the open requests and returns.
 
-    Raises:
-        UserError: if the server cannot listen on the address, or the model cannot be loaded.
+    Raises UserError if the server cannot listen on the address, or the model cannot be loaded.
     """
     # aiohttp logs a traceback for every request that is not valid HTTP. The service logs its own failures.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)

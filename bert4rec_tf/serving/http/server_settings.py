@@ -29,9 +29,6 @@ class ServerSettings(Settings):
         "for the page: a CSV with a header, or MovieLens' movies.dat (default: titles in the model)",
     )
     max_batch_size: int = setting(64, "rows per call of the model", at_least=1)
-    batch_timeout_ms: float = setting(
-        0.0, "how long a batch waits for more rows; 0: it starts with the rows that are there", at_least=0
-    )
     max_queue: int = setting(4096, "rows that may wait; further requests get 503", at_least=1)
     max_rows: int = setting(1024, "maximum number of histories in one request", at_least=1)
     max_history: int = setting(1000, "maximum number of items in one history", at_least=1)

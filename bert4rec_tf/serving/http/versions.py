@@ -50,8 +50,7 @@ class Versions:
     Attributes:
         current: the version in use. Copy the reference before you work with it: `refresh` may replace it at any time.
 
-    Raises:
-        UserError: if no version can be loaded.
+    Raises UserError if no version can be loaded.
     """
 
     def __init__(self, folder: Path, load: Callable[[Path, int], Any]) -> None:
@@ -64,8 +63,6 @@ class Versions:
         self.current = self._load_first()
 
     def _load_first(self) -> Any:
-        if not self._folder.is_dir():
-            raise UserError(f"{self._folder}: no such folder")
         if self._is_single:
             result: Future = Future()
             self._load_version(1, result)

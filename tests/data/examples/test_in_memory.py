@@ -8,10 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from support.ranking_oracle import FEW, any_histories, make_sequences
+from support.shards import predictions_by_hand
 
+from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.in_memory import (
     KINDS,
     ContextTargetExamples,
+    MaskedExamples,
     NextItemExamples,
     UnseenItems,
     make_dataset,
@@ -137,6 +140,7 @@ MADE = {
     "popular pairs": ContextTargetExamples(HISTORIES, 0, num_negatives=2, popular=True),
     "windows": ContextTargetExamples(HISTORIES, 3, 2),
     "shifted": NextItemExamples(HISTORIES, 4, 1, num_shared=3, whole=True),
+    "masked": MaskedExamples(HISTORIES, 6, MaskingSettings(mask_proportion=0.5, mask_prob=0.5)),
 }
 
 
@@ -164,6 +168,25 @@ def test_every_epoch_holds_each_example_once_in_another_order_with_other_negativ
     assert len(others) > size / 2
     other = next(examples.batches(18, seed=2))["targets"]
     assert (other != next(examples.batches(18, seed=1))["targets"]).any()
+
+
+@pytest.mark.parametrize("prefix_copies", [0, 2])
+def test_dynamic_masks_are_as_many_as_static_ones_and_some_are_of_the_last_item_alone(prefix_copies):
+    masking = MaskingSettings(mask_proportion=0.5, max_predictions=3, mask_copies=2, prefix_copies=prefix_copies)
+    examples = MaskedExamples(HISTORIES, 6, masking)
+    batches = list(islice(examples.batches(examples.num_examples, seed=1), 60))
+    last_only = 0
+    for batch in batches:
+        for length, positions, targets in zip(batch["lengths"], batch["mask_positions"], batch["mask_targets"]):
+            is_last_only = (positions[0], np.count_nonzero(targets)) == (length - 1, 1)
+            last_only += is_last_only
+            assert is_last_only or np.count_nonzero(targets) == predictions_by_hand(length, masking)
+    rows, longer = 60 * examples.num_examples, examples.windows.lengths > 2
+    if prefix_copies:
+        assert last_only >= 60 * 2 * examples.windows.num_prefixes
+    else:
+        chance = np.where(longer, 1 / 3, 1 / 3 + 2 / 3 / 2).mean()  # of two items, one is masked
+        assert abs(last_only - rows * chance) < 5 * np.sqrt(rows * chance * (1 - chance))
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.shards import (
-    DYNAMIC,
     MAX_LENGTH,
     NUM_ITEMS,
     SEQUENCES,
     STATIC,
     as_rows,
-    catalogue,
     contents,
     cut_short,
     records,
@@ -27,8 +25,6 @@ from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.data.examples.preparation import prepare_shards
 from bert4rec_tf.data.examples.tfrecords import MANIFEST
-from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
-from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expand_path
 
 
@@ -40,7 +36,7 @@ def window_counts():
     )
 
 
-def test_records_are_written_in_the_one_byte_order_all_processes_share(static):
+def test_records_are_written_in_the_one_byte_order_of_every_machine(static):
     for name in static.names:
         for record in tf.data.TFRecordDataset(str(static.folder / name)):
             example = tf.train.Example.FromString(record.numpy())
@@ -62,14 +58,6 @@ def test_prepared_shards_hold_every_copy_of_every_window(static):
     assert last_only == windows
 
 
-def test_prepared_windows_are_whole_and_numbered(dynamic):
-    found = records(dynamic)
-    assert Counter((values(example, "user")[0], tuple(values(example, "items"))) for example in found) == (
-        window_counts()
-    )
-    assert sorted(values(example, "window")[0] for example in found) == list(range(len(found)))
-
-
 def test_shards_are_as_large_as_they_may_be_and_the_last_holds_the_rest(static):
     assert len(static.names) > 2
     assert set(static.sizes[:-1]) == {17}
@@ -78,28 +66,10 @@ def test_shards_are_as_large_as_they_may_be_and_the_last_holds_the_rest(static):
         assert len(records_of(static.folder / name)) == size
 
 
-@pytest.mark.slow
-def test_any_number_of_processes_gives_the_same_bytes(tmp_path):
-    sequences = catalogue(800, longest=6)
-    masking = dataclasses.replace(STATIC, mask_copies=10)
-    one = prepare_shards(sequences, masking, MAX_LENGTH, 5, tmp_path / "one", processes=1)
-    two = prepare_shards(sequences, masking, MAX_LENGTH, 5, tmp_path / "two", processes=2)
-    assert len(one.names) == 2
-    assert contents(one) == contents(two)
-
-
-def test_more_processes_than_shards_are_no_trouble(tmp_path):
-    one = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "one", processes=1)
-    many = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "many", processes=4)
-    assert len(one.names) == 1
-    assert contents(one) == contents(many)
-
-
-@pytest.mark.parametrize("masking", [STATIC, DYNAMIC], ids=["static", "dynamic"])
-def test_prepared_twice_writes_nothing_the_second_time(tmp_path, small_shards, masking):
-    first = prepare_shards(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path)
+def test_prepared_twice_writes_nothing_the_second_time(tmp_path, small_shards):
+    first = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
     before = stamps(tmp_path)
-    second = prepare_shards(SEQUENCES, masking, MAX_LENGTH, 5, tmp_path)
+    second = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
     assert stamps(tmp_path) == before
     assert (second.folder, second.names, second.sizes) == (first.folder, first.names, first.sizes)
     assert dict(second.widths) == dict(first.widths)
@@ -114,18 +84,18 @@ def test_a_folder_without_a_whole_manifest_is_prepared_again(tmp_path, small_sha
 
 
 def test_an_interrupted_preparation_is_not_taken_for_a_whole_one(tmp_path, small_shards, monkeypatch):
-    write, done = preparation.ShardMaker.write, []
+    write, done = preparation.tfrecords.write_shard, []
 
-    def stop_at_the_third(maker, number):
-        if number == 2:
+    def stop_at_the_third(path, columns):
+        if len(done) == 2:
             raise KeyboardInterrupt
-        write(maker, number)
-        done.append(number)
+        write(path, columns)
+        done.append(path)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(preparation.ShardMaker, "write", stop_at_the_third)
+        patch.setattr(preparation.tfrecords, "write_shard", stop_at_the_third)
         prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "again")
-    assert done == [0, 1]
+    assert len(done) == 2
     again = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "again")
     assert contents(again) == contents(prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "at once"))
 
@@ -139,7 +109,6 @@ CHANGED = {
     "mask probability": {"masking": dataclasses.replace(STATIC, mask_prob=0.8)},
     "copies": {"masking": dataclasses.replace(STATIC, mask_copies=1)},
     "step of windows": {"masking": dataclasses.replace(STATIC, window_step=-1)},
-    "dynamic masks": {"masking": DYNAMIC},
 }
 
 
@@ -152,17 +121,6 @@ def test_changed_settings_have_a_folder_of_their_own(tmp_path, change):
     assert second.folder.parent == first.folder.parent == tmp_path
     assert second.folder != first.folder
     assert stamps(first.folder) == before
-
-
-def test_nothing_to_mask_is_an_error(tmp_path):
-    single = Sequences.from_codes(
-        np.array([0, 0, 0, 1, 1, 1]),
-        np.array([0, 1, 2, 0, 1, 2]),
-        np.array(["a", "b"], object),
-        np.array(["x", "y", "z"]),
-    )
-    with pytest.raises(UserError, match="two training items"):
-        prepare_shards(LeaveOneOut(single).training(False), STATIC, MAX_LENGTH, 5, tmp_path)
 
 
 def test_shards_in_a_store_are_those_of_a_folder_and_their_manifest_comes_last(memory, tmp_path, monkeypatch):

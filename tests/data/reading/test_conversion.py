@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import sys
-import zipfile
 from collections import Counter
 
 import numpy as np
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from support.interaction_files import (
     HEADER,
     as_csv,
-    as_json,
     as_literals,
     as_parquet,
     as_text,
@@ -167,22 +165,14 @@ def put(folder, name, content):
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
 
 
-def put_archive(folder, name, member, content):
-    with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(member, content)
-
-
 def rated(rows):
     return [(user, item, 3, time) for user, item, time in rows]
 
 
 RAW = {
     "beauty": lambda folder: put(folder, "ratings_Beauty.csv", as_text(rated(ROWS), ",")),
-    "beauty in reviews": lambda folder: put(
-        folder, "reviews_Beauty.json.gz", as_json(ROWS, ("reviewerID", "asin", "unixReviewTime"))
-    ),
-    "ml-1m": lambda folder: put_archive(folder, "ml-1m.zip", "ml-1m/ratings.dat", as_text(rated(ROWS), "::")),
-    "ml-1m unpacked": lambda folder: put(folder, "ml-1m/ratings.dat", as_text(rated(ROWS), "::")),
+    "beauty packed": lambda folder: put(folder, "ratings_Beauty.csv.gz", as_text(rated(ROWS), ",")),
+    "ml-1m": lambda folder: put(folder, "ml-1m/ratings.dat", as_text(rated(ROWS), "::")),
 }
 
 
@@ -205,19 +195,6 @@ def test_steam_is_read_from_python_dictionaries_by_day_and_row(tmp_path):
 
 def test_the_rare_items_of_ml_20m_stay(tmp_path):
     content = as_csv(rated(ROWS), ("userId", "movieId", "rating", "timestamp"))
-    put_archive(tmp_path, "ml-20m.zip", "ml-20m/ratings.csv", content)
-    assert histories(datasets.load("ml-20m", tmp_path, source="raw")) == plainly(ROWS, 5, 1)
-
-
-def test_the_authors_archive_of_ml_20m_and_its_publishers_have_one_name(tmp_path):
-    content = as_csv(rated(ROWS), ("userId", "movieId", "rating", "timestamp"))
-    put_archive(tmp_path, "ml-20m.zip", "ml-20m/ratings.csv", content)
-    assert datasets.find_file("ml-20m", tmp_path) is None
-    put_archive(tmp_path, "ml-20m.zip", "ml-20m.txt", b"1 2\n1 3\n2 3\n2 2\n")
-    assert histories(datasets.load("ml-20m", tmp_path)) == {"1": ["2", "3"], "2": ["3", "2"]}
-    assert datasets.find_file("ml-20m-raw", tmp_path) is None
-    with pytest.raises(UserError, match=r"ml-20m\.zip: has no 'ratings.csv'; rename it"):
-        datasets.load("ml-20m", tmp_path, source="raw")
     put(tmp_path, "ml-20m/ratings.csv", content)
     assert histories(datasets.load("ml-20m", tmp_path, source="raw")) == plainly(ROWS, 5, 1)
 
@@ -238,17 +215,17 @@ def test_the_published_authors_file_gives_no_warning(tmp_path, capfd, monkeypatc
     content = b"1 2\n1 3\n"
     put(tmp_path, name, content)
     blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    source = datasets.Source((datasets.File("beauty.txt", Remote(("http://localhost/",), f"git:{blob}")),))
+    source = datasets.Source("beauty.txt", Remote(("http://localhost/",), f"git:{blob}"))
     monkeypatch.setitem(datasets.DATASETS, "beauty", datasets.Dataset("Beauty", source))
     datasets.load("beauty", tmp_path)
     assert not capfd.readouterr().err
 
 
 def test_the_published_sources_are_named_with_their_checksums():
-    assert datasets.find_source("steam-sample").downloadable is None
+    assert datasets.find_source("steam-sample").remote is None
     for name, dataset in datasets.DATASETS.items():
         for source in filter(None, (dataset.processed, dataset.raw)) if name != "steam-sample" else ():
-            remote = source.downloadable[1]
+            remote = source.remote
             manner, digits = remote.checksum.split(":")
             assert len(digits) == {"git": 40, "sha256": 64}[manner] and all(
                 url.startswith("https://") for url in remote.urls
@@ -267,7 +244,7 @@ def test_a_data_set_without_a_download_is_read_from_the_data_folder(tmp_path):
 def test_real_files_have_the_blob_ids_of_git(real_file):
     content = gzip.decompress(real_file("beauty.txt.gz").read_bytes())
     blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    remote = datasets.DATASETS["beauty"].processed.downloadable[1]
+    remote = datasets.DATASETS["beauty"].processed.remote
     assert remote.checksum == f"git:{blob}"
 
 

@@ -2,11 +2,13 @@
 
 import gzip
 import hashlib
+import io
 import random
 import socket
 import subprocess
 import sys
 import threading
+import zipfile
 
 import pytest
 from support.file_server import served
@@ -103,6 +105,31 @@ def test_a_download_that_is_cut_every_time_leaves_nothing(tmp_path):
     assert kept(tmp_path) == []
 
 
+def make_archive(members):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    return content.getvalue(), f"sha256:{hashlib.sha256(content.getvalue()).hexdigest()}"
+
+
+def test_of_an_archive_the_named_file_is_kept(tmp_path):
+    content, checksum = make_archive({"ml-1m/README": "read me", "ml-1m/ratings.dat": "1::2::3::4\n"})
+    with served(content) as server:
+        packed = Remote((server.url + "/file",), checksum, "ratings.dat")
+        download.fetch(packed, tmp_path / "ml-1m" / "ratings.dat")
+    assert (tmp_path / "ml-1m" / "ratings.dat").read_text() == "1::2::3::4\n"
+    assert kept(tmp_path / "ml-1m") == ["ratings.dat"]
+
+
+def test_an_archive_with_another_checksum_is_not_unpacked(tmp_path):
+    content, _ = make_archive({"ratings.dat": "1::2::3::4\n"})
+    with served(content) as server:
+        line = refusal(Remote((server.url + "/file",), SHA, "ratings.dat"), tmp_path / "ratings.dat")
+    assert f"has the wrong checksum: expected {SHA}" in line and "unpack ratings.dat and put it there" in line
+    assert kept(tmp_path) == []
+
+
 def test_a_missing_download_says_what_to_do(tmp_path):
     with served(CONTENT, status=404) as server:
         line = refusal(remote(server), tmp_path / "file")
@@ -165,8 +192,8 @@ def test_a_data_set_is_fetched_once_and_then_used_without_a_network(tmp_path, mo
     ).encode()
     blob = hashlib.sha1(b"blob %d\0" % len(lines) + lines).hexdigest()
     with served(lines) as server:
-        file = datasets.File("ml-1m.txt", Remote((server.url + "/file",), f"git:{blob}"))
-        source = datasets.Source((file,), terms=datasets.MOVIELENS_TERMS)
+        packed = Remote((server.url + "/file",), f"git:{blob}")
+        source = datasets.Source("ml-1m.txt", packed, terms=datasets.MOVIELENS_TERMS)
         monkeypatch.setitem(datasets.DATASETS, "ml-1m", datasets.Dataset("ML-1m", source))
         server.status = 404
         with pytest.raises(UserError):

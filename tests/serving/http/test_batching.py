@@ -55,11 +55,11 @@ class Counting(Batcher):
         return batch
 
 
-def together(calls, max_batch_size=8, max_queue=10_000, wait_seconds=0.0):
+def together(calls, max_batch_size=8, max_queue=10_000):
     """Submits all at once; returns outcomes and how many batches there were."""
 
     async def run():
-        async with Counting(max_batch_size, wait_seconds, max_queue) as batcher:
+        async with Counting(max_batch_size, max_queue) as batcher:
             outcomes = await asyncio.gather(*(batcher.submit(call) for call in calls), return_exceptions=True)
             return outcomes, batcher.batches
 
@@ -120,17 +120,3 @@ def test_a_defect_reaches_everybody_in_the_batch_and_the_next_one_is_computed():
     outcomes, _ = together([call_of([["a"]], model=model), call_of([["a"]])])
     assert isinstance(outcomes[0], KeyError)
     check(outcomes[1], [["a"]])
-
-
-def test_a_batch_that_is_not_full_waits_for_more_and_a_full_one_does_not():
-    async def run():
-        async with Counting(2, 30.0, 100) as batcher:
-            first = asyncio.create_task(batcher.submit(call_of([["a"]])))
-            await asyncio.sleep(0.05)
-            assert not first.done()
-            check(await batcher.submit(call_of([["b"]])), [["b"]])
-            check(await first, [["a"]])
-            return batcher.batches
-
-    assert asyncio.run(run()) == 1
-    assert together([call_of([["a"]])], wait_seconds=0.01)[1] == 1

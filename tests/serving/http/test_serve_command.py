@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 def test_the_command_serves_until_sigterm_without_dropping_a_request(folder):
     command = [str(Path(sys.executable).parent / "bert4rec"), "serve", f"--model={folder}", "--port=0", "--name=shop"]
     process = subprocess.Popen(
-        [*command, "--batch_timeout_ms=700"],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -155,7 +155,7 @@ def test_a_broken_version_is_skipped_at_the_start_and_no_version_is_an_error(tmp
         opened()
     write(tmp_path, 1)
     assert opened()[0].current.version == 1
-    with pytest.raises(UserError, match="no such folder"):
+    with pytest.raises(UserError, match="holds neither"):
         Versions(tmp_path / "none", Loader())
 
 
