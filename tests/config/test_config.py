@@ -209,8 +209,17 @@ def test_an_entry_is_of_its_own_model_and_data():
         assert entry is presets.find_preset(name, "own-shop" if dataset == data_names.OWN else dataset, model)
 
 
+GOOD_RECORD = Run.make("beauty").to_dict()
+
+
 @pytest.mark.parametrize(
-    "record", [{}, {"model": "bert4rec"}, {**Run.make("beauty").to_dict(), "extra": 1}, {"model": "unknown"}]
+    "record",
+    [
+        {},
+        {"model": "bert4rec"},
+        {**GOOD_RECORD, "model": "unknown"},
+        *({**GOOD_RECORD, **change} for change in ({"extra": 1}, {"training": []}, {"seed": -1})),
+    ],
 )
 def test_an_invalid_record_of_a_run_is_refused(record):
     with pytest.raises(UserError):
