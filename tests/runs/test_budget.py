@@ -131,7 +131,6 @@ def test_a_run_that_cannot_be_planned_is_an_error(tmp_path, budget, run, message
         ({"minutes": 5, "replicas": 2}, "needs one device"),
         ({"minutes": 5, "tune": 2}, "`minutes` must be left out with `tune`"),
         *(({"steps": bad}, "`steps` must be ") for bad in (0, -1, 2.5, "9", True)),
-        ({"tune": -1}, "`tune` must be a whole number"),
         ({"model": "sasrec", "mask_prob": 0.5}, "'mask_prob'"),
         ({"split": b4r.TimeSplit(3), "validation": "absent.csv"}, "`validation` must be left out with a `split`"),
     ],

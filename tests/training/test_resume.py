@@ -13,16 +13,6 @@ from support.trainings import small_and_quick, whole_run
 from support.whole_runs import FLAGS, Moment
 
 MOMENT = Moment("half", "*/select/step-*5.npz")
-CHECKPOINT_AT_EVERY_STEP = [
-    MOMENT,
-    Moment("after", "*/select/best.npz"),
-    Moment("half", "*/metrics.json"),
-    Moment("before", "*/saved_model"),
-]
-CHECKPOINTS_AT_MEASUREMENTS = [
-    Moment("after", "*/select/curve.csv", 2),
-    Moment("half", "*/retrain/step-000000008.npz"),
-]
 
 
 @pytest.mark.longest
@@ -31,21 +21,6 @@ def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path,
     runs.killed(tmp_path, *FLAGS["one training"], moment=MOMENT)
     assert runs.partials(tmp_path / "work")
     runs.assert_same_runs(uninterrupted("one training"), runs.here(tmp_path, *FLAGS["one training"]))
-
-
-def killed_with_a_checkpoint_at_every_step(folder, uninterrupted):
-    _killed_at(CHECKPOINT_AT_EVERY_STEP, "static", folder, uninterrupted)
-
-
-def killed_with_checkpoints_at_measurements_only(folder, uninterrupted):
-    _killed_at(CHECKPOINTS_AT_MEASUREMENTS, "dynamic", folder, uninterrupted)
-
-
-def _killed_at(moments, kind, folder, uninterrupted):
-    for moment in moments:
-        runs.killed(folder, *FLAGS[kind], moment=moment)
-        assert (moment.when == "after") == (not runs.partials(folder / "work"))
-    runs.assert_same_runs(uninterrupted(kind), runs.finished(folder, *FLAGS[kind]))
 
 
 def stopped_by_ctrl_c_and_by_sigterm(folder, uninterrupted):
@@ -157,10 +132,18 @@ def _wait_for_the_end_of(numbers):
         time.sleep(0.05)
 
 
+def the_disk_is_full_under_several_processes(folder, uninterrupted):
+    flags = (*FLAGS["static"], "--mode=prepare", "--workdir=work", "--processes=2")
+    limit = next(uninterrupted("static").glob("prepared/*/train-00000*")).stat().st_size - 1
+    assert "train-0000" in refused(runs.run(folder, *flags, limit=limit))
+    assert not runs.partials(folder / "work")
+    assert runs.run(folder, *flags).returncode == 0
+    runs.assert_same_runs(uninterrupted("static") / "prepared", folder / "work" / "prepared")
+
+
 SCENARIOS = [
-    killed_with_a_checkpoint_at_every_step,
-    killed_with_checkpoints_at_measurements_only,
     preparing_with_several_processes_is_disturbed,
+    the_disk_is_full_under_several_processes,
     stopped_by_ctrl_c_and_by_sigterm,
     a_second_process_in_the_same_folder,
     two_processes_share_what_is_prepared,
