@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.ranking_oracle import group_histories
 from support.shards import (
     DYNAMIC,
     MAX_LENGTH,
@@ -27,7 +28,7 @@ from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.data.examples.preparation import prepare_shards
 from bert4rec_tf.data.examples.tfrecords import MANIFEST
-from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expand_path
 
@@ -155,12 +156,7 @@ def test_changed_settings_have_a_folder_of_their_own(tmp_path, change):
 
 
 def test_nothing_to_mask_is_an_error(tmp_path):
-    single = Sequences.from_codes(
-        np.array([0, 0, 0, 1, 1, 1]),
-        np.array([0, 1, 2, 0, 1, 2]),
-        np.array(["a", "b"], object),
-        np.array(["x", "y", "z"]),
-    )
+    single = group_histories({"a": list("xyz"), "b": list("xyz")})
     with pytest.raises(UserError, match="two training items"):
         prepare_shards(LeaveOneOut(single).training(False), STATIC, MAX_LENGTH, 5, tmp_path)
 
