@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.ranking_oracle import group_histories
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.exporting import export
@@ -16,14 +16,13 @@ from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 USERS = [[(7 * user * user + step) % 30 for step in range(2 + user % 5)] for user in range(60)]
-CODES = {item: code for code, item in enumerate(dict.fromkeys(item for user in USERS for item in user))}
+
+
+ITEMS = dict.fromkeys(item for user in USERS for item in user)
 
 
 def sequences():
-    users = np.repeat(np.arange(len(USERS)), [len(user) for user in USERS])
-    items = np.array([CODES[item] for user in USERS for item in user])
-    names = np.array([f"user {number}" for number in range(len(USERS))], object)
-    return Sequences.from_codes(users, items, names, np.array([f"item {item}" for item in CODES], object))
+    return group_histories({f"user {number}": [f"item {item}" for item in items] for number, items in enumerate(USERS)})
 
 
 def counted(held_out):
@@ -31,7 +30,7 @@ def counted(held_out):
     found = collections.Counter()
     for user in USERS:
         found.update(user if len(user) < 3 else user[: len(user) - held_out])
-    return {f"item {item}": found[item] for item in CODES}
+    return {f"item {item}": found[item] for item in ITEMS}
 
 
 def opened(folder, model="pop", **settings):

@@ -14,6 +14,7 @@ import pytest
 from pyarrow import parquet
 from support.commands import console
 from support.exports import AWKWARD
+from support.trainings import Killed
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.histories import HISTORIES as HISTORIES_FILE
@@ -306,10 +307,6 @@ def test_parts_with_another_correction_are_not_taken(popular, small_parts, tmp_p
     assert list((tmp_path / ".out.csv.parts").glob("part-*"))
     recommend_file(model, source, target, client.Choices(popularity_correction=3.0))
     assert "starting again" in capsys.readouterr().err and target.read_bytes() == wanted.read_bytes()
-
-
-class Killed(BaseException):
-    """Ends the work as a kill does; no part of the package knows it."""
 
 
 @pytest.mark.parametrize(("ending", "asks"), [("csv", 1), ("csv", 7), ("csv", 24), ("parquet", 7)])
