@@ -11,7 +11,7 @@ from support import commands
 from support.commands import contents
 from support.damages import OF_RUNS
 from support.mistakes import AGAIN, EVALUATE, OF_FILES, OF_FLAGS, OF_FOLDERS, flipped, lines, text
-from support.shards import records_of, values
+from support.shards import records_of
 from support.trainings import small_and_quick
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -98,7 +98,7 @@ def test_users_with_one_or_two_actions_are_counted_and_those_with_two_trained_on
     )
     for manifest in (folder / "work" / "prepared").rglob("manifest.json"):
         names = [str(manifest.with_name(row["name"])) for row in json.loads(manifest.read_text())["shards"]]
-        assert {values(row, "user")[0] for name in names for row in records_of(name)} == set(range(42))
+        assert {row["user"][0] for name in names for row in records_of(name)} == set(range(42))
 
 
 WITHOUT_TENSORFLOW = """

@@ -99,10 +99,6 @@ def rows_of(record):
     return [{name: block[name][ends[name][row] : ends[name][row + 1]] for name in block} for row in range(number)]
 
 
-def values(example, name):
-    return example[name]
-
-
 def as_rows(batches):
     found = []
     for batch in batches:

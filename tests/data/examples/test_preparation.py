@@ -21,7 +21,6 @@ from support.shards import (
     records_of,
     remove,
     stamps,
-    values,
 )
 
 from bert4rec_tf.data.examples import preparation
@@ -51,11 +50,11 @@ def test_records_are_written_in_the_one_byte_order_all_processes_share(static):
 def test_prepared_shards_hold_every_copy_of_every_window(static):
     restored, last_only = Counter(), Counter()
     for example in records(static):
-        items, places = values(example, "items"), values(example, "mask_positions")
+        items, places = example["items"], example["mask_positions"]
         assert {items[place] for place in places} == {NUM_ITEMS + 1}
-        for place, target in zip(places, values(example, "mask_targets"), strict=True):
+        for place, target in zip(places, example["mask_targets"], strict=True):
             items[place] = target
-        key = (values(example, "user")[0], tuple(items))
+        key = (example["user"][0], tuple(items))
         restored[key] += 1
         last_only[key] += places == [len(items) - 1]
     windows = window_counts()
@@ -65,10 +64,8 @@ def test_prepared_shards_hold_every_copy_of_every_window(static):
 
 def test_prepared_windows_are_whole_and_numbered(dynamic):
     found = records(dynamic)
-    assert Counter((values(example, "user")[0], tuple(values(example, "items"))) for example in found) == (
-        window_counts()
-    )
-    assert sorted(values(example, "window")[0] for example in found) == list(range(len(found)))
+    assert Counter((example["user"][0], tuple(example["items"])) for example in found) == (window_counts())
+    assert sorted(example["window"][0] for example in found) == list(range(len(found)))
 
 
 def test_shards_are_as_large_as_they_may_be_and_the_last_holds_the_rest(static):

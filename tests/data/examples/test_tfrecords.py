@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.profiles import slow_but
-from support.shards import MAX_LENGTH, as_rows, records, records_of, values
+from support.shards import MAX_LENGTH, as_rows, records, records_of
 
 from bert4rec_tf.data.examples.tfrecords import BLOCK, Column, Shards, write_shard
 
@@ -25,7 +25,7 @@ def test_a_shard_of_any_number_of_blocks_reads_back_equal(tmp_path, rows):
     write_shard(path, content)
     assert sum(1 for _ in tf.data.TFRecordDataset(str(path))) == -(-rows // BLOCK)
     stored = records_of(path)
-    assert [values(row, "number")[0] for row in stored] == content["number"].values.tolist()
+    assert [row["number"][0] for row in stored] == content["number"].values.tolist()
     read = as_rows(shards.read(rows, 3).take(1))
     assert sorted((number, row) for _, row, number in read) == sorted(
         (number, tuple(row)) for number, row in zip(content["number"].values.tolist(), content["list"].values.tolist())
@@ -47,12 +47,12 @@ def stream(shards, batch_size, seed, epochs):
 def test_every_epoch_holds_every_example_once(static, batch_size):
     every = Counter(
         (
-            tuple(np.pad(values(example, "items"), (0, MAX_LENGTH - len(values(example, "items")))).tolist()),
+            tuple(np.pad(example["items"], (0, MAX_LENGTH - len(example["items"]))).tolist()),
             *(
-                tuple(np.pad(values(example, name), (0, 3 - len(values(example, name)))).tolist())
+                tuple(np.pad(example[name], (0, 3 - len(example[name]))).tolist())
                 for name in ("mask_positions", "mask_targets")
             ),
-            values(example, "user")[0],
+            example["user"][0],
         )
         for example in records(static)
     )
@@ -64,14 +64,14 @@ def shard_order(dynamic, epoch):
     home = {}
     for name in dynamic.names:
         for row in records_of(dynamic.folder / name):
-            home[values(row, "window")[0]] = name
+            home[row["window"][0]] = name
     return list(dict.fromkeys(home[row[-1]] for row in epoch))
 
 
 def test_epochs_differ_in_the_order_of_shards_and_within_a_shard(dynamic):
     epochs = stream(dynamic, 10, 1, 6)
     assert len({tuple(shard_order(dynamic, epoch)) for epoch in epochs}) > 1
-    home = set(values(example, "window")[0] for example in records(dynamic)[:17])
+    home = set(example["window"][0] for example in records(dynamic)[:17])
     assert len({tuple(row[-1] for row in epoch if row[-1] in home) for epoch in epochs}) == 6
 
 

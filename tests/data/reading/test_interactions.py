@@ -156,15 +156,13 @@ def test_python_dictionaries_are_read_as_python_reads_them(record, old):
     assert records.parse_record(LITERALS, line) == record
 
 
-@pytest.mark.parametrize("line", ["{'a': '" + r"\'" * 300_000, "{'a': '" + "\\" * 600_001, "{'" * 300_000])
-def test_a_long_odd_line_is_looked_at_once(line):
-    with pytest.raises(ValueError):
-        records.parse_record(LITERALS, line)
+LONG = ["{'a': '" + r"\'" * 300_000, "{'a': '" + "\\" * 600_001, "{'" * 300_000]
+"""Lines that take for ever if they are looked at more than once."""
 
 
 @pytest.mark.parametrize(
     "line",
-    ["{'a': __import__('os')}", "{'a': 1", "{'a' 1}", "['a']", "{'a': 1} x", "{'a': b}", "{**{}}", "{1}", "(" * 999],
+    ["{'a': __import__('os')}", "{'a': 1", "{'a' 1}", "['a']", "{'a': 1} x", "{'a': b}", "{**{}}", "{1}", *LONG],
 )
 def test_only_dictionaries_of_literals_are_read(line):
     with pytest.raises(ValueError):

@@ -126,7 +126,7 @@ def test_a_packed_file_of_any_bytes_is_read_or_refused(folder, data):
 
 
 def test_a_bad_line_far_down_is_named_with_windows_line_ends(tmp_path):
-    for bad, words in (("1 2 3", "expected 2 columns, found 3"), ("1 two", "not an integer")):
+    for bad, words in (("1 2 3", "expected 2 columns, found 3"), ("1 two", "an id is not an integer")):
         lines = ["1 2"] * 5_000 + [bad]
         assert f"row 5001: {words}" in refusal(write(tmp_path, "data.txt", "\r\n".join(lines).encode()))
 
