@@ -108,29 +108,6 @@ def test_any_histories_get_the_best_items(client, histories):
         assert found["scores"] == pytest.approx(scores, abs=1e-5)
 
 
-HUGE = {
-    "rows": {"instances": [["a"]] * 6_000},
-    "a history": {"instances": [["a"] * 9_000]},
-    "an id": {"instances": [["a" * 40_000]]},
-    "ragged": {
-        "inputs": {"histories": [["a"]] * 50, "exclude": [["a"] * 5_000] + [[]] * 49},
-        "signature_name": "recommend",
-    },
-}
-
-
-@pytest.mark.parametrize("name", HUGE)
-def test_huge_lists_are_refused_or_computed(server, client, name):
-    assert check(client.post(HUGE[name])) == (200 if name == "an id" else 400)
-    still_answers(server)
-
-
-def test_the_largest_question_that_is_allowed_is_answered(client):
-    histories = [ITEMS[10:] * 3 for _ in range(50)]
-    found = client.predict(instances=histories)["predictions"]
-    assert [row["items"] for row in found] == [best(history)[0] for history in histories]
-
-
 def raw(server, data, ends=True):
     """Sends bytes and returns all that comes back; `ends` tells the server that nothing follows."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
