@@ -122,7 +122,6 @@ def test_a_run_resumes_without_its_feature_files_and_refuses_others(finished):
         (("--model=bpr_mf", "--item_features=items.csv"), "`item_features` needs model=bert4rec or sasrec. Received: "),
         (("--use_item_features=add",), "`use_item_features` needs the features: name their file with --item_features"),
         (("--use_user_features",), "`use_user_features` needs the features: name their file with --user_features"),
-        (("--item_features=nowhere.csv",), "nowhere.csv: cannot be read (No such file or directory)"),
     ],
 )
 def test_mistakes_end_in_one_line(finished, flags, message):

@@ -123,8 +123,6 @@ def test_a_killed_run_in_s3_gives_the_files_of_local_folders(s3, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("data", "--interactions=s3://bucket/a.csv"), "s3://bucket/a.csv: no such file"),
-        (("recommend", "--model=s3://none/model", "--history=a"), "s3://none/model/saved_model.pb: cannot be read"),
         (
             ("run", "--dataset=synthetic", "--workdir=work", "--export_dir=s3://none/model"),
             "s3://none/model: cannot be written (no such file, folder or bucket)",

@@ -299,11 +299,6 @@ MISTAKES = {
     ),
     "fresh weights": ("--workdir=work", nothing, "work: holds another run", "now initial_weights=None"),
     "no configuration": ("--init_from=program/model.ckpt-0", program_in, "program/vocabulary.txt: cannot be read"),
-    "a checkpoint cut": (
-        "--init_from=program/model.ckpt-0",
-        lambda folder: (program_in(folder), cut("program/*.index")(folder)),
-        "program/",
-    ),
 }
 
 
