@@ -82,17 +82,6 @@ def test_without_residual_the_hidden_state_of_one_token_forgets_its_input():
     assert np.abs(np.asarray(make().score(BATCH))[0] - np.asarray(make().score(BATCH))[1]).max() > 1e-2
 
 
-def test_the_token_type_is_one_vector_at_every_position():
-    model, plain = make(use_token_type=True), make()
-    for variable, other in zip(plain.variables, [v for v in model.variables if v is not model.token_type], strict=True):
-        if variable.dtype == "float32":
-            other.assign(variable)
-    shift = np.linspace(-1, 1, 8).astype(np.float32)
-    model.token_type.assign(shift)
-    plain.positions.embeddings.assign_add(np.broadcast_to(shift, (LENGTH, 8)))
-    np.testing.assert_allclose(model.score(BATCH), plain.score(BATCH), atol=1e-5)
-
-
 def test_dropout_has_its_four_places_and_no_fifth():
     model = make(dropout=0.25, attention_dropout=0.75, num_layers=1)
     block = model.blocks[0]

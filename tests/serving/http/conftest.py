@@ -1,4 +1,4 @@
-"""A browser, and servers of models that its pages show."""
+"""An export to serve, a browser, and a server of films that its pages show."""
 
 import shutil
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import pytest
 from support.exports import COUNTS as ACTIONS
 from support.exports import log_probabilities as by_encoder
 from support.exports import transformer
-from support.http_server import Server
+from support.http_server import Server, export
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
@@ -16,6 +16,15 @@ from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory):
+    """The folder of a small export (`support.http_server`)."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    export(folder)
+    return folder
+
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 

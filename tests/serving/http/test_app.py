@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.http_server import ITEMS, Fake, Server, best, card_of, export, served
+from support.http_server import ITEMS, Fake, Server, best, card_of, served
 from support.profiles import examples
 
 from bert4rec_tf.serving.http import app, predict
@@ -21,13 +21,6 @@ from bert4rec_tf.serving.http.app import _json_response, open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 HISTORIES = [["a", "two words"], [], ["🎬"], ["nobody", "日本語", "no one"]]
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("http") / "model"
-    export(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.http_server import ITEMS, Server, best, export, still_answers
+from support.http_server import ITEMS, Server, best, still_answers
 from support.profiles import examples
 
 from bert4rec_tf.serving.http.app import open_versions
@@ -17,10 +17,8 @@ NAMES = ["histories", "candidates", "exclude", "k", "exclude_seen", "popularity_
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fuzz") / "model"
-    export(folder)
-    versions = open_versions(ServerSettings(model=str(folder)))
+def server(exported):
+    versions = open_versions(ServerSettings(model=str(exported)))
     with Server(versions, max_rows=50, max_history=200, max_body_bytes=50_000) as running:
         yield running
 
