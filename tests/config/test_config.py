@@ -11,13 +11,7 @@ from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.config.presets import authors, best, fast, own
-from bert4rec_tf.config.run_record import (
-    EvaluationSettings,
-    MaskingSettings,
-    Run,
-    TrainingSettings,
-    list_settings,
-)
+from bert4rec_tf.config.run_record import EvaluationSettings, MaskingSettings, Run, TrainingSettings, list_settings
 from bert4rec_tf.config.setting_fields import get_field_type
 from bert4rec_tf.data.sources.datasets import DATASETS
 from bert4rec_tf.foundation.errors import UserError

@@ -9,18 +9,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.exports import (
-    HISTORIES,
-    LENGTH,
-    NUM_ITEMS,
-    VOCABULARY,
-    Fixed,
-    K,
-    ask,
-    popular,
-    rectangle,
-    transformer,
-)
+from support.exports import HISTORIES, LENGTH, NUM_ITEMS, VOCABULARY, Fixed, K, ask, popular, rectangle, transformer
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.data.sequences import Vocabulary

@@ -11,17 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.models import (
-    HISTORIES,
-    NUM_ITEMS,
-    SEQUENCES,
-    TRAINED,
-    VECTORS,
-    batches,
-    make,
-    make_training_step,
-    tensors,
-)
+from support.models import HISTORIES, NUM_ITEMS, SEQUENCES, TRAINED, VECTORS, batches, make, make_training_step, tensors
 from support.paths import ROOT
 from support.profiles import slow_but
 

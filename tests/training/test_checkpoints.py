@@ -8,13 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.profiles import examples
-from support.trainings import (
-    STEP_40,
-    new_model,
-    scripted,
-    trainer,
-    weights,
-)
+from support.trainings import STEP_40, new_model, scripted, trainer, weights
 
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
