@@ -319,7 +319,7 @@ def test_a_k_core_drops_users_and_items_until_none_is_below_the_minimum(actions,
 
 
 def test_a_folder_is_read_by_the_rules_of_pyarrow_s_datasets(tmp_path):
-    rows = [("a", "x", 3), ("a", "y", 1), ("b", "x", 2), ("b", "z", 1)]
+    rows = [("a", "x", 10), ("a", "y", 9), ("b", "x", 2), ("b", "z", 1)]
     for place, (user, item, time) in enumerate(rows):
         folder = tmp_path / "data" / f"day={time}" / "more"
         folder.mkdir(parents=True, exist_ok=True)
@@ -329,5 +329,7 @@ def test_a_folder_is_read_by_the_rules_of_pyarrow_s_datasets(tmp_path):
         write(tmp_path / "data", name, b"unfinished")
     sequences, report = read(tmp_path / "data")
     assert histories(sequences) == plainly(rows) and "time 'day'" in report.columns
+    days = read(tmp_path / "data", item_column="day", time_column="none")[0]
+    assert histories(days) == {"a": ["10", "9"], "b": ["1", "2"]}
     table = pyarrow.dataset.dataset(tmp_path / "data", partitioning="hive").to_table()
     assert histories(b4r.interactions(table)) == plainly(rows)
