@@ -27,7 +27,7 @@ def test_the_command_serves_until_sigterm_without_dropping_a_request(exported):
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
     try:
-        assert process.stdout.readline() == f"loading {folder}\n"
+        assert process.stdout.readline() == f"loading {exported}\n"
         port = int(re.search(r"at http://127\.0\.0\.1:(\d+)/", process.stdout.readline()).group(1))
         assert f":{port}/v1/models/shop:predict" in process.stdout.readline()
         answers = []
