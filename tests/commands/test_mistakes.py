@@ -10,7 +10,7 @@ import pytest
 from support import commands
 from support.commands import contents
 from support.damages import OF_RUNS
-from support.mistakes import AGAIN, EVALUATE, OF_FILES, OF_FLAGS, OF_FOLDERS, flipped, lines, text
+from support.mistakes import AGAIN, OF_FILES, OF_FLAGS, OF_FOLDERS, lines, text
 from support.shards import records_of
 from support.trainings import small_and_quick
 
@@ -60,31 +60,6 @@ def test_a_mistake_ends_in_one_line_and_changes_nothing(mistake, finished, tmp_p
 def test_settings_beyond_the_memory_end_in_one_line(copy):
     ended = commands.run(*AGAIN.split(), "--hidden_dim=1000000000000", "--workdir=new", cwd=copy)
     assert "There is not enough memory for these settings; reduce the largest" in commands.refused(ended)
-
-
-# What is put right by itself, and told
-
-
-def results(work):
-    """Ranks and metrics, without the seconds."""
-    metrics = json.loads((work / "metrics.json").read_text())
-    for phase in ("select", "retrain"):
-        del metrics[phase]["seconds"]
-    return metrics, (work / "ranks-test.npz").read_bytes()
-
-
-def test_damaged_candidates_are_drawn_again_the_same(copy):
-    work, (path,) = copy / "work", (copy / "work" / "prepared").glob("candidates-*.npz")
-    before, whole = results(work), path.read_bytes()
-    path.write_bytes(flipped(whole, len(whole) // 3))
-    (work / "metrics.json").unlink()
-    ended = commands.finished(*EVALUATE.split(), cwd=copy)
-    assert f"warning: {path.relative_to(copy)}: cannot be read" in ended.stderr
-    assert results(work) == before
-    assert path.read_bytes() == whole
-
-
-# What is no mistake
 
 
 def test_users_with_one_or_two_actions_are_counted_and_those_with_two_trained_on(finished):

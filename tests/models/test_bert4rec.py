@@ -27,17 +27,6 @@ def weight_names(model):
     return {weight.path.split("/", 1)[1] if "/" in weight.path else weight.path for weight in model.trainable_variables}
 
 
-def test_score_is_the_head_at_the_mask_token_after_the_history():
-    model = make()
-    items = np.zeros((3, 6), np.int32)
-    for row, length in enumerate(BATCH["lengths"]):
-        items[row, :length] = BATCH["items"][row, :length]
-        items[row, length] = NUM_ITEMS + 1
-    hidden = np.asarray(model.encode(items))[np.arange(3), BATCH["lengths"]]
-    expected = np.asarray(model.head(hidden, model.item_embeddings))[:, 1 : NUM_ITEMS + 1]
-    np.testing.assert_allclose(model.score(BATCH), expected, atol=1e-5)
-
-
 def training_batch():
     items = np.array([[4, 31, 2, 31, 1], [3, 31, 0, 0, 0], [31, 6, 8, 0, 0]], np.int32)
     return {

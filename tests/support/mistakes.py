@@ -114,10 +114,6 @@ def of_data(name: str, content: bytes, *words: str) -> Mistake:
     return Mistake(name, f"{BEAUTY} --workdir=new", words, write)
 
 
-def flipped(content: bytes, place: int) -> bytes:
-    return content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
-
-
 OF_FILES = [
     of_data(
         "a word for an item",
