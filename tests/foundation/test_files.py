@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import whole_runs as runs
-from support.folders import names, run_or_skip
+from support.folders import list_names, run_or_skip
 
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -60,7 +60,7 @@ def test_a_file_appears_with_its_content_and_nothing_else(tmp_path):
     with atomic_write(tmp_path / "file") as aside:
         aside.write_text("new")
         assert aside.parent == tmp_path and not (tmp_path / "file").exists()
-    assert names(tmp_path) == ["file"] and (tmp_path / "file").read_text() == "new"
+    assert list_names(tmp_path) == ["file"] and (tmp_path / "file").read_text() == "new"
 
 
 @pytest.mark.parametrize(("error", "raised"), ENDS)
@@ -123,23 +123,23 @@ def test_a_folder_appears_whole_and_replaces_the_one_before_it(tmp_path):
         with replace_directory(tmp_path / "above" / "folder") as aside:
             fill(aside, content)
         assert runs.contents_of(tmp_path) == {"above/folder/below/file": content.encode()}
-    assert names(tmp_path) == ["above", "above/folder", "above/folder/below", "above/folder/below/file"]
+    assert list_names(tmp_path) == ["above", "above/folder", "above/folder/below", "above/folder/below/file"]
 
 
 @pytest.mark.parametrize(("error", "raised"), ENDS)
 def test_a_folder_stays_as_it_was_whatever_ends_the_writing(tmp_path, error, raised):
     fill(tmp_path / "folder", "old")
-    before = names(tmp_path)
+    before = list_names(tmp_path)
     with pytest.raises(raised), replace_directory(tmp_path / "folder") as aside:
         fill(aside, "half of the n")
         raise error
-    assert names(tmp_path) == before and runs.contents_of(tmp_path) == {"folder/below/file": b"old"}
+    assert list_names(tmp_path) == before and runs.contents_of(tmp_path) == {"folder/below/file": b"old"}
 
 
 @pytest.mark.parametrize("failing", [1, 2])
 def test_a_folder_stays_as_it_was_where_one_of_the_renames_fails(tmp_path, monkeypatch, failing):
     fill(tmp_path / "folder", "old")
-    before, replace, calls = names(tmp_path), os.replace, []
+    before, replace, calls = list_names(tmp_path), os.replace, []
 
     def fail(source, target):
         calls.append(source)
@@ -151,7 +151,7 @@ def test_a_folder_stays_as_it_was_where_one_of_the_renames_fails(tmp_path, monke
         patch.setattr(os, "replace", fail)
         with replace_directory(tmp_path / "folder") as aside:
             fill(aside, "new")
-    assert names(tmp_path) == before and runs.contents_of(tmp_path) == {"folder/below/file": b"old"}
+    assert list_names(tmp_path) == before and runs.contents_of(tmp_path) == {"folder/below/file": b"old"}
 
 
 @pytest.fixture(params=["faked", "tmpfs", "bind"])
@@ -189,7 +189,7 @@ def test_a_mount_point_is_filled_in_place(mounted):
             (aside / "last").write_text(content)
             (aside / content).write_text(content)
         assert runs.contents_of(mounted) == {name: content.encode() for name in ("below/file", "last", content)}
-    assert mounted.stat().st_ino == inode and "lost+found" in names(mounted)
+    assert mounted.stat().st_ino == inode and "lost+found" in list_names(mounted)
     with pytest.raises(Stop), replace_directory(mounted, "last") as aside:
         fill(aside, "half of the n")
         raise Stop
@@ -214,7 +214,7 @@ def test_a_kill_while_a_mount_point_is_filled_leaves_no_file_that_makes_it_whole
     monkeypatch.setattr(os, "replace", replace)
     with replace_directory(mounted, "last") as aside:
         (aside / "last").write_text("newest")
-    assert names(mounted) == ["last"]
+    assert list_names(mounted) == ["last"]
 
 
 def test_a_folder_that_cannot_be_written_is_known_before(tmp_path, mounted, monkeypatch):
@@ -284,7 +284,7 @@ def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, mon
         gaps += not folder.exists()
         recovered(folder)
         (content,) = runs.contents_of(folder.parent).items()
-        assert names(folder.parent) == ["folder", "folder/below", "folder/below/file"]
+        assert list_names(folder.parent) == ["folder", "folder/below", "folder/below/file"]
         contents.append(content)
         if not was_killed:
             break

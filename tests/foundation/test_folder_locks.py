@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support import whole_runs as runs
-from support.folders import names, run_or_skip
+from support.folders import list_names, run_or_skip
 
 from bert4rec_tf.foundation import files, processes
 from bert4rec_tf.foundation.errors import UserError
@@ -35,7 +35,7 @@ def test_a_process_of_another_container_may_still_write(tmp_path, monkeypatch):
         (tmp_path / f".model.{2**22 + 5}-{processes.get_host_code()}-12345678.new{files.PARTIAL}").mkdir()
     assert len(set(names_of_writers)) == 2
     files.remove_partials(tmp_path)
-    assert names(tmp_path) == [f".model.{2**22 + 5}-{names_of_writers[0]}-12345678.new{files.PARTIAL}"]
+    assert list_names(tmp_path) == [f".model.{2**22 + 5}-{names_of_writers[0]}-12345678.new{files.PARTIAL}"]
     processes.get_host_code.cache_clear()
 
 
@@ -157,9 +157,9 @@ def break_off_a_replacement(folder):
 @pytest.mark.parametrize("clear", [files.remove_partials, break_off_a_replacement])
 def test_partial_files_of_a_living_process_stay(tmp_path, clear):
     process = elsewhere(tmp_path, program=WRITING)
-    before = names(tmp_path)
+    before = list_names(tmp_path)
     clear(tmp_path)
-    assert names(tmp_path) == before and len(runs.partials(tmp_path)) == 2
+    assert list_names(tmp_path) == before and len(runs.partials(tmp_path)) == 2
     process.communicate("end\n")
     assert runs.contents_of(tmp_path) == {"file": b"half", "folder/part": b"half"}
 

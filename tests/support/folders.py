@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 
-def names(folder):
+def list_names(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 

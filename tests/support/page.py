@@ -1,4 +1,4 @@
-"""The page in a headless Chromium: how it is opened and asked, and models that it shows."""
+"""The page in a headless Chromium: how it is open_page and asked, and models that it shows."""
 
 import contextlib
 import re
@@ -18,7 +18,7 @@ TITLES = {"i1": "The Quiet River", "i2": "Électric Star", "i3": NASTY, "i4": "S
 
 
 @contextlib.contextmanager
-def opened(browser, server, fragment="#empty", refused=0, loses_server=False, **options):
+def open_page(browser, server, fragment="#empty", refused=0, loses_server=False, **options):
     """The page, without a history.
 
     Anything wrong in its console, or asked of another host, fails the test; but the server refuses so many requests,
@@ -57,7 +57,7 @@ def find(page, query):
     expect(page.locator("#found")).to_have_attribute("aria-label", re.compile(f"found for {query}$"))
 
 
-def format_number(number):
+def shorten_number(number):
     """With two digits, as in English."""
     return f"{float(f'{number:.2g}'):,g}"
 

@@ -22,15 +22,15 @@ class Gate:
         return {"items": arrays["histories"]}
 
 
-def predicted(client):
+def ask_to_predict(client):
     return client.post({"instances": [["a"]]})
 
 
-def found(client):
+def ask_to_search(client):
     return client.get("/page/items?query=a")
 
 
-def in_background(server, count=1, ask=predicted):
+def ask_in_background(server, count=1, ask=ask_to_predict):
     """Asks `count` times at once; returns the list that gets the answers, and the threads."""
     answers = []
     threads = [threading.Thread(target=lambda: answers.append(ask(server.client()))) for _ in range(count)]
@@ -42,9 +42,9 @@ def in_background(server, count=1, ask=predicted):
 def test_too_many_waiting_are_sent_back_and_the_others_answered():
     gate = Gate()
     with Server(served(Fake(gate)), max_queue=2, max_batch_size=1) as server:
-        first, threads = in_background(server)
+        first, threads = ask_in_background(server)
         assert gate.asked.wait(30)
-        answers, more = in_background(server, 8)
+        answers, more = ask_in_background(server, 8)
         while len(answers) < 6:
             threading.Event().wait(0.01)
         gate.open.set()
@@ -71,7 +71,7 @@ def test_searches_wait_for_each_other_and_too_many_are_sent_back(monkeypatch):
 
     versions.current.catalogue.search = search
     with Server(versions) as server:
-        answers, threads = in_background(server, 8, found)
+        answers, threads = ask_in_background(server, 8, ask_to_search)
         while len(answers) < 5:
             threading.Event().wait(0.01)
         assert server.client().get("/healthz").status == 200
@@ -95,7 +95,7 @@ def test_a_request_beyond_the_timeout_gets_504():
 def test_requests_in_flight_are_answered_when_the_server_stops():
     gate = Gate()
     with Server(served(Fake(gate))) as server:
-        answers, threads = in_background(server, 3)
+        answers, threads = ask_in_background(server, 3)
         assert gate.asked.wait(30)
         threading.Event().wait(0.1)
         server.stop()
@@ -143,7 +143,7 @@ def test_a_caller_that_hangs_up_is_not_computed_for():
         return outputs
 
     with Server(served(Fake(watch)), max_batch_size=1) as server:
-        _, threads = in_background(server)
+        _, threads = ask_in_background(server)
         assert gate.asked.wait(30)
         gone = Client(server.port)
         body, headers = json.dumps({"instances": [["gone"]]}), {"Content-Type": "application/json"}

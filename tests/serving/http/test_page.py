@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.exports import Fixed
 from support.http_server import ITEMS, NUMBER, Server, best, export, log_probabilities
-from support.page import NASTY, STORED, TITLES, expect, find, format_number, name, opened, visit, wait_for_films
+from support.page import NASTY, STORED, TITLES, expect, find, name, open_page, shorten_number, visit, wait_for_films
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
@@ -28,7 +28,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def page(browser, server, request):
-    with opened(browser, server, **getattr(request, "param", {})) as page:
+    with open_page(browser, server, **getattr(request, "param", {})) as page:
         yield page
 
 
@@ -200,14 +200,14 @@ def wait_for_less_popular(page, strength):
     expect(page.locator("#recommendations .name")).to_have_text(["mnop"[item] for item in order])
     expect(page.locator("#strength")).to_have_text(f"{strength:g}")
     lifts = np.exp(LIKELY - np.log(COUNTS / COUNTS.sum()))
-    shown = [f"{100 * np.exp(LIKELY[item]):#.3g}%\u00d7{format_number(lifts[item])}" for item in order]
+    shown = [f"{100 * np.exp(LIKELY[item]):#.3g}%\u00d7{shorten_number(lifts[item])}" for item in order]
     expect(page.locator("#recommendations .share")).to_have_text(shown)
     words = "Probability of being next" if strength == 0 else "Ranked with popular items lowered. Probability"
     expect(page.locator("#measure")).to_have_text(re.compile(f"^{words}"))
 
 
 def test_the_slider_asks_for_less_popular_items(browser, corrected):
-    with opened(browser, corrected) as page:
+    with open_page(browser, corrected) as page:
         visit(page, "q")
         slider = page.get_by_role("slider", name="Less popular")
         expect(slider).to_have_value("0.25")
@@ -227,7 +227,7 @@ def test_tiny_probabilities_and_great_lifts_are_short(browser, tmp_path):
     saved_model.export(peaked, vocabulary, tmp_path / "model", card=card)
     with (
         Server(open_versions(ServerSettings(model=str(tmp_path / "model")))) as running,
-        opened(browser, running) as page,
+        open_page(browser, running) as page,
     ):
         visit(page, "o")
         expect(page.locator("#recommendations .share")).to_have_text(["99.9%\u00d75K", "<0.01%\u00d7<0.01"])
@@ -235,7 +235,7 @@ def test_tiny_probabilities_and_great_lifts_are_short(browser, tmp_path):
 
 def test_a_user_whose_history_the_export_holds_can_be_loaded(browser, films, page):
     expect(page.get_by_role("button", name="Load a user")).to_be_hidden()
-    with opened(browser, films, refused=1) as page:
+    with open_page(browser, films, refused=1) as page:
         page.get_by_role("button", name="Load a user").click()
         page.keyboard.type("nobody")
         page.keyboard.press("Enter")

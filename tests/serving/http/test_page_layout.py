@@ -1,4 +1,4 @@
-"""How the page looks: themes, long titles, the model card, on a phone, and to who cannot see it."""
+"""How the page looks: long titles, themes, the model card, on a phone, and to those who use a screen reader."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from support.exports import COUNTS as ACTIONS
 from support.exports import transformer
 from support.http_server import Server
-from support.page import CARD, FILM_IDS, MEASURED, PHONE, expect, find, opened
+from support.page import CARD, FILM_IDS, MEASURED, PHONE, expect, find, open_page
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
@@ -31,7 +31,7 @@ def long_titles(tmp_path_factory):
 
 
 def test_a_blank_title_gives_way_to_the_id(browser, long_titles):
-    with opened(browser, long_titles, "#item=m1&item=m2&item=%20") as page:
+    with open_page(browser, long_titles, "#item=m1&item=m2&item=%20") as page:
         expect(page.locator("#history .name")).to_have_text(["m1", "m2", '" "'])
         expect(page.get_by_label("Remove: m1")).to_be_visible()
 
@@ -39,7 +39,7 @@ def test_a_blank_title_gives_way_to_the_id(browser, long_titles):
 @pytest.mark.parametrize("width", [1300, 360])
 def test_long_titles_have_three_lines_and_show_the_rest_on_request(browser, long_titles, width):
     size = {"width": width, "height": 640}
-    with opened(browser, long_titles, "#item=m3&item=m5", viewport=size, has_touch=True) as page:
+    with open_page(browser, long_titles, "#item=m3&item=m5", viewport=size, has_touch=True) as page:
         page.wait_for_selector(".why")
         lines = "one => one.clientHeight / parseFloat(getComputedStyle(one).lineHeight)"
         name = page.locator("#recommendations .name").filter(has_text="story").first
@@ -62,7 +62,7 @@ def background(page):
 
 
 def test_the_theme_is_the_system_s_or_the_reader_s_and_is_kept(browser, films):
-    with opened(browser, films, color_scheme="light") as page:
+    with open_page(browser, films, color_scheme="light") as page:
         assert background(page)[1] > 200
         page.get_by_label("Theme").select_option("Dark")
         assert background(page)[0] < 60
@@ -78,7 +78,7 @@ def test_the_theme_is_the_system_s_or_the_reader_s_and_is_kept(browser, films):
 
 
 def test_the_model_card_can_be_read(browser, films):
-    with opened(browser, films) as page:
+    with open_page(browser, films) as page:
         button = page.get_by_role("button", name="BERT4Rec, trained on films")
         button.press("Enter")
         card = page.get_by_role("dialog", name="Model card")
@@ -129,7 +129,7 @@ def test_the_model_card_says_only_what_was_used_and_measured(browser, films, mod
         "drawn by popularity",
         "It counts actions",
     ]
-    with opened(browser, films) as page:
+    with open_page(browser, films) as page:
         page.route("**/page/model", tell)
         page.reload()
         page.get_by_role("button", name=f"{model}, trained on {data}").click()
@@ -159,7 +159,7 @@ def test_axe_finds_nothing_that_keeps_people_out(browser, films, screen):
             assert "color-contrast" in [one["id"] for one in found["passes"]]
             assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]] == []
 
-    with opened(browser, films, "", refused=1, loses_server=True, reduced_motion="reduce", **screen) as page:
+    with open_page(browser, films, "", refused=1, loses_server=True, reduced_motion="reduce", **screen) as page:
         page.wait_for_selector(".lift")
         check("light")
         page.locator("#recommendations button.item").first.click()
@@ -180,7 +180,7 @@ def test_axe_finds_nothing_that_keeps_people_out(browser, films, screen):
 
 
 def test_on_a_phone_the_history_and_its_recommendations_are_on_one_screen(browser, films):
-    with opened(browser, films, "", **PHONE) as page:
+    with open_page(browser, films, "", **PHONE) as page:
         page.wait_for_selector(".lift")
         for place in (
             "#query",

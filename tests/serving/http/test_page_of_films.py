@@ -5,11 +5,11 @@ import re
 import numpy as np
 import pytest
 from support.exports import COUNTS as ACTIONS
-from support.page import FILM_IDS, expect, film, find, format_number, likeliest, opened, visit, wait_for_films
+from support.page import FILM_IDS, expect, film, find, likeliest, open_page, shorten_number, visit, wait_for_films
 
 
 def test_the_first_pick_replaces_the_example_and_clears_the_search_field(browser, films):
-    with opened(browser, films, "") as page:
+    with open_page(browser, films, "") as page:
         expect(page.locator("#count")).to_have_text("(example)")
         page.keyboard.type("garden")
         page.keyboard.press("Enter")
@@ -29,7 +29,7 @@ def choices(page):
 
 
 def test_back_undoes_the_last_change_and_a_reload_keeps_all_of_them(browser, films):
-    with opened(browser, films, "") as page:
+    with open_page(browser, films, "") as page:
         expect(page.locator("#count")).to_have_text("(example)")
         example = page.locator("#history .name").all_text_contents()
         find(page, "garden")
@@ -62,14 +62,14 @@ def test_back_undoes_the_last_change_and_a_reload_keeps_all_of_them(browser, fil
 
 
 def test_an_address_with_impossible_choices_shows_the_usual_ones(browser, films):
-    with opened(browser, films, "#item=m7&show=7&popularity=much&seen=perhaps") as page:
+    with open_page(browser, films, "#item=m7&show=7&popularity=much&seen=perhaps") as page:
         wait_for_films(page, films, ["m7"])
         assert choices(page) == ("10", False, "0")
 
 
 def test_items_that_the_model_does_not_know_are_said_to_give_the_most_popular_ones(browser, films):
     said = re.compile("^The model knows no item of the history, so these are the most popular items.")
-    with opened(browser, films, "#item=unknown&item=neither") as page:
+    with open_page(browser, films, "#item=unknown&item=neither") as page:
         wait_for_films(page, films, ["unknown", "neither"], answers_to=[])
         expect(page.locator("#measure")).to_have_text(said)
         expect(page.locator("#measure")).not_to_have_text(re.compile("than without the history"))
@@ -82,7 +82,7 @@ def test_items_that_the_model_does_not_know_are_said_to_give_the_most_popular_on
 
 
 def test_the_found_items_are_one_tab_stop_that_escape_closes(browser, films):
-    with opened(browser, films, "#item=m7", viewport={"width": 1300, "height": 900}) as page:
+    with open_page(browser, films, "#item=m7", viewport={"width": 1300, "height": 900}) as page:
         find(page, "m1")
         options = page.get_by_role("listbox", name="11 found for m1").get_by_role("option")
         expect(options).to_have_count(11)
@@ -108,7 +108,7 @@ def test_the_found_items_are_one_tab_stop_that_escape_closes(browser, films):
 
 
 def test_a_server_that_does_not_answer_is_named_and_asked_again(browser, films):
-    with opened(browser, films, "#item=m7", loses_server=True) as page:
+    with open_page(browser, films, "#item=m7", loses_server=True) as page:
         wait_for_films(page, films, ["m7"])
         retry = page.get_by_role("button", name="Retry")
         expect(retry).to_be_hidden()
@@ -140,7 +140,7 @@ def test_a_server_that_does_not_answer_is_named_and_asked_again(browser, films):
 
 def test_the_first_visit_shows_popular_items_that_follow_each_other(browser, films):
     example = [FILM_IDS[0], *likeliest(films, [FILM_IDS[0]], 2)]
-    with opened(browser, films, "") as page:
+    with open_page(browser, films, "") as page:
         wait_for_films(page, films, example)
         expect(page.locator("#history-hint")).to_have_text(re.compile("^An example"))
         page.get_by_role("button", name="Clear").click()
@@ -157,7 +157,7 @@ def test_the_first_visit_shows_popular_items_that_follow_each_other(browser, fil
 
 
 def test_an_item_has_its_title_and_tags_and_its_id_only_without_a_title(browser, films):
-    with opened(browser, films) as page:
+    with open_page(browser, films) as page:
         page.route("**/page/items?query=", lambda route: route.fulfill(json={"items": []}))
         page.reload()
         visit(page, "m7", "m12", "m20")
@@ -173,7 +173,7 @@ def test_an_item_has_its_title_and_tags_and_its_id_only_without_a_title(browser,
 
 @pytest.mark.parametrize("section, item", [("history", "m7"), ("recommendations", None)])
 def test_a_click_on_an_item_shows_similar_items_which_can_be_added(browser, films, section, item):
-    with opened(browser, films) as page:
+    with open_page(browser, films) as page:
         visit(page, "m0", "m7")
         item = item or wait_for_films(page, films, ["m0", "m7"])[1]
         vectors = films.model.item_vectors().numpy()
@@ -195,14 +195,14 @@ def test_a_click_on_an_item_shows_similar_items_which_can_be_added(browser, film
 
 def test_bars_show_how_many_times_likelier_an_item_is_than_its_share_of_all_actions(browser, films):
     history = ["m0", "m7"]
-    with opened(browser, films) as page:
+    with open_page(browser, films) as page:
         expect(page.locator(".lift")).to_have_count(0)
         visit(page, *history)
         rows = [FILM_IDS.index(item) for item in wait_for_films(page, films, history)]
         logarithms = (
             films.after([FILM_IDS.index(item) + 1 for item in history])[rows] - np.log(ACTIONS / ACTIONS.sum())[rows]
         )
-        expect(page.locator(".lift")).to_have_text([f"\u00d7{format_number(one)}" for one in np.exp(logarithms)])
+        expect(page.locator(".lift")).to_have_text([f"\u00d7{shorten_number(one)}" for one in np.exp(logarithms)])
         expect(page.locator("#measure")).to_have_text(
             re.compile(
                 r"^Probability of being next, together .*%\. \u00d7 and bar: times likelier than without the history\.$"
@@ -216,7 +216,7 @@ def test_bars_show_how_many_times_likelier_an_item_is_than_its_share_of_all_acti
 
 
 def test_arrow_keys_move_through_the_lists_and_the_focus_stays_where_something_was_added(browser, films):
-    with opened(browser, films) as page:
+    with open_page(browser, films) as page:
         items = wait_for_films(page, films, [])
         page.locator("#recommendations button.item").first.focus()
         page.keyboard.press("ArrowDown")
