@@ -197,6 +197,16 @@ def test_the_data_file_is_named():
     )
 
 
+def test_a_run_on_another_data_file_is_marked_and_left_out_of_the_gain():
+    other = {**FILE, "sha256": "0" * 64, "as_published": False}
+    job = Plan(("beauty",)).make_jobs("table2")["beauty", "caser"][0]
+    values = {model: value for model, value in TABLE2.items() if model != "caser"}
+    text, _ = text_of("table2", findings("table2", values, others=[line_of(job, 0.15, data_file=other)]))
+    ours, _, _ = rows_after(text, "NDCG@10")
+    assert ours[6] == "0.1500†" and ours[-1] == "not run"
+    assert f"† These runs on Beauty used another data file than the rest, so compare them with care: {job.key}" in text
+
+
 def test_the_report_names_failed_runs():
     plan = Plan(("beauty",))
     job = plan.make_jobs("table2")["beauty", "ncf"][0]
