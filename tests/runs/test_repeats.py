@@ -68,7 +68,7 @@ def test_both_protocols_are_measured_for_the_model_and_the_baselines(tmp_path, l
     content = measured(one)
     assert content["repeats"] == {"validation": 0.25, "test": 0.25}
     assert set(content["test"]) == {*PROTOCOLS, NEW, ANY}
-    task = one.make_task("test")
+    task = one.make_task("test", all_items=True)
     counts = task.histories.count_items().tolist()
     expected = plain_ranks(task, lambda user, history, item: counts[item])
     every, unseen = expected[ANY], expected[FULL]
