@@ -187,9 +187,9 @@ def _claim_length(findings: Findings) -> list[Claim]:
 
 
 def _claim_ablation(findings: Findings) -> list[Claim]:
-    """Returns the claims of section 4.8. Each variant is compared with its data set's default."""
+    """Returns the claims of section 4.8, tested by shares: a variant's result divided by its data set's default."""
 
-    def compute_share(dataset: str, variant: str, default: str = "default") -> float | None:
+    def share(dataset: str, variant: str, default: str = "default") -> float | None:
         """Returns a variant's NDCG@10 divided by the default's; None if both are the same run or one is missing."""
         own_keys, default_keys = (
             {job.key for job, _ in findings.runs.get((dataset, name), ())} for name in (variant, default)
@@ -199,29 +199,23 @@ def _claim_ablation(findings: Findings) -> list[Claim]:
         value, whole = (findings.compute_mean(dataset, name, "ndcg@10") for name in (variant, default))
         return None if value is None or whole is None else value / whole
 
-    Cell = tuple[str, str] | float
-
-    def count_above(pairs: Iterable[tuple[Cell, Cell]]) -> str:
-        """Counts the pairs in which the first is above the second: shares of (data set, variant), or numbers."""
-        return _count_cases(
-            _beats(*(cell if isinstance(cell, float) else compute_share(*cell) for cell in pair)) for pair in pairs
-        )
-
     names = findings.list_datasets()
     long, short = ([name for name in group if name in names] for group in (LONG, SPARSE))
     claims = [
         (
             "Without positions, results fall far on long histories (here: over 10 % on MovieLens).",
-            count_above((LARGE_DROP, (name, "no_positions")) for name in long),
+            _count_cases(_beats(LARGE_DROP, share(name, "no_positions")) for name in long),
         ),
         (
             "Long histories gain more from the feed-forward networks (here: MovieLens loses more without them).",
-            count_above(((few, "no_feed_forward"), (many, "no_feed_forward")) for few in short for many in long),
+            _count_cases(
+                _beats(share(few, "no_feed_forward"), share(many, "no_feed_forward")) for few in short for many in long
+            ),
         ),
         (
             "Layer norm, residual connections and dropout matter most on small data (here: Beauty loses more).",
-            count_above(
-                ((name, variant), ("beauty", variant))
+            _count_cases(
+                _beats(share(name, variant), share("beauty", variant))
                 for variant in ("no_layer_norm", "no_residual", "no_dropout")
                 for name in names
                 if name != "beauty"
@@ -229,24 +223,27 @@ def _claim_ablation(findings: Findings) -> list[Claim]:
         ),
         (
             "Three and four layers beat two, and two beat one.",
-            count_above(
-                pair
+            _count_cases(
+                case
                 for name in names
-                for pair in (((name, "layers_3"), 1.0), ((name, "layers_4"), 1.0), (1.0, (name, "layers_1")))
+                for case in (
+                    *(_beats(share(name, variant), 1.0) for variant in ("layers_3", "layers_4")),
+                    _beats(1.0, share(name, "layers_1")),
+                )
             ),
         ),
         (
             "Long histories prefer more heads (here: four heads beat one on MovieLens).",
-            count_above(((name, "heads_4"), (name, "heads_1")) for name in long),
+            _count_cases(_beats(share(name, "heads_4"), share(name, "heads_1")) for name in long),
         ),
         (
             "Beauty prefers fewer heads (here: one head beats eight).",
-            count_above([(("beauty", "heads_1"), ("beauty", "heads_8"))]),
+            _count_cases([_beats(share("beauty", "heads_1"), share("beauty", "heads_8"))]),
         ),
     ]
     if "ml-20m" in names:
-        share = compute_share("ml-20m", "layers_4_no_residual", "layers_4")
-        answer = NOT_RUN if share is None else f"{share - 1:+.1%}"
+        left = share("ml-20m", "layers_4_no_residual", "layers_4")
+        answer = NOT_RUN if left is None else f"{left - 1:+.1%}"
         claims.append(("On ML-20m with L = 4, NDCG@10 falls by about 10 % without residual connections.", answer))
     return claims
 

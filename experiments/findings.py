@@ -1,5 +1,6 @@
 """The results of a table's cells: means over the seeds of finished runs, and the paper's numbers."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -130,22 +131,17 @@ def _average(values: Sequence[float]) -> float | None:
 
 def _find_other_files(lines: Mapping[str, Line]) -> dict[str, Line]:
     """Returns `Findings.elsewhere`: key -> finished line of another data file."""
-    of_files: dict[str, dict[tuple[bool, str | None], list[str]]] = {}
+    places = {}
     for key, line in lines.items():
         if line["status"] == FINISHED:
             file = line["data_file"] or {}
-            place = (bool(file.get("as_published")), file.get("sha256"))
-            of_files.setdefault(line["run"]["dataset"], {}).setdefault(place, []).append(key)
-    main_file = {
-        dataset: max(files, key=lambda file: (file[0], len(files[file]))) for dataset, files in of_files.items()
+            places[key] = line["run"]["dataset"], bool(file.get("as_published")), file.get("sha256")
+    counts = Counter(places.values())
+    main_files = {
+        max((place for place in counts if place[0] == dataset), key=lambda place: (place[1], counts[place]))
+        for dataset, *_ in counts
     }
-    return {
-        key: lines[key]
-        for dataset, files in of_files.items()
-        for file, keys in files.items()
-        if file != main_file[dataset]
-        for key in keys
-    }
+    return {key: lines[key] for key, place in places.items() if place not in main_files}
 
 
 def _compute_speed(line: Line) -> float | None:

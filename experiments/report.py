@@ -52,6 +52,14 @@ READING = (
 )
 
 
+AS_PUBLISHED = {
+    None: ". Whether it is the authors' own file is unknown.",
+    True: ", the authors' own file.",
+    False: ". This is not the file that the authors published: actions at equal times may be in another order, and so "
+    "other items may be held out.",
+}
+
+
 class Section(NamedTuple):
     """A part of the report: paragraphs of plain text, tables, and pictures."""
 
@@ -218,14 +226,7 @@ def describe_file(dataset: str, file: Mapping[str, Any] | None) -> str:
     """Returns a sentence: on which file the results of a data set were measured."""
     if datasets.find_source(dataset) is None:
         return f"{find_title(dataset)}: built in."
-    if file is None or file["as_published"] is None:
-        return f"{find_title(dataset)}: {_name_file(file)}. Whether it is the authors' own file is unknown."
-    if file["as_published"]:
-        return f"{find_title(dataset)}: {_name_file(file)}, the authors' own file."
-    return (
-        f"{find_title(dataset)}: {_name_file(file)}. This is not the file that the authors published: actions at equal "
-        "times may be in another order, and so other items may be held out."
-    )
+    return f"{find_title(dataset)}: {_name_file(file)}{AS_PUBLISHED[file and file['as_published']]}"
 
 
 def _describe_versions(environment: Mapping[str, Any]) -> str:

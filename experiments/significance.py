@@ -5,7 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import METRICS, POPULAR
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -13,6 +12,7 @@ from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.runs import comparison
 from bert4rec_tf.runs.workdir import WorkDirectory
 from experiments.findings import Findings
+from experiments.grids import find_title
 from experiments.results import Line, Results
 from experiments.tables import MODELS
 
@@ -39,18 +39,17 @@ def compare_all(names: Iterable[str], folders: Mapping[str, Path], results: Resu
     """
     new = {}
     for name in names:
-        first, second = (folders[key] for key in name.split())
-        if not all(WorkDirectory(folder).ranks.exists() for folder in (first, second)):
+        both = [folders[key] for key in name.split()]
+        if not all(WorkDirectory(folder).ranks.exists() for folder in both):
             continue  # made elsewhere: ranks stay with the work directories
         try:
-            compared = comparison.compare(first, second)
+            compared = comparison.compare(*both)
+            new[name] = {
+                protocol: {metric: asdict(one) for metric, one in metrics.items()}
+                for protocol, metrics in compared.items()
+            }
         except UserError as error:
             warn(str(error))
-            continue
-        new[name] = {
-            protocol: {metric: asdict(one) for metric, one in of_metrics.items()}
-            for protocol, of_metrics in compared.items()
-        }
     with results.lock():
         lines, older = results.read(), results.read_json(FILE)
         fitting = {name: one for name, one in older.items() if _is_of_lines(name, one, lines)}
@@ -75,9 +74,7 @@ def write_sentences(findings: Findings, comparisons: Mapping[str, Any]) -> list[
         comparisons: the content of FILE: "first second" -> protocol -> metric -> the fields of `metrics.Difference`.
     """
     names = name_pairs(findings)
-    titles = {
-        (dataset, model): f"{MODELS[model]} on {datasets.find_dataset(dataset).title}" for dataset, model in names
-    }
+    titles = {(dataset, model): f"{MODELS[model]} on {find_title(dataset)}" for dataset, model in names}
     compared = {place: one[POPULAR] for place, one in select_matching(findings, comparisons, names).items()}
     corrected = correct_by_holm(
         {(place, metric): compared[place][metric]["p_value"] for place in compared for metric in METRICS}
@@ -140,12 +137,8 @@ def select_matching(
 
 def _is_of_lines(name: str, compared: Mapping[str, Any], lines: Mapping[str, Line]) -> bool:
     """Returns whether both runs of a comparison are finished and have the results that were compared."""
-    both = [lines.get(key, {}) for key in name.split()]
-    return all("test" in line for line in both) and _is_consistent(compared, *(line["test"] for line in both))
-
-
-def _is_consistent(compared: Mapping[str, Any], first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    return all(
+    first, second = (lines.get(key, {}).get("test") for key in name.split())
+    return None not in (first, second) and all(
         abs(one["mean"] - (second[protocol][metric] - first[protocol][metric])) < ROUNDING
         for protocol, of_metrics in compared.items()
         for metric, one in of_metrics.items()

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import importlib.util
 import io
+import json
 import re
 import shlex
 import unicodedata
@@ -275,3 +276,28 @@ def test_the_example_of_training_learns(folder, capsys):
     assert "item" in capsys.readouterr().out
     metrics = names["result"].metrics
     assert metrics["test"]["popular"]["ndcg@10"] > 2 * metrics["pop"]["popular"]["ndcg@10"]
+
+
+def test_the_example_of_python_goes_from_the_shop_to_a_table_with_titles(tmp_path, monkeypatch, capsys):
+    (code,) = python_blocks(TEXTS[README])
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("BERT4REC_DATA", str(tmp_path))
+    names: dict = {}
+    exec(code.replace('titles.csv")', 'titles.csv", model="item_transitions", silent=True)'), names)
+    assert names["model"].saved.card["model"] == "ItemTransitions", "which needs no training"
+    assert "212 users, 143 items, 2,000 actions" in capsys.readouterr().out
+    assert names["everybody"].groupby("user").size().eq(10).all() and names["everybody"]["title"].ne("").all()
+
+
+def test_an_export_has_the_metrics_and_versions_of_its_run(tmp_path):
+    workdir = tmp_path / "work"
+    execute(presets.make_run("own-readme", model="pop"), sequences=SEQUENCES, workdir=workdir, silent=True)
+    export(WorkDirectory(workdir))
+    card = json.loads((workdir / "saved_model" / "assets.extra" / "model_card.json").read_text())
+    measured = json.loads((workdir / "metrics.json").read_text())
+    assert card["run"] == measured["run"] and card["data"]["fingerprint"] == measured["data_fingerprint"]
+    assert card["metrics"]["test"] == measured["test"] and card["metrics"]["pop"] == measured["pop"]
+    assert card["exported_with"].items() <= measured["environment"]["versions"].items()
+    pytest.importorskip("onnxruntime", reason="the extra [export] is not installed")
+    assert export(WorkDirectory(workdir), form="onnx") == workdir / "onnx"
+    assert json.loads((workdir / "onnx" / "model_card.json").read_text())["digest"] == measured["digest"]

@@ -63,9 +63,11 @@ def test_every_folder_has_its_row():
     assert {path.name for path in FILES if path.parent == PACKAGE} == {"__init__.py", "run.py", *public}
 
 
-def test_no_module_imports_the_public_names_for_keras():
+def test_no_module_imports_the_runner_flags_experiments_or_the_public_names_for_keras():
     for path in FILES:
-        assert not {name[0] for name in of_package(path)} & set(bert4rec_tf._MODULES), path
+        assert not {name[0] for name in of_package(path)} & {"run", *bert4rec_tf._MODULES}, path
+        libraries = {name[0] for name in imported(path)}
+        assert "experiments" not in libraries and (path.name == "run.py" or "absl" not in libraries), path
 
 
 def test_importing_the_package_imports_neither_tensorflow_nor_keras():
@@ -99,21 +101,6 @@ def test_serving_needs_no_model_and_no_keras():
         heavy = {"keras"} if name == "functions" else {"keras", "tensorflow"}
         assert not heavy & {found[0] for found in imported(path)}, path
         assert "models" not in {found[0] for found in of_package(path)}, path
-
-
-def test_no_module_imports_the_runner():
-    for path in FILES:
-        assert ("run",) not in {name[:1] for name in of_package(path)}, path
-
-
-def test_only_the_runner_has_flags():
-    for path in FILES:
-        assert path.name == "run.py" or "absl" not in {name[0] for name in imported(path)}, path
-
-
-def test_the_package_knows_no_experiment():
-    for path in FILES:
-        assert "experiments" not in {name[0] for name in imported(path)}, path
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.name)

@@ -66,20 +66,6 @@ def test_metrics_survive_their_configuration(name):
     assert type(again) is type(metric) and again.get_config() == metric.get_config()
 
 
-@pytest.mark.parametrize(("name", "ours"), [("NDCG", "ndcg@5"), ("MeanReciprocalRank", "mrr")])
-def test_without_ties_keras_rs_gives_the_same(name, ours):
-    keras_rs = pytest.importorskip("keras_rs", reason="keras-rs is not installed")
-    rng = np.random.default_rng(3)
-    scores = rng.permuted(np.tile(np.arange(20, dtype=np.float32), (9, 1)), axis=1)
-    targets = rng.integers(1, 20, 9)
-    relevances = (np.arange(1, 20) == targets[:, None]).astype(np.float32)
-    theirs = getattr(keras_rs.metrics, name)(**({"k": 5} if "5" in ours else {}))
-    theirs.update_state(relevances, scores[:, 1:])
-    metric = OURS[ours]()
-    metric.update_state(targets, scores)
-    assert float(metric.result()) == pytest.approx(float(theirs.result()), rel=1e-5)
-
-
 def read(dataset):
     return [{name: column.numpy() for name, column in batch.items()} for batch in dataset]
 

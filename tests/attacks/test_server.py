@@ -12,14 +12,11 @@ import threading
 import time
 import zlib
 
-import numpy as np
 import pytest
-from support.forks import call_in_fork
 from support.http_server import Server, best, export_two, still_answers
 
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
-from bert4rec_tf.serving.signatures import LoadedModel
 
 
 @pytest.fixture(scope="module")
@@ -179,34 +176,3 @@ def test_versions_that_come_go_and_are_damaged_lose_no_request(attack, exported,
     assert not failures, failures[0]
     attack.outcomes["answers"] = answered[0]
     assert answered[0]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*multi-threaded")
-def test_forks_at_random_times_end_in_an_error(attack, exported):
-    """Threads use the model all the time, so that a fork finds TensorFlow in any state."""
-    model, stop = LoadedModel(exported / "1"), threading.Event()
-    histories = {"histories": np.array([[b"a", b"i3"]], object)}
-
-    def ask():
-        while not stop.is_set():
-            model.call("serving_default", histories)
-
-    calls = {
-        "call": lambda: model.call("serving_default", histories),
-        "warm up": model.warm_up,
-        "load": lambda: LoadedModel(exported / "2"),
-    }
-    callers = [threading.Thread(target=ask) for _ in range(3)]
-    for caller in callers:
-        caller.start()
-    try:
-        for noise in attack.trials():
-            time.sleep(noise.uniform(0, 0.05))
-            name = noise.choice(sorted(calls))
-            assert call_in_fork(calls[name]).startswith("UserError: This process was forked"), name
-            attack.outcomes[name] += 1
-    finally:
-        stop.set()
-        for caller in callers:
-            caller.join()

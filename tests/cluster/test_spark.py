@@ -1,7 +1,6 @@
 """Spark writes what one machine writes."""
 
 import contextlib
-import fnmatch
 import os
 import random
 import signal
@@ -65,32 +64,6 @@ def test_spark_prepares_the_same_bytes(split, tmp_path, small_blocks):
     names = " ".join(content)
     assert "data/converted/rows-" in names and "candidates" in names and "skipped 1 bad rows" in "".join(said)
     assert not list((tmp_path / "there").rglob("*.parts"))
-
-
-OF_ALL_DATA = ("data/*", "work/config.json", "work/prepared/candidates*")
-
-
-@pytest.mark.slow
-def test_spark_prepares_the_same_training_whatever_the_test_items_are(tmp_path, small_blocks):
-    """Users swap their last items, so that every item keeps its count in all data, and so its number."""
-    kept = []
-    for swap in range(2):
-        known = [(user, (7 * user + 3 * place) % 20, place) for user in range(40) for place in range(3 + user % 4)]
-        rows = known + [(user, (user + swap) % 20, 9) for user in range(40)]
-        (tmp_path / str(swap) / "rows").mkdir(parents=True)
-        lines = ["user_id,item_id,timestamp", *(",".join(map(str, row)) for row in rows)]
-        (tmp_path / str(swap) / "rows" / "0.csv").write_text("\n".join(lines) + "\n")
-        flags = ("--protocol=fixed", "--engine=spark", "--master=local[2]")
-        content, _ = prepared(tmp_path / str(swap), "there", *flags)
-        kept.append(
-            {
-                path: found
-                for path, found in content.items()
-                if not any(fnmatch.fnmatch(path, pattern) for pattern in OF_ALL_DATA)
-            }
-        )
-    assert kept[0] == kept[1] and "work/vocabulary.npz" in kept[0]
-    assert any("train-00000" in path for path in kept[0])
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from support import commands
 from support.commands import contents
 from support.damages import OF_RUNS
-from support.mistakes import AGAIN, EVALUATE, OF_FILES, OF_FLAGS, OF_FOLDERS, flipped, lines, text
-from support.shards import records_of, values
+from support.mistakes import AGAIN, OF_FILES, OF_FLAGS, OF_FOLDERS, lines, text
+from support.shards import records_of
 from support.trainings import small_and_quick
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -62,31 +62,6 @@ def test_settings_beyond_the_memory_end_in_one_line(copy):
     assert "There is not enough memory for these settings; reduce the largest" in commands.refused(ended)
 
 
-# What is put right by itself, and told
-
-
-def results(work):
-    """Ranks and metrics, without the seconds."""
-    metrics = json.loads((work / "metrics.json").read_text())
-    for phase in ("select", "retrain"):
-        del metrics[phase]["seconds"]
-    return metrics, (work / "ranks-test.npz").read_bytes()
-
-
-def test_damaged_candidates_are_drawn_again_the_same(copy):
-    work, (path,) = copy / "work", (copy / "work" / "prepared").glob("candidates-*.npz")
-    before, whole = results(work), path.read_bytes()
-    path.write_bytes(flipped(whole, len(whole) // 3))
-    (work / "metrics.json").unlink()
-    ended = commands.finished(*EVALUATE.split(), cwd=copy)
-    assert f"warning: {path.relative_to(copy)}: cannot be read" in ended.stderr
-    assert results(work) == before
-    assert path.read_bytes() == whole
-
-
-# What is no mistake
-
-
 def test_users_with_one_or_two_actions_are_counted_and_those_with_two_trained_on(finished):
     folder, printed = finished
     metrics = json.loads((folder / "work" / "metrics.json").read_text())
@@ -98,7 +73,7 @@ def test_users_with_one_or_two_actions_are_counted_and_those_with_two_trained_on
     )
     for manifest in (folder / "work" / "prepared").rglob("manifest.json"):
         names = [str(manifest.with_name(row["name"])) for row in json.loads(manifest.read_text())["shards"]]
-        assert {values(row, "user")[0] for name in names for row in records_of(name)} == set(range(42))
+        assert {row["user"][0] for name in names for row in records_of(name)} == set(range(42))
 
 
 WITHOUT_TENSORFLOW = """

@@ -99,14 +99,6 @@ def test_metrics_follow_from_the_saved_ranks(whole):
 
 
 @pytest.mark.slow
-def test_evaluating_a_named_work_directory_needs_no_other_flag(copy):
-    before = (copy / "work" / "metrics.json").read_bytes()
-    (copy / "work" / "metrics.json").unlink()
-    finished("--mode=evaluate", "--workdir=work", cwd=copy)
-    assert (copy / "work" / "metrics.json").read_bytes() == before
-
-
-@pytest.mark.slow
 def test_the_parts_one_after_the_other_equal_the_whole(whole, tmp_path):
     folder, _ = whole
     for mode in ("prepare", "train", "evaluate"):
@@ -140,12 +132,6 @@ def pop(shared_folders):
 
 
 POP = ("--dataset=synthetic", "--model=pop", "--workdir=pop")
-
-
-@pytest.mark.slow
-def test_pop_goes_the_same_way(pop):
-    metrics = json.loads((pop / "pop" / "metrics.json").read_text())
-    assert metrics["test"] == metrics["pop"]
 
 
 @pytest.mark.slow

@@ -51,7 +51,6 @@ def test_an_item_is_shown_without_a_heading(exported):
         (["--model=model", "--item=item 3,none"], "--item must name items of the model. Received: 'none'"),
         (["--model=model", "--item="], "--item must name items of the model. Received: nothing"),
         (["--model=pop", "--item=item 3"], "has no signature `similar`: its model cannot do that"),
-        (["--model=model"], "the following arguments are required: --item"),
         (["--model=model", "--item=item 3", "-k", "0"], "`k` must be at least 1"),
     ],
 )

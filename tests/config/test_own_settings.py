@@ -1,17 +1,15 @@
 """The settings of BERT4Rec and SASRec for data of any size."""
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.paths import ROOT
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.presets import own
-
-ROOT = Path(__file__).parents[2]
 
 
 @given(st.integers(2, 10**8), st.floats(2, 2_000), st.sampled_from(["bert4rec", "sasrec"]))

@@ -1,12 +1,9 @@
 """The statistics of data against counting by hand, and the program that prints them."""
 
-import sys
-
 import numpy as np
 import pytest
 
 from bert4rec_tf.commands import data as program
-from bert4rec_tf.commands.main import main as command
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data import statistics
 from bert4rec_tf.data.sequences import LeaveOneOut
@@ -61,12 +58,6 @@ def test_the_program_prints_table_1(tmp_path, capsys):
         "1 users with a single",
     ):
         assert words in printed
-
-
-def test_the_command_is_the_same_program(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bert4rec", "data", "--dataset=synthetic"])
-    command()
-    assert "Synthetic" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

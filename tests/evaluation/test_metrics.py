@@ -1,7 +1,6 @@
-"""Metrics against plain Python, ranx and RecTools, the level of random scores, and the comparison of two models."""
+"""Metrics against plain Python, the level of random scores, and the comparison of two models."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,45 +27,6 @@ def test_metrics_are_those_of_a_plain_loop(ranks):
     expected = plain_metrics(ranks)
     assert compute_metrics(np.array(ranks, np.int32)) == pytest.approx(expected)
     assert set(expected) == set(METRICS)
-
-
-# Other packages
-
-LISTED = 40
-CUTOFFS = (1, 3, 5, 10, 20)
-NAMES = [f"{kind}@{cutoff}" for kind in ("hr", "ndcg") for cutoff in CUTOFFS]
-
-
-def judge_with_ranx(ranks):
-    ranx = pytest.importorskip("ranx")
-    truth = ranx.Qrels({f"user {user}": {"target": 1} for user in range(len(ranks))})
-    lists = {
-        f"user {user}": {"target" if place == rank else f"item {place}": LISTED - place for place in range(LISTED)}
-        for user, rank in enumerate(ranks.tolist())
-    }
-    names = {name: name.replace("hr", "hit_rate") for name in NAMES} | {"mrr": "mrr"}
-    judged = ranx.evaluate(truth, ranx.Run(lists), list(names.values()))
-    return {name: judged[theirs] for name, theirs in names.items()}
-
-
-def judge_with_rectools(ranks):
-    metrics = pytest.importorskip("rectools.metrics")
-    users, places = np.repeat(np.arange(len(ranks)), LISTED), np.tile(np.arange(LISTED), len(ranks))
-    items = np.where(places == ranks[users], 0, 1 + places)
-    lists = pd.DataFrame({"user_id": users, "item_id": items, "rank": 1 + places})
-    truth = pd.DataFrame({"user_id": np.arange(len(ranks)), "item_id": 0})
-    theirs = {f"hr@{cutoff}": metrics.HitRate(cutoff) for cutoff in CUTOFFS} | {"mrr": metrics.MRR(LISTED)}
-    theirs |= {f"ndcg@{cutoff}": metrics.NDCG(cutoff, divide_by_achievable=True) for cutoff in CUTOFFS}
-    return metrics.calc_metrics(theirs, lists, truth)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("judge", [judge_with_ranx, judge_with_rectools])
-def test_metrics_are_those_of_another_package(judge):
-    ranks = np.minimum(np.random.default_rng(5).geometric(0.08, 3_000) - 1, LISTED - 1)
-    ours = {name: compute_per_user(name, ranks).mean() for name in [*NAMES, "mrr"]}
-    assert judge(ranks) == pytest.approx(ours, rel=0, abs=1e-12)
-    assert 0.05 < ours["hr@1"] < ours["ndcg@20"] < ours["hr@20"] < 1
 
 
 # Random scores

@@ -26,15 +26,7 @@ from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import ranker
 from bert4rec_tf.evaluation.candidates import SAMPLERS, draw_popular
-from bert4rec_tf.evaluation.metrics import (
-    ANY,
-    FULL,
-    NEW,
-    POPULAR,
-    PROTOCOLS,
-    compute_metrics,
-    compute_random_metrics,
-)
+from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW, POPULAR, PROTOCOLS, compute_metrics, compute_random_metrics
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask, rank_targets
 from bert4rec_tf.models.pop import Pop
 

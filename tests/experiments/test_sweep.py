@@ -183,15 +183,6 @@ def test_a_run_of_another_sweep_is_skipped(tmp_path, capsys):
     assert "another sweep runs it" in capsys.readouterr().out
 
 
-@pytest.fixture
-def data(tmp_path):
-    """A folder with a file of Beauty."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    (folder / "beauty.txt").write_text("1 2\n1 3\n1 4\n")
-    return folder
-
-
 def test_a_damaged_line_of_results_is_an_error_with_its_number(tmp_path):
     (tmp_path / "results.jsonl").write_text('{"key": "a"}\n{"key":\n')
     with pytest.raises(UserError, match=r"results.jsonl, line 2: not the result of a run"):

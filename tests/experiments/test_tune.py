@@ -2,15 +2,9 @@
 
 import dataclasses
 import functools
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
-from support.paths import ROOT
 
 pytest.importorskip("optuna", reason="the extra [tune] is not installed")
 
@@ -43,29 +37,6 @@ def small_grid(monkeypatch):
 
 
 SEARCH = tune.Search("bpr_mf", "synthetic", Plan(("synthetic",), quick=True))
-
-
-@pytest.mark.slow
-def test_a_killed_search_resumes(tmp_path):
-    """With the trials that had ended, and the one that was killed."""
-    folder = tmp_path / "tuning" / "synthetic-bpr_mf"
-    command = [sys.executable, "-m", "experiments", "--tune=bpr_mf", "--quick", f"--workdir={tmp_path}", "--trials=50"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL
-    )
-    try:
-        end = time.monotonic() + 120
-        while not (folder / tuning.TRIALS).exists() or not list(folder.glob("*/config.json")):
-            assert time.monotonic() < end and process.poll() is None
-            time.sleep(0.01)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    known = files.read_json(folder / tuning.TRIALS)
-    assert known["attempts"] == 1
-    trials = SEARCH.run(len(known["trials"]) + 2, folder)
-    assert trials[: len(known["trials"])] == known["trials"]
-    assert not list(folder.glob("*/config.json"))
 
 
 def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid):

@@ -9,18 +9,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.exports import (
-    HISTORIES,
-    LENGTH,
-    NUM_ITEMS,
-    VOCABULARY,
-    Fixed,
-    K,
-    ask,
-    popular,
-    rectangle,
-    transformer,
-)
+from support.exports import HISTORIES, LENGTH, NUM_ITEMS, VOCABULARY, Fixed, K, ask, popular, rectangle, transformer
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.data.sequences import Vocabulary
@@ -165,26 +154,6 @@ def test_a_moved_folder_gives_the_same_bytes_where_only_tensorflow_is(folder, lo
             for key, value in outputs.items():
                 value = tf.strings.unicode_decode(value, "UTF-8").to_tensor(-1) if key == "items" else value
                 np.testing.assert_array_equal(answer[f"{name}/{key}"], value, err_msg=f"{name}/{key}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["show", "run"])
-def test_saved_model_cli_reads_and_runs_the_export(loaded, folder, tmp_path, what):
-    arguments = {
-        "show": ["--all"],
-        "run": ["--tag_set=serve", "--signature_def=recommend", "--input_exprs", 'histories=[["0","item 3","?"]];k=3'],
-    }[what]
-    command = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", what, "--dir", str(folder), *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    if what == "show":
-        for name in ("serving_default", "recommend", "score", "encode"):
-            assert f"signature_def['{name}']" in done.stdout
-    else:
-        found = loaded.recommend(tf.constant([["0", "item 3", "?"]]), k=3)
-        for item in found["items"].numpy()[0]:
-            assert repr(item) in done.stdout
-        assert "Result for output key unknown:\n[1]" in done.stdout
 
 
 def test_the_model_card_describes_the_model_and_holds_given_facts(model, folder, tmp_path):

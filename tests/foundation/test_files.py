@@ -1,26 +1,18 @@
-"""Files and folders that appear whole or not at all, and folders of one process at a time."""
+"""Files and folders that appear whole or not at all."""
 
 import errno
 import itertools
 import os
-import shlex
-import signal
 import subprocess
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support import whole_runs as runs
+from support.folders import list_names, run_or_skip
 
-from bert4rec_tf.foundation import files, processes
+from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import FolderLock, atomic_write, replace_directory
-
-
-def names(folder):
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +60,7 @@ def test_a_file_appears_with_its_content_and_nothing_else(tmp_path):
     with atomic_write(tmp_path / "file") as aside:
         aside.write_text("new")
         assert aside.parent == tmp_path and not (tmp_path / "file").exists()
-    assert names(tmp_path) == ["file"] and (tmp_path / "file").read_text() == "new"
+    assert list_names(tmp_path) == ["file"] and (tmp_path / "file").read_text() == "new"
 
 
 @pytest.mark.parametrize(("error", "raised"), ENDS)
@@ -121,15 +113,6 @@ def test_content_is_on_the_disk_before_it_gets_its_name_and_then_the_name_is(tmp
     assert done[1:] == ["rename", tmp_path.name]
 
 
-@pytest.mark.parametrize(("age", "stays"), [(3600, True), (2 * 24 * 3600, False)])
-def test_partial_files_of_another_machine_stay_for_a_day(tmp_path, age, stays):
-    path = tmp_path / ".file.1-0a0b0c-01234567.partial"
-    path.touch()
-    os.utime(path, (time.time() - age,) * 2)
-    files.remove_partials(tmp_path)
-    assert path.exists() == stays
-
-
 def fill(folder, content):
     (folder / "below").mkdir(parents=True)
     (folder / "below" / "file").write_text(content)
@@ -140,23 +123,23 @@ def test_a_folder_appears_whole_and_replaces_the_one_before_it(tmp_path):
         with replace_directory(tmp_path / "above" / "folder") as aside:
             fill(aside, content)
         assert runs.contents_of(tmp_path) == {"above/folder/below/file": content.encode()}
-    assert names(tmp_path) == ["above", "above/folder", "above/folder/below", "above/folder/below/file"]
+    assert list_names(tmp_path) == ["above", "above/folder", "above/folder/below", "above/folder/below/file"]
 
 
 @pytest.mark.parametrize(("error", "raised"), ENDS)
 def test_a_folder_stays_as_it_was_whatever_ends_the_writing(tmp_path, error, raised):
     fill(tmp_path / "folder", "old")
-    before = names(tmp_path)
+    before = list_names(tmp_path)
     with pytest.raises(raised), replace_directory(tmp_path / "folder") as aside:
         fill(aside, "half of the n")
         raise error
-    assert names(tmp_path) == before and runs.contents_of(tmp_path) == {"folder/below/file": b"old"}
+    assert list_names(tmp_path) == before and runs.contents_of(tmp_path) == {"folder/below/file": b"old"}
 
 
 @pytest.mark.parametrize("failing", [1, 2])
 def test_a_folder_stays_as_it_was_where_one_of_the_renames_fails(tmp_path, monkeypatch, failing):
     fill(tmp_path / "folder", "old")
-    before, replace, calls = names(tmp_path), os.replace, []
+    before, replace, calls = list_names(tmp_path), os.replace, []
 
     def fail(source, target):
         calls.append(source)
@@ -168,14 +151,7 @@ def test_a_folder_stays_as_it_was_where_one_of_the_renames_fails(tmp_path, monke
         patch.setattr(os, "replace", fail)
         with replace_directory(tmp_path / "folder") as aside:
             fill(aside, "new")
-    assert names(tmp_path) == before and runs.contents_of(tmp_path) == {"folder/below/file": b"old"}
-
-
-def run_or_skip(*command):
-    """Runs a command that needs a right which some machines do not give."""
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"not permitted here: {shlex.join(command)} ({done.stderr.strip()})")
+    assert list_names(tmp_path) == before and runs.contents_of(tmp_path) == {"folder/below/file": b"old"}
 
 
 @pytest.fixture(params=["faked", "tmpfs", "bind"])
@@ -213,7 +189,7 @@ def test_a_mount_point_is_filled_in_place(mounted):
             (aside / "last").write_text(content)
             (aside / content).write_text(content)
         assert runs.contents_of(mounted) == {name: content.encode() for name in ("below/file", "last", content)}
-    assert mounted.stat().st_ino == inode and "lost+found" in names(mounted)
+    assert mounted.stat().st_ino == inode and "lost+found" in list_names(mounted)
     with pytest.raises(Stop), replace_directory(mounted, "last") as aside:
         fill(aside, "half of the n")
         raise Stop
@@ -238,7 +214,7 @@ def test_a_kill_while_a_mount_point_is_filled_leaves_no_file_that_makes_it_whole
     monkeypatch.setattr(os, "replace", replace)
     with replace_directory(mounted, "last") as aside:
         (aside / "last").write_text("newest")
-    assert names(mounted) == ["last"]
+    assert list_names(mounted) == ["last"]
 
 
 def test_a_folder_that_cannot_be_written_is_known_before(tmp_path, mounted, monkeypatch):
@@ -253,133 +229,11 @@ def test_a_folder_that_cannot_be_written_is_known_before(tmp_path, mounted, monk
         files.check_replaceable(tmp_path / "new" / "folder")
 
 
-def test_a_process_of_another_container_may_still_write(tmp_path, monkeypatch):
-    """Containers can share a host name, and have processes with the same ids."""
-    names_of_writers = []
-    for namespace in ("pid:[1]", "pid:[2]"):
-        monkeypatch.setattr(processes.os, "readlink", lambda path, namespace=namespace: namespace)
-        processes.get_host_code.cache_clear()
-        names_of_writers.append(processes.get_host_code())
-        (tmp_path / f".model.{2**22 + 5}-{processes.get_host_code()}-12345678.new{files.PARTIAL}").mkdir()
-    assert len(set(names_of_writers)) == 2
-    files.remove_partials(tmp_path)
-    assert names(tmp_path) == [f".model.{2**22 + 5}-{names_of_writers[0]}-12345678.new{files.PARTIAL}"]
-    processes.get_host_code.cache_clear()
-
-
-CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--uts", "--kill-child")
-"""Starts a process as in a container of its own, but with the same host name and disk."""
-
-
-@pytest.mark.parametrize("is_inside", [True, False])
-def test_processes_of_two_containers_lock_and_clear_up_as_those_of_one(tmp_path, is_inside):
-    run_or_skip(*CONTAINER, "true")
-    (tmp_path / "work").mkdir()
-    inside, outside = (CONTAINER, ()) if is_inside else ((), CONTAINER)
-    writing = elsewhere(tmp_path / "work", program=WRITING, before=inside)
-    holding = elsewhere(tmp_path / "locked", before=inside)
-    program = "from bert4rec_tf.foundation.files import *; from pathlib import Path; import sys; " + (
-        "remove_partials(Path(sys.argv[1])); FolderLock(Path(sys.argv[2]), busy='is busy').lock().__enter__()"
-    )
-    command = [*outside, sys.executable, "-c", program, str(tmp_path / "work"), str(tmp_path / "locked")]
-    assert (
-        "UserError: " + f"{tmp_path / 'locked'}: is busy"
-        in subprocess.run(command, capture_output=True, text=True).stderr
-    )
-    for process in (writing, holding):
-        process.communicate("end\n")
-        assert process.returncode == 0
-    assert (tmp_path / "work/file").read_text() == "half" and (tmp_path / "work/folder/part").read_text() == "half"
-
-
 def test_a_file_is_not_replaced_by_a_folder(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="file: is not a folder"), replace_directory(tmp_path / "file"):
         pass
     assert runs.contents_of(tmp_path) == {"file": b"mine"}
-
-
-HOLD = """
-import pathlib, sys, time
-from bert4rec_tf.foundation.files import FolderLock
-with FolderLock(pathlib.Path(sys.argv[1])).lock():
-    print("held", flush=True)
-    input()
-"""
-
-
-def elsewhere(folder, *arguments, program=HOLD, before=()):
-    process = subprocess.Popen(
-        [*before, sys.executable, "-c", program, str(folder), *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "held\n", process.stderr.read()
-    return process
-
-
-def test_a_lock_can_be_entered_again_and_is_held_until_the_outermost_end(tmp_path):
-    lock, other = FolderLock(tmp_path / "new"), FolderLock(tmp_path / "new", busy="is busy")
-
-    def held_elsewhere():
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(lambda: other.lock().__enter__()).exception() is not None
-
-    with lock.lock():
-        with lock.lock():
-            assert held_elsewhere()
-        assert held_elsewhere()
-    with other.lock():
-        pass
-
-
-def test_a_folder_that_another_process_holds_is_refused_until_it_ends(tmp_path):
-    process = elsewhere(tmp_path)
-    lock = FolderLock(tmp_path, busy="is busy")
-    with pytest.raises(UserError) as raised, lock.lock():
-        pass
-    assert str(raised.value) == f"{tmp_path}: is busy"
-    process.communicate("end\n")
-    with lock.lock():
-        pass
-
-
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGCONT])
-def test_a_lock_without_a_message_waits_with_a_warning(tmp_path, end):
-    first = elsewhere(tmp_path)
-    second = subprocess.Popen(
-        first.args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert second.stderr.readline() == f"warning: {tmp_path}: another process works in it; waiting for that one\n"
-    first.send_signal(end)
-    first.communicate("end\n")
-    assert second.communicate("end\n")[0] == "held\n" and second.returncode == 0
-
-
-WRITING = """
-import pathlib, sys
-from bert4rec_tf.foundation.files import FolderLock, atomic_write, replace_directory
-folder = pathlib.Path(sys.argv[1])
-with atomic_write(folder / "file") as file, replace_directory(folder / "folder") as below:
-    file.write_text("half")
-    (below / "part").write_text("half")
-    print("held", flush=True)
-    input()
-"""
-BEGUN = WRITING.replace("with ", "with FolderLock(folder).lock(), ")
-
-
-def test_a_deleted_lock_costs_a_running_process_nothing(tmp_path):
-    """Another process can then lock the folder too, but removes only what killed ones left."""
-    process = elsewhere(tmp_path, program=BEGUN)
-    (tmp_path / files.LOCK).unlink()
-    with FolderLock(tmp_path, busy="is busy").lock():
-        pass
-    process.communicate("end\n")
-    assert process.returncode == 0
-    assert (tmp_path / "file").read_text() == "half" and (tmp_path / "folder" / "part").read_text() == "half"
 
 
 SYSTEM_CALLS = ("mkdir", "open", "fsync", "replace", "unlink", "rmdir")
@@ -430,7 +284,7 @@ def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, mon
         gaps += not folder.exists()
         recovered(folder)
         (content,) = runs.contents_of(folder.parent).items()
-        assert names(folder.parent) == ["folder", "folder/below", "folder/below/file"]
+        assert list_names(folder.parent) == ["folder", "folder/below", "folder/below/file"]
         contents.append(content)
         if not was_killed:
             break
@@ -438,32 +292,3 @@ def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, mon
     switch = contents.index(new)
     assert contents == [old] * switch + [new] * (len(contents) - switch) and 5 < switch < len(contents) - 3
     assert gaps == 1  # between the two renames
-
-
-@pytest.mark.parametrize("clear", [files.remove_partials, lambda folder: a_next_call_that_fails(folder / "folder")])
-def test_partial_files_of_a_living_process_stay(tmp_path, clear):
-    process = elsewhere(tmp_path, program=WRITING)
-    before = names(tmp_path)
-    clear(tmp_path)
-    assert names(tmp_path) == before and len(runs.partials(tmp_path)) == 2
-    process.communicate("end\n")
-    assert runs.contents_of(tmp_path) == {"file": b"half", "folder/part": b"half"}
-
-
-def test_partial_files_of_a_killed_process_are_deleted_by_the_next(tmp_path):
-    (tmp_path / "file").write_text("old")
-    process = elsewhere(tmp_path, program=BEGUN)
-    process.kill()
-    process.communicate()
-    assert len(runs.partials(tmp_path)) == 2
-    with FolderLock(tmp_path).lock():
-        assert runs.contents_of(tmp_path) == {"file": b"old", ".lock": b""}
-        with atomic_write(tmp_path / "file") as aside, FolderLock(tmp_path / "below").lock():
-            aside.write_text("new")
-    assert (tmp_path / "file").read_text() == "new"
-
-
-def test_a_lock_where_no_folder_can_be_is_an_error_of_the_user(tmp_path):
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="cannot be created"), FolderLock(tmp_path / "file" / "below").lock():
-        pass

@@ -17,9 +17,12 @@ from support.models import (
     SMALL,
     TRAINED,
     batches,
+    check_parts,
     every_model,
     every_trained_model,
     make,
+    make_quiet,
+    make_training_step,
     needed,
     tensors,
 )
@@ -38,8 +41,6 @@ from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.models import MODELS, recommender
 from bert4rec_tf.nn.dropout import Dropout
 from bert4rec_tf.runs.phases import make_model
-from bert4rec_tf.training import steps
-from bert4rec_tf.training.steps import make_optimizer
 
 
 def two_blocks(name):
@@ -282,25 +283,15 @@ def test_a_part_of_a_batch_weighs_what_its_share_of_the_loss_is(name):
     """Of the models whose rows do not answer to each other, and without dropout."""
     if name.startswith("gru4rec") or name == "caser":
         pytest.skip("the rows of a batch are each other's negatives, or two means are added")
-    rates = {rate: 0.0 for rate in ("dropout", "attention_dropout") if rate in Run.make("beauty", name).flatten()}
-    model = make(name, **rates)
-    batch = next(batches(model, 12))
-    parts = [
-        tensors({column: values[rows] for column, values in batch.items()}) for rows in (slice(0, 5), slice(5, 12))
-    ]
-    whole = tensors(batch)
-    shares = [float(model.loss_weight(part) / model.loss_weight(whole)) for part in parts]
-    total = sum(share * float(model.training_loss(part)) for share, part in zip(shares, parts))
-    assert total == pytest.approx(float(model.training_loss(whole)), rel=1e-4)
+    model = make_quiet(name)
+    check_parts(model, tensors(next(batches(model, 12))))
 
 
 def trained(name):
     """Returns the losses of 40 training steps, and the weights after them."""
     model = make(name)
     settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02, bias_correction=True)
-    optimizer = make_optimizer(settings)
-    optimizer.build(model.trainable_variables)
-    step, source = steps.make_step(model, optimizer, settings), batches(model, 32)
+    step, source = make_training_step(model, settings), batches(model, 32)
     return [float(step(tensors(next(source)))["loss"]) for _ in range(40)], model.get_weights()
 
 
@@ -359,11 +350,9 @@ def of_some_widths(model, batch_size=8):
 @pytest.mark.parametrize("name", ["sasrec", "gru4rec", "gru4rec_plus"])
 def test_one_graph_serves_batches_of_all_widths(name):
     model = make(name, dropout=0.0)
-    settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=1e-9)
-    optimizer = make_optimizer(settings)
-    optimizer.build(model.trainable_variables)
     found, signature = of_some_widths(model)
-    step = steps.make_step(model, optimizer, settings, signature=signature)
+    settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=1e-9)
+    step = make_training_step(model, settings, signature=signature)
     for batch in found:
         made = step(batch)
         assert float(made["loss"]) == pytest.approx(float(model.training_loss(batch)), rel=1e-5)
@@ -389,16 +378,3 @@ def test_bfloat16_reaches_the_models_that_are_said_to_have_it(name):
     model.set_weights(plain.get_weights())
     same = np.array_equal(model.score(HISTORIES), plain.score(HISTORIES))
     assert same == (name not in run_record.ATTENTION_MODELS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", run_record.ATTENTION_MODELS)
-def test_the_models_that_compute_in_bfloat16_learn_in_it(name):
-    model = make(name, dtype="mixed_bfloat16")
-    settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02)
-    optimizer = make_optimizer(settings)
-    optimizer.build(model.trainable_variables)
-    step, batch = steps.make_step(model, optimizer, settings), tensors(next(batches(model, 32)))
-    losses = [float(step(batch)["loss"]) for _ in range(12)]
-    assert np.isfinite(losses).all() and losses[-1] < losses[0]
-    assert model.score(HISTORIES).dtype == tf.float32

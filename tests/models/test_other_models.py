@@ -6,14 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
-from support.models import HISTORIES, NUM_ITEMS, SEQUENCES, batches, make, tensors
+from support.models import HISTORIES, NUM_ITEMS, batches, make, tensors
 from support.pairwise_oracles import ORACLES, sigmoid
 from support.profiles import slow_but
-from support.shards import mask_windows
 
 import bert4rec_tf as b4r
-from bert4rec_tf.config.run_record import MaskingSettings
-from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.metrics import compute_per_user
@@ -252,15 +249,6 @@ def test_sasrec_s_blocks_are_those_of_its_program(num_heads):
     )
 
 
-def test_sasrec_sees_nothing_of_the_future():
-    model = randomized("sasrec", dropout=0.0)
-    items = np.array([[4, 9, 2, 7]], np.int32)
-    changed = np.array([[4, 9, 2, 30]], np.int32)
-    first, second = (np.asarray(model.states(part)) for part in (items, changed))
-    np.testing.assert_allclose(first[:, :3], second[:, :3], atol=1e-5)
-    assert (first[:, 3] != second[:, 3]).any()
-
-
 @pytest.mark.parametrize("loss", ["binary", "cross_entropy"])
 def test_sasrec_s_loss_is_the_mean_over_all_positions(loss):
     model = randomized("sasrec", dropout=0.0, loss=loss)
@@ -275,25 +263,6 @@ def test_sasrec_s_loss_is_the_mean_over_all_positions(loss):
         else:
             values.append(np.log(np.exp(logits[row, step, 1:] - positive).sum()))
     np.testing.assert_allclose(model.training_loss(tensors(batch)), np.mean(values), rtol=1e-4)
-
-
-def test_row_0_of_the_softmax_takes_nothing():
-    model = randomized("sasrec", dropout=0.0, loss="cross_entropy")
-    batch = tensors(next(batches(model, 6)))
-    before = float(model.training_loss(batch))
-    rows = array(model.items)
-    rows[0] = 50.0
-    model.items.assign(rows)
-    assert float(model.training_loss(batch)) == pytest.approx(before, rel=1e-5)
-
-
-def test_bert4rec_with_one_mask_predicts_one_position_per_example():
-    masking = MaskingSettings(mask_proportion=0.6, max_predictions=1, mask_copies=10)
-    windows = cut_windows(SEQUENCES, 10, 0.5)
-    made = mask_windows(windows, np.arange(11 * len(windows)), masking, 10, NUM_ITEMS, [1])
-    assert (made.num_masked == 1).all() and made.mask_targets.shape[1] == 1
-    random_ones = made.mask_positions[: 10 * len(windows), 0]
-    assert len(set(random_ones.tolist())) > 5 and (made.mask_targets > 0).all()
 
 
 SEEDS, EPOCHS, BATCH_SIZE, LENGTH = (1, 2), 10, 128, 20

@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import trainings
-from support.models import NUM_ITEMS, SEQUENCES, SMALL, batches, make, tensors
+from support.models import (
+    NUM_ITEMS,
+    SEQUENCES,
+    SMALL,
+    batches,
+    check_gradients,
+    check_parts,
+    make,
+    make_quiet,
+    make_training_step,
+    tensors,
+)
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.run_record import Run, TrainingSettings
@@ -19,11 +30,6 @@ from bert4rec_tf.training.steps import make_optimizer
 NAMES = ("bert4rec", "sasrec")
 every_name = pytest.mark.parametrize("name", NAMES)
 SAMPLE = {"loss": "sampled_softmax", "shared_negatives": 24, "negative_sampling": "log_uniform"}
-
-
-def quiet(name, **more):
-    rates = {"dropout": 0.0, "attention_dropout": 0.0} if name == "bert4rec" else {"dropout": 0.0}
-    return make(name, **SAMPLE, **rates, **more)
 
 
 def drawn(model, size=16, first=0):
@@ -50,8 +56,10 @@ def states_and_targets(model, batch):
 
 @every_name
 def test_the_loss_is_the_mean_over_targets_that_share_one_sample(name):
-    model = quiet(name)
+    model = make_quiet(name, **SAMPLE)
     batch = next(drawn(model))
+    check_parts(model, batch)
+    check_gradients(model, batch, [model.own_items, *([model.head.bias] if name == "bert4rec" else [])])
     seeds = batch["draw"].numpy()
     assert seeds.shape == (16, 2) and (seeds == seeds[0]).all()
     sample = sampling.draw_items(seeds[0], 24, NUM_ITEMS, "log_uniform")[0].numpy()
@@ -65,34 +73,6 @@ def test_the_loss_is_the_mean_over_targets_that_share_one_sample(name):
         shares = {item: math.log((item + 1) / item) / math.log(NUM_ITEMS + 1) for item, _ in others}
         values.append(math.log(math.exp(own) + sum(math.exp(s) / (24 * shares[i]) for i, s in others)) - own)
     assert float(model.training_loss(batch)) == pytest.approx(np.mean(values), rel=1e-4)
-
-
-@every_name
-def test_gradients_are_those_of_finite_differences(name):
-    model = quiet(name)
-    batch = next(drawn(model))
-    watched = [model.own_items, *([model.head.bias] if name == "bert4rec" else [])]
-    with tf.GradientTape() as tape:
-        value = model.training_loss(batch)
-    for weight, gradient in zip(watched, tape.gradient(value, [weight.value for weight in watched]), strict=True):
-        before, direction = np.asarray(weight), np.asarray(tf.convert_to_tensor(gradient))
-        norm = np.linalg.norm(direction)
-        around = []
-        for step in (5e-3, -5e-3):
-            weight.assign(before + step * direction / norm)
-            around.append(float(model.training_loss(batch)))
-        weight.assign(before)
-        assert (around[0] - around[1]) / 1e-2 == pytest.approx(norm, rel=2e-2)
-
-
-@every_name
-def test_the_parts_of_a_batch_share_the_sample(name):
-    model = quiet(name)
-    whole = next(drawn(model))
-    parts = [{key: column[begin:end] for key, column in whole.items()} for begin, end in ((0, 5), (5, 16))]
-    shares = [float(model.loss_weight(part) / model.loss_weight(whole)) for part in parts]
-    total = sum(share * float(model.training_loss(part)) for share, part in zip(shares, parts))
-    assert total == pytest.approx(float(model.training_loss(whole)), rel=1e-4)
 
 
 @pytest.mark.slow
@@ -128,10 +108,8 @@ def test_a_step_changes_only_the_rows_that_it_reads(name):
 def test_rows_cannot_be_updated_alone_where_a_step_reads_the_whole_table():
     model = make("sasrec", loss="cross_entropy")
     settings = TrainingSettings(steps=9, warmup_steps=0, optimizer="rowwise_adagrad")
-    optimizer = make_optimizer(settings, model)
-    optimizer.build(model.trainable_variables)
     with pytest.raises(UserError, match="`optimizer` must be adam or adagrad where a step reads a whole table, here"):
-        steps.make_step(model, optimizer, settings)(tensors(next(batches(model))))
+        make_training_step(model, settings)(tensors(next(batches(model))))
 
 
 def test_each_step_draws_anew_and_a_later_start_draws_the_same():

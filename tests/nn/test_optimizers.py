@@ -22,13 +22,6 @@ def test_the_rate_rises_in_the_warm_up_and_falls_to_zero(step, share):
     np.testing.assert_allclose(schedule(step), 1e-4 * share, rtol=1e-6, atol=1e-11)
 
 
-def test_schedule_survives_its_configuration():
-    schedule = WarmUpLinearDecay(3e-4, steps=77, warmup_steps=5)
-    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
-    assert isinstance(copy, WarmUpLinearDecay) and copy.get_config() == schedule.get_config()
-    assert [float(copy(step)) for step in range(80)] == [float(schedule(step)) for step in range(80)]
-
-
 # BertAdam
 
 
@@ -190,12 +183,11 @@ def gradients_of_norm(norm):
     return [tf.constant(part * scale, tf.float32) for part in parts]
 
 
-@pytest.mark.parametrize("clip_norm", [0.5, 5.0, 41.0])
-@pytest.mark.parametrize("share", [0.999, 1e-6])
-def test_gradients_below_the_threshold_stay_bit_for_bit(clip_norm, share):
-    gradients = gradients_of_norm(clip_norm * share)
-    clipped, norm = clip_gradients(gradients, clip_norm)
-    assert float(norm) == pytest.approx(clip_norm * share, rel=1e-5)
+@pytest.mark.parametrize(("norm", "clip_norm"), [(4.995, 5.0), (5e-6, 5.0), (0.4995, 0.5), (1e6, 0.0)])
+def test_gradients_stay_bit_for_bit_below_the_threshold_and_without_one(norm, clip_norm):
+    gradients = gradients_of_norm(norm)
+    clipped, before = clip_gradients(gradients, clip_norm)
+    assert float(before) == pytest.approx(norm, rel=1e-5)
     for one, other in zip(clipped, gradients, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -208,14 +200,6 @@ def test_gradients_above_the_threshold_are_scaled_to_it(norm):
     assert float(tf.linalg.global_norm(clipped)) == pytest.approx(5.0, rel=1e-5)
     for one, other in zip(clipped, gradients, strict=True):
         np.testing.assert_allclose(one, other * (5.0 / norm), rtol=1e-5)
-
-
-def test_a_threshold_of_zero_never_clips():
-    gradients = gradients_of_norm(1e6)
-    clipped, norm = clip_gradients(gradients, 0.0)
-    assert float(norm) == pytest.approx(1e6, rel=1e-5)
-    for one, other in zip(clipped, gradients, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def slices(rows, values, total):

@@ -43,34 +43,26 @@ def test_gradients_are_those_of_finite_differences(name):
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_invalid_negatives_do_not_count(name):
-    loss, oracle = ORACLES[name]
-    positives, negatives = drawn(4, 6, seed=5)
-    valid = np.random.default_rng(1).random((4, 6)) < 0.6
-    valid[:, 0] = True
-    found = loss(tf.constant(positives), tf.constant(negatives), tf.constant(valid))
-    expected = [oracle(positive, row[kept]) for positive, row, kept in zip(positives, negatives, valid)]
-    np.testing.assert_allclose(found, expected, rtol=1e-10)
-
-
-@pytest.mark.parametrize("name", MASKED)
-def test_gradients_are_those_of_the_negatives_alone(name):
+def test_invalid_negatives_change_neither_value_nor_gradients(name):
     """Weighted, as a batch weights its rows."""
     positives, negatives = (tf.constant(part) for part in drawn(3, 6, seed=7))
     valid = tf.constant([[True, False, True, True, False, True]] * 3)
     weights = tf.constant([1.0, 0.0, -2.5], tf.float64)
 
-    def gradients(negatives, valid):
+    def with_gradients(negatives, valid):
         with tf.GradientTape() as tape:
             tape.watch([positives, negatives])
-            total = tf.reduce_sum(weights * ORACLES[name][0](positives, negatives, valid))
-        return tape.gradient(total, [positives, negatives])
+            values = ORACLES[name][0](positives, negatives, valid)
+            total = tf.reduce_sum(weights * values)
+        return values, *tape.gradient(total, [positives, negatives])
 
-    found, kept = gradients(negatives, valid), tf.where(valid[0])[:, 0]
-    expected = gradients(tf.gather(negatives, kept, axis=1), tf.ones([3, 4], tf.bool))
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-10)
-    np.testing.assert_allclose(tf.gather(found[1], kept, axis=1), expected[1], rtol=1e-10, atol=1e-15)
-    np.testing.assert_array_equal(tf.boolean_mask(found[1], ~valid), 0)
+    *found, of_negatives = with_gradients(negatives, valid)
+    kept = tf.where(valid[0])[:, 0]
+    *expected, of_kept = with_gradients(tf.gather(negatives, kept, axis=1), tf.ones([3, 4], tf.bool))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10)
+    np.testing.assert_allclose(tf.gather(of_negatives, kept, axis=1), of_kept, rtol=1e-10, atol=1e-15)
+    np.testing.assert_array_equal(tf.boolean_mask(of_negatives, ~valid), 0)
 
 
 @pytest.mark.parametrize("name", MASKED)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.ranking_oracle import make_sequences
+from support.trainings import read_newest_weights
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.foundation import npz
 from bert4rec_tf.runs import phases, summary, warm_start
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.pipeline import Experiment
@@ -29,11 +29,6 @@ def opened(folder, model="bpr_mf", watch=None, **settings):
 def executed(experiment):
     experiment.prepare()
     return experiment.evaluate(experiment.train())
-
-
-def weights_of(folder):
-    content = npz.read(sorted(folder.glob("step-*.npz"))[-1])
-    return {name: value for name, value in content.items() if name.startswith("model")}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +56,7 @@ def test_the_export_is_of_the_model_trained_on_all_actions(finished):
     assert card["data"]["training_actions"] == SEQUENCES.num_actions and card["metrics"]["measured"] == "select"
     loaded = tf.saved_model.load(str(folder))
     scores = loaded.score([["item1"]], ["user3"], [SEQUENCES.vocabulary.items.tolist()])["scores"].numpy()
-    weights = weights_of(experiment.workdir.path / "all")
+    weights = read_newest_weights(experiment.workdir.path / "all")
     tables = {value.shape[0]: value for value in weights.values() if value.ndim == 2}
     products = tables[SEQUENCES.num_users][3] @ tables[SEQUENCES.num_items + 1][1:].T
     biases = next((value for value in weights.values() if value.shape == (SEQUENCES.num_items + 1,)), np.zeros(31))
@@ -107,7 +102,7 @@ def test_a_stopped_training_on_all_actions_resumes_to_the_same_bits(finished, tm
     assert (tmp_path / "work" / "all").is_dir() and not (tmp_path / "work" / "metrics.json").exists()
     again = opened(tmp_path / "work", patience=0)
     assert executed(again)["test"] == finished[1]["test"]
-    expected, found = (weights_of(one.workdir.path / "all") for one in (finished[0], again))
+    expected, found = (read_newest_weights(one.workdir.path / "all") for one in (finished[0], again))
     assert found.keys() == expected.keys() and found
     assert all(np.array_equal(found[name], expected[name]) for name in found)
 

@@ -1,6 +1,5 @@
 """Runs of a network with evidence of transitions: what is chosen, measured, exported, served, resumed and continued."""
 
-import dataclasses
 import itertools
 import math
 
@@ -10,8 +9,6 @@ import pytest
 import tensorflow as tf
 from support import trainings
 from support.evidence_oracle import histories_of, plain_evidence
-from support.features import both
-from support.http_server import Server
 from support.models import SEQUENCES
 from support.paths import ROOT
 from support.profiles import slow_but
@@ -24,14 +21,11 @@ from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.evidence_search import GAINS, SHARES
 from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, NDCG, PROTOCOLS
-from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs import exporting, phases
+from bert4rec_tf.runs import phases
 from bert4rec_tf.runs.phases import select_training_data
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
-from bert4rec_tf.serving.http.app import open_versions
-from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.training import trainer
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -151,19 +145,7 @@ def test_the_ranks_are_those_of_the_exported_model(fitted):
 
     with np.load(fitted.workdir / "ranks-test.npz") as ranks:
         assert ranks[FULL].tolist() == rank_test_items(fitted, recommend)
-
-
-def test_a_server_and_the_client_answer_alike(fitted):
-    history = ["i3", "i4", "i6"]
-    expected = fitted.recommend(history=history, k=10)
-    with Server(open_versions(ServerSettings(model=str(fitted.saved.folder)))) as server:
-        (found,) = server.client().predict(instances=[{"histories": history}])["predictions"]
-        (short, _) = server.client().predict(instances=[{"histories": history}, {"histories": ["i1"]}])["predictions"]
-    for answer in (found, short):
-        assert answer["items"][:10] == expected["item"].tolist()
-        np.testing.assert_allclose(answer["scores"][:10], expected["score"], rtol=1e-5, atol=1e-6)
-    batch = fitted.recommend_all(users=[3], k=5, silent=True)
-    alone = fitted.recommend(user=3, k=5)
+    batch, alone = fitted.recommend_all(users=[3], k=5, silent=True), fitted.recommend(user=3, k=5)
     assert batch["item"].tolist() == alone["item"].tolist()
     np.testing.assert_allclose(batch["score"], alone["score"], rtol=1e-5, atol=1e-6)
 
@@ -266,21 +248,6 @@ def test_factors_that_cannot_be_chosen_are_refused_before_the_folder_is_made(tmp
     with pytest.raises(UserError, match=f"`evidence_gain` and `evidence_popularity` {message}") as error:
         open_run(tmp_path / "work", evidence="transitions", protocol=protocol, **SMALL, **given)
     assert len(str(error.value).splitlines()) == 1 and not (tmp_path / "work").exists()
-
-
-@pytest.mark.slow
-def test_an_export_of_a_model_with_features_scores_as_the_model(tmp_path):
-    features = both(SEQUENCES.vocabulary.items.tolist(), SEQUENCES.users.tolist())
-    sequences = dataclasses.replace(SEQUENCES, features={"item_features": features["item_features"]})
-    options = {"evidence": "transitions", "protocol": SELECT, "use_item_features": "add", **SMALL}
-    experiment = open_run(tmp_path / "work", sequences=sequences, **options)
-    execute(experiment)
-    folder = exporting.export(experiment.workdir, tmp_path / "export", ExportOptions(40))
-    served, model = b4r.open(folder), experiment.load_trained_model()
-    history = ["item3", "item4", "item9"]
-    table = served.recommend(history=history, k=40, exclude_seen=False)
-    expected = score_all(model, SEQUENCES.vocabulary.items.tolist(), history)
-    assert dict(zip(table["item"], table["score"])) == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"settings": {"window": 0}, "ndcg@10": 1, "pairs": {}}', "{}"])

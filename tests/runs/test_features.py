@@ -122,7 +122,6 @@ def test_a_run_resumes_without_its_feature_files_and_refuses_others(finished):
         (("--model=bpr_mf", "--item_features=items.csv"), "`item_features` needs model=bert4rec or sasrec. Received: "),
         (("--use_item_features=add",), "`use_item_features` needs the features: name their file with --item_features"),
         (("--use_user_features",), "`use_user_features` needs the features: name their file with --user_features"),
-        (("--item_features=nowhere.csv",), "nowhere.csv: cannot be read (No such file or directory)"),
     ],
 )
 def test_mistakes_end_in_one_line(finished, flags, message):
@@ -170,18 +169,6 @@ def test_a_warm_start_matches_feature_values_by_name(tmp_path, name, use):
         np.testing.assert_array_equal(own, before)
     else:
         np.testing.assert_array_equal(own[:5], [before[0], before[3], fresh[1][2], before[1], fresh[1][4]])
-
-
-@pytest.mark.slow
-def test_a_model_is_fitted_and_trained_on_with_features_of_the_data_and_of_a_table():
-    data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS, new_items=True)
-    model = b4r.fit(data, user_features=USERS, model="sasrec", silent=True, holdout=2, **SHORT)
-    assert "i42" in model.items
-    more = pd.DataFrame([("u1", "i42", 9), ("u2", "i42", 9)], columns=FRAME.columns)
-    again = model.continue_training(more, silent=True)
-    kept = json.loads((again.workdir / "config.json").read_text())
-    assert kept["run"]["architecture"]["use_item_features"] == "add" and kept["initial"]["items"]["kept"] == 43
-    assert set(again.items) == set(model.items)
 
 
 def test_vectors_reach_the_export_and_the_next_training(tmp_path):

@@ -139,12 +139,6 @@ def test_tables_of_other_libraries_are_taken_wherever_a_dataframe_is(counted):
             b4r.fit(bad)
 
 
-def test_polars_frames_are_taken():
-    polars = pytest.importorskip("polars")
-    read = inputs.load_any(polars.DataFrame(ROWS, schema=list(FRAME), orient="row"), **NAMES)[1]
-    assert read.fingerprint == b4r.interactions(FRAME, **NAMES).fingerprint
-
-
 def test_names_given_to_fit_hold_for_the_other_tables(counted, tmp_path):
     assert counted.titles["7"] == "Movie 7" and counted.recommend(user=3)["title"][0] == "Movie 25"
     renamed = LATER.set_axis(["user", "item", "time"], axis=1)

@@ -54,11 +54,7 @@ from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.config.run_record import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation import evidence_search
-from bert4rec_tf.evaluation.metrics import (
-    COLD,
-    COUNT_BASELINES,
-    LIST_METRICS,
-)
+from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, LIST_METRICS
 from bert4rec_tf.evaluation.popularity_penalty import ALPHAS
 from bert4rec_tf.runs import phases
 from bert4rec_tf.runs.workdir import WorkDirectory

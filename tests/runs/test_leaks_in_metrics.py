@@ -32,14 +32,7 @@ from support.ranking_oracle import make_sequences, plain_lists, plain_metrics
 from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.config.run_record import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
-from bert4rec_tf.evaluation.metrics import (
-    COUNT_BASELINES,
-    FULL,
-    METRICS,
-    POPULAR,
-    PROTOCOLS,
-    UNIFORM,
-)
+from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
 from bert4rec_tf.evaluation.popularity_penalty import ALPHAS
 from bert4rec_tf.evaluation.ranker import RankingTask
 from bert4rec_tf.models import MODELS

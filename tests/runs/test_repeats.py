@@ -9,7 +9,7 @@ import pytest
 from support.exports import VOCABULARY
 from support.http_server import Server
 from support.profiles import slow_but
-from support.ranking_oracle import make_sequences, plain_metrics
+from support.ranking_oracle import make_sequences, plain_metrics, plain_ranks
 
 import bert4rec_tf as b4r
 from bert4rec_tf.commands import recommend
@@ -62,25 +62,16 @@ def measured(one):
     return one.evaluate(one.train())
 
 
-def plain_ranks(split, part, among_every_item):
-    """Ranks by popularity, in plain Python."""
-    before = split.histories(part)
-    counts = before.count_items().tolist()
-    ranks = []
-    for user, target in zip(split.users.tolist(), split.targets(part).tolist(), strict=True):
-        left_out = set() if among_every_item else set(before[user].tolist())
-        others = [item for item in range(1, NUM_ITEMS + 1) if item != target and item not in left_out]
-        ranks.append(sum(counts[item] >= counts[target] for item in others))
-    return ranks
-
-
 @pytest.mark.parametrize("later", slow_but([None], [None, 2]), ids=["leave one out", "split by time"])
 def test_both_protocols_are_measured_for_the_model_and_the_baselines(tmp_path, later):
     one = experiment(tmp_path / "work", 10, later)
     content = measured(one)
     assert content["repeats"] == {"validation": 0.25, "test": 0.25}
     assert set(content["test"]) == {*PROTOCOLS, NEW, ANY}
-    every, unseen = (plain_ranks(one.split, "test", among_every_item) for among_every_item in (True, False))
+    task = one.make_task("test", all_items=True)
+    counts = task.histories.count_items().tolist()
+    expected = plain_ranks(task, lambda user, history, item: counts[item])
+    every, unseen = expected[ANY], expected[FULL]
     for protocol, ranks in ((ANY, every), (FULL, unseen), (NEW, unseen[10:])):
         found = {name: content["test"][protocol][name] for name in plain_metrics([0])}
         assert found == pytest.approx(plain_metrics(ranks))

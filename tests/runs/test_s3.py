@@ -120,19 +120,9 @@ def test_a_killed_run_in_s3_gives_the_files_of_local_folders(s3, tmp_path):
     assert s3.find("bucket/out") == ["bucket/out/there.csv"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("data", "--interactions=s3://bucket/a.csv"), "s3://bucket/a.csv: no such file"),
-        (("recommend", "--model=s3://none/model", "--history=a"), "s3://none/model/saved_model.pb: cannot be read"),
-        (
-            ("run", "--dataset=synthetic", "--workdir=work", "--export_dir=s3://none/model"),
-            "s3://none/model: cannot be written (no such file, folder or bucket)",
-        ),
-    ],
-)
-def test_mistakes_end_in_one_line(s3, tmp_path, arguments, message):
-    assert refused(*arguments, cwd=tmp_path).startswith(f"error: {message}")
+def test_a_bucket_that_is_not_there_ends_in_one_line(s3, tmp_path):
+    line = refused("run", "--dataset=synthetic", "--workdir=work", "--export_dir=s3://none/model", cwd=tmp_path)
+    assert line.startswith("error: s3://none/model: cannot be written (no such file, folder or bucket)")
 
 
 def test_a_run_that_another_process_works_at_is_refused(s3, tmp_path):

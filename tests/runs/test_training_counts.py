@@ -1,4 +1,4 @@
-"""How often each item occurs in training: kept in the work directory, and used by the export."""
+"""How often each item occurs in training: kept in the work directory, and used to correct an export for popularity."""
 
 import collections
 import json
@@ -6,24 +6,24 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.ranking_oracle import group_histories
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs.driver import execute
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 USERS = [[(7 * user * user + step) % 30 for step in range(2 + user % 5)] for user in range(60)]
-CODES = {item: code for code, item in enumerate(dict.fromkeys(item for user in USERS for item in user))}
+
+
+ITEMS = dict.fromkeys(item for user in USERS for item in user)
 
 
 def sequences():
-    users = np.repeat(np.arange(len(USERS)), [len(user) for user in USERS])
-    items = np.array([CODES[item] for user in USERS for item in user])
-    names = np.array([f"user {number}" for number in range(len(USERS))], object)
-    return Sequences.from_codes(users, items, names, np.array([f"item {item}" for item in CODES], object))
+    return group_histories({f"user {number}": [f"item {item}" for item in items] for number, items in enumerate(USERS)})
 
 
 def counted(held_out):
@@ -31,7 +31,7 @@ def counted(held_out):
     found = collections.Counter()
     for user in USERS:
         found.update(user if len(user) < 3 else user[: len(user) - held_out])
-    return {f"item {item}": found[item] for item in CODES}
+    return {f"item {item}": found[item] for item in ITEMS}
 
 
 def opened(folder, model="pop", **settings):
@@ -84,3 +84,23 @@ def test_a_missing_file_is_written_again_with_the_data(trained):
         export(trained.workdir)
     opened(trained.workdir.path)
     check_export(trained.workdir, counted(1), 4.5)
+
+
+def test_an_invalid_popularity_correction_is_refused_before_the_training(tmp_path):
+    for given in ("much", -1, None):
+        with pytest.raises(UserError, match="`popularity_correction` must be"):
+            execute(presets.make_run("synthetic", "pop"), given, sequences=sequences(), workdir=tmp_path / "work")
+    assert not (tmp_path / "work").exists()
+
+
+def test_the_chosen_alpha_becomes_the_default_of_the_export(trained, tmp_path):
+    chosen = ExportOptions(popularity_correction="validation")
+    with pytest.raises(UserError, match="no popularity_correction was chosen; run --mode=evaluate"):
+        export(trained.workdir, tmp_path / "export", chosen)
+    alpha = trained.evaluate(trained.load_trained_model(), "validation")["popularity_correction"]["alpha"]
+    served = tf.saved_model.load(str(export(trained.workdir, tmp_path / "export", chosen)))
+    histories = tf.constant([["item 3"]])
+    found = served.signatures["serving_default"](histories=histories)
+    asked = served.recommend(histories, popularity_correction=tf.constant(alpha))
+    assert found["items"].numpy().tolist() == asked["items"].numpy().tolist()
+    np.testing.assert_allclose(found["scores"], asked["scores"])

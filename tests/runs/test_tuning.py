@@ -5,6 +5,7 @@ import sys
 
 import pandas as pd
 import pytest
+from support.trainings import Killed
 
 pytest.importorskip("optuna", reason="the extra [tune] is not installed")
 
@@ -21,10 +22,6 @@ pytestmark = pytest.mark.usefixtures("quick")
 ROWS = [(user, (3 * user + 2 * place) % 40, place) for user in range(60) for place in range(8)]
 FRAME = pd.DataFrame(ROWS, columns=["user", "item", "time"])
 SMALL = {"model": "bpr_mf", "hidden_dim": 8, "steps": 12, "evaluate_every": 6, "silent": True}
-
-
-class Killed(BaseException):
-    """A signal, which no trial may take for an error of its own."""
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import pytest
 from pyarrow import parquet
 from support.commands import console
 from support.exports import AWKWARD
+from support.trainings import Killed
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.histories import HISTORIES as HISTORIES_FILE
@@ -308,10 +309,6 @@ def test_parts_with_another_correction_are_not_taken(popular, small_parts, tmp_p
     assert "starting again" in capsys.readouterr().err and target.read_bytes() == wanted.read_bytes()
 
 
-class Killed(BaseException):
-    """Ends the work as a kill does; no part of the package knows it."""
-
-
 @pytest.mark.parametrize(("ending", "asks"), [("csv", 1), ("csv", 7), ("csv", 24), ("parquet", 7)])
 def test_killed_recommendations_resume_and_end_with_the_same_bytes(
     popular, small_parts, tmp_path, monkeypatch, ending, asks
@@ -355,7 +352,6 @@ MISTAKES = {
         "--user_column needs --interactions=FILE",
     ),
     "no user": (["--user="], "--user must name users. Received: nothing"),
-    "actions": (["--input=actions.csv", "--output=out.csv"], "actions.csv: has one action per row"),
     "nothing asked": ([], "Give either --history or --user, or one of --input and"),
     "k": (["--history=a", "-k", "0"], "`k` must be at least 1 and less than 2^31. Received: k=0"),
     "correction": (
@@ -370,17 +366,12 @@ MISTAKES = {
     "ending": (["--input=in.csv", "--output=out.txt"], "--output must end in .csv or .parquet. Received: out.txt"),
     "no folder": (["--input=in.csv", "--output=no/out.csv"], "no: is not a folder"),
     "no text": (["--input=bad.csv", "--output=out.csv"], "bad.csv:2: is not CSV in UTF-8"),
-    "bad titles": (
-        ["--history=a", "--titles=in.csv"],
-        "in.csv: the first line must be a header with the columns `id` (or `item`",
-    ),
 }
 
 
 @pytest.mark.parametrize("arguments, message", MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_end_in_one_line(command, popular, tmp_path, arguments, message):
     (tmp_path / "in.csv").write_text("a\n")
-    (tmp_path / "actions.csv").write_text("user,item\nu,a\n")
     (tmp_path / "bad.csv").write_bytes(b"u,a\nu,\xff\n")
     arguments = arguments if any(one.startswith("--model") for one in arguments) else [f"--model={popular}", *arguments]
     code, out, err = command(*arguments)

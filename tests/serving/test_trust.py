@@ -179,26 +179,24 @@ def add_writing(folder):
     changed(folder, lambda content: content.meta_graphs[0].graph_def.library.function.append(function))
 
 
-def test_the_commands_and_python_refuse_it_in_one_line(own, tmp_path):
-    folder = shutil.copytree(own, tmp_path / "model")
-    add_writing(folder)
-    for command, *arguments in (["recommend", "--history=a"], ["similar", "--item=a"], ["serve", "--port=0"]):
-        told = refused(console(command, f"--model={folder}", *arguments, cwd=tmp_path))
-        assert "it has the op WriteFile" in told
-    with pytest.raises(UserError, match="it has the op WriteFile"):
-        b4r.open(folder)
-
-
 FOREIGN = "model: was not exported by this version of bert4rec_tf; export it again, or serve it with TensorFlow Serving"
 
 
-def test_the_commands_and_python_refuse_a_model_that_is_no_export_in_one_line(tmp_path):
-    folder = stranger(tmp_path / "model", lambda path: {"x": path})
+def test_the_commands_and_python_refuse_both_in_one_line_and_trust_no_other_model_than_an_export(own, tmp_path):
+    writing = shutil.copytree(own, tmp_path / "own" / "model")
+    add_writing(writing)
+    foreign = stranger(tmp_path / "foreign" / "model", lambda path: {"x": path})
     for command, *arguments in (["recommend", "--history=a"], ["similar", "--item=a"], ["serve", "--port=0"]):
-        for trust in ([], ["--trust_model"]):
-            assert FOREIGN in refused(console(command, f"--model={folder}", *trust, *arguments, cwd=tmp_path))
+        for folder, trust, words in (
+            (writing, [], "it has the op WriteFile"),
+            (foreign, [], FOREIGN),
+            (foreign, ["--trust_model"], FOREIGN),
+        ):
+            assert words in refused(console(command, f"--model={folder}", *trust, *arguments, cwd=tmp_path))
+    with pytest.raises(UserError, match="it has the op WriteFile"):
+        b4r.open(writing)
     with pytest.raises(UserError, match=FOREIGN):
-        b4r.open(folder, trust_model=True)
+        b4r.open(foreign, trust_model=True)
 
 
 def signature_of(content, name):

@@ -84,20 +84,3 @@ def rectangle(histories, width=0):
 def ask(loaded, histories, width=0):
     found = loaded.signatures["serving_default"](histories=rectangle(histories, width))
     return [[name.decode() for name in row] for row in found["items"].numpy().tolist()], found["scores"].numpy()
-
-
-def check(found, histories, scores_of, k):
-    items, scores = found
-    assert scores.shape == (len(histories), k)
-    assert scores.dtype == np.float32
-    for names, row, history in zip(items, scores, histories, strict=True):
-        known = [NAMES.index(name) + 1 for name in history if name in NAMES]
-        expected = scores_of(known) if known else LOG_SHARES
-        unseen = [NAMES[item] for item in range(NUM_ITEMS) if item + 1 not in known]
-        best = sorted((expected[NAMES.index(name)] for name in unseen), reverse=True)[:k]
-        assert names[len(best) :] == [""] * (k - len(best))
-        assert (row[len(best) :] == -np.inf).all()
-        assert len(set(names[: len(best)])) == len(best)
-        assert set(names[: len(best)]) <= set(unseen)
-        np.testing.assert_allclose(row[: len(best)], best, atol=1e-5)
-        np.testing.assert_allclose([expected[NAMES.index(name)] for name in names[: len(best)]], best, atol=1e-5)

@@ -93,6 +93,7 @@ LAYOUTS = {
 
 def write(folder, name, content):
     path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     return path
 

@@ -86,19 +86,14 @@ OF_FLAGS = [
         "--popularity_correction needs --format=saved_model",
     ),
     of_flags("a workdir of nobody", f"{SYNTHETIC} --workdir=~nobody-at-all/x", "~nobody-at-all/x: no such user"),
-    of_flags("weights of nobody", f"{SYNTHETIC} --init_from=~nobody-at-all/x", "~nobody-at-all/x: no such user"),
     *(
         of_flags(f"before the data are read: {flags}", f"--interactions=absent.csv {flags}", words)
         for flags, words in {
             "--minutes=0": "`minutes` must be a number above 0. Received: minutes=0.0",
-            "--minutes=nan": "`minutes` must be a number above 0. Received: minutes=nan",
             "--minutes=x": "`minutes` must be a number. Received: minutes='x'",
             "--minutes=5 --steps=9": "`minutes` must be left out with `steps`",
-            "--minutes=5 --model=pop": "`minutes` must be left out for pop",
-            "--minutes=5 --protocol=fixed": "`minutes` needs one device, and a protocol",
             "--minutes=5 --mode=evaluate": "--minutes needs --mode=all or train",
             "--steps=0": "`steps` must be at least 1",
-            "--steps=9 --warmup_steps=9": "`warmup_steps` must be below `steps`",
         }.items()
     ),
     of_setting("--seed=-1", "a whole number from 0 to 2^32 - 1"),
@@ -117,10 +112,6 @@ def of_data(name: str, content: bytes, *words: str) -> Mistake:
         (folder / "beauty.txt").write_bytes(content)
 
     return Mistake(name, f"{BEAUTY} --workdir=new", words, write)
-
-
-def flipped(content: bytes, place: int) -> bytes:
-    return content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
 
 
 OF_FILES = [

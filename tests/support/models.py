@@ -12,7 +12,9 @@ from bert4rec_tf.config.run_record import MaskingSettings, Run
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.models import MODELS
-from support.features import both
+from bert4rec_tf.training import steps
+from bert4rec_tf.training.steps import make_optimizer
+from support.features import add_vectors, both
 from support.ranking_oracle import make_sequences
 from support.shards import mask_windows
 
@@ -32,6 +34,7 @@ every_trained_model = pytest.mark.parametrize("name", TRAINED)
 
 
 FEATURES = both(SEQUENCES.vocabulary.items.tolist(), SEQUENCES.users.tolist())
+VECTORS = {kind: add_vectors(features, 6) for kind, features in FEATURES.items()}
 
 
 def needed(settings):
@@ -56,6 +59,40 @@ def make(name, /, *, adapted=True, **changes):
     if adapted:
         model.adapt(SEQUENCES)
     return model
+
+
+def make_quiet(name, **changes):
+    """A model without dropout."""
+    rates = {rate: 0.0 for rate in ("dropout", "attention_dropout") if rate in Run.make("beauty", name).flatten()}
+    return make(name, **rates, **changes)
+
+
+def make_training_step(model, settings, **options):
+    optimizer = make_optimizer(settings, model)
+    optimizer.build(model.trainable_variables)
+    return steps.make_step(model, optimizer, settings, **options)
+
+
+def check_gradients(model, batch, watched):
+    """Compares the slope of the loss along the gradient of each watched weight with a finite difference."""
+    with tf.GradientTape() as tape:
+        value = model.training_loss(batch)
+    for weight, gradient in zip(watched, tape.gradient(value, [weight.value for weight in watched]), strict=True):
+        before, direction = np.asarray(weight), np.asarray(tf.convert_to_tensor(gradient))
+        norm, around = np.linalg.norm(direction), []
+        for step in (5e-3, -5e-3):
+            weight.assign(before + step * direction / norm)
+            around.append(float(model.training_loss(batch)))
+        weight.assign(before)
+        assert (around[0] - around[1]) / 1e-2 == pytest.approx(norm, rel=2e-2), weight.path
+
+
+def check_parts(model, batch):
+    """Compares the loss of a batch with the weighted sum of its parts' losses."""
+    parts = [{name: column[rows] for name, column in batch.items()} for rows in (slice(0, 5), slice(5, None))]
+    shares = [float(model.loss_weight(part) / model.loss_weight(batch)) for part in parts]
+    total = sum(share * float(model.training_loss(part)) for share, part in zip(shares, parts))
+    assert total == pytest.approx(float(model.training_loss(batch)), rel=1e-4)
 
 
 def batches(model, size=16, sequences=SEQUENCES):

@@ -23,6 +23,15 @@ def make_sequences(histories, num_items):
     return Sequences(items, splits, users, Vocabulary(names, counts))
 
 
+def group_histories(histories):
+    """Sequences of raw user -> raw items, oldest first, numbered as those of a file are."""
+    flat = [item for history in histories.values() for item in history]
+    items = list(dict.fromkeys(flat))
+    users = np.repeat(np.arange(len(histories)), [len(history) for history in histories.values()])
+    codes = np.array([items.index(item) for item in flat])
+    return Sequences.from_codes(users, codes, np.array([*histories], object), np.array(items, object))
+
+
 @st.composite
 def any_histories(draw, most_items=25, shortest=1, longest=40):
     """Histories with repeated items, and a last user who met every item."""

@@ -1,14 +1,17 @@
 """A small catalogue and what its prepared shards hold, for the tests of preparing, reading and masking."""
 
+from collections import Counter
 from decimal import ROUND_HALF_UP, Decimal
+from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
 import tensorflow as tf
+from scipy import stats
 
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import Numbering, mask_rows
-from bert4rec_tf.data.sequences import Sequences
+from support.ranking_oracle import group_histories
 
 MAX_LENGTH = 6
 STATIC = MaskingSettings(mask_proportion=0.5, max_predictions=3, mask_copies=2, window_step=0.5)
@@ -17,12 +20,10 @@ STATIC = MaskingSettings(mask_proportion=0.5, max_predictions=3, mask_copies=2, 
 def catalogue(num_users, longest=11, seed=0):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(4, longest + 1, num_users)
-    flat = rng.integers(0, 40, lengths.sum())
-    _, first, codes = np.unique(flat, return_index=True, return_inverse=True)
-    order = np.argsort(np.argsort(first))
-    items = np.array([f"item{flat[place]}" for place in np.sort(first)], object)
-    users = np.array([f"user{user}" for user in range(num_users)], object)
-    return Sequences.from_codes(np.repeat(np.arange(num_users), lengths), order[codes], users, items)
+    histories = np.split(rng.integers(0, 40, lengths.sum()), np.cumsum(lengths)[:-1])
+    return group_histories(
+        {f"user{user}": [f"item{item}" for item in history] for user, history in enumerate(histories)}
+    )
 
 
 SEQUENCES = catalogue(23)
@@ -42,6 +43,24 @@ def predictions_by_hand(length, masking):
     """How many places of a window are masked: half a place is rounded up."""
     rounded = Decimal(length * masking.mask_proportion).quantize(Decimal(1), ROUND_HALF_UP)
     return min(masking.max_predictions, max(1, int(rounded)))
+
+
+def check_all_pairs_are_equally_likely(positions, length):
+    """Of examples with two masked places each."""
+    drawn, pairs = Counter(map(tuple, positions[:, :2].tolist())), list(combinations(range(length), 2))
+    assert set(drawn) <= set(pairs)
+    assert stats.chisquare([drawn[pair] for pair in pairs]).pvalue > 1e-3
+
+
+def check_half_of_the_rest_is_random(shown, targets, num_items, mask_prob):
+    """Of the masked items that are not shown as the mask, half stay."""
+    changed = (1 - mask_prob) / 2 * (1 - 1 / num_items)
+    expected = {"mask": mask_prob, "changed": changed, "kept": 1 - mask_prob - changed}
+    is_mask = shown == num_items + 1
+    found = {"mask": is_mask.sum(), "changed": (~is_mask & (shown != targets)).sum(), "kept": (shown == targets).sum()}
+    assert sum(found.values()) == targets.size
+    for kind, share in expected.items():
+        assert abs(found[kind] - targets.size * share) <= 5 * np.sqrt(targets.size * share * (1 - share)), kind
 
 
 def stamps(folder):
@@ -76,10 +95,6 @@ def rows_of(record):
     number = len(next(iter(lengths.values())))
     ends = {name: np.cumsum([0, *lengths.get(name, [1] * number)]).tolist() for name in block}
     return [{name: block[name][ends[name][row] : ends[name][row + 1]] for name in block} for row in range(number)]
-
-
-def values(example, name):
-    return example[name]
 
 
 def as_rows(batches):

@@ -13,7 +13,7 @@ from bert4rec_tf.config.model_settings import PopSettings
 from bert4rec_tf.config.run_record import Run, TrainingSettings
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.evaluation import evidence_search, full_ranking, ranker
-from bert4rec_tf.foundation import plots
+from bert4rec_tf.foundation import npz, plots
 from bert4rec_tf.models import BERT4Rec, Recommender
 from bert4rec_tf.nn import losses
 from bert4rec_tf.nn.dropout import Dropout
@@ -83,6 +83,12 @@ def settings(**changes):
 
 def trainer(folder, model=None, validate=None, make=batches, last_step=None, **changes):
     return Trainer(model or new_model(), make, settings(**changes), folder, last_step, validate, silent=True)
+
+
+def read_newest_weights(folder):
+    """The arrays of the model in the newest checkpoint of a training."""
+    content = npz.read(sorted(folder.glob("step-*.npz"))[-1])
+    return {name: value for name, value in content.items() if name.startswith("model")}
 
 
 def weights(model):

@@ -16,14 +16,6 @@ def test_the_same_command_gives_the_same_bytes_in_another_process(uninterrupted,
     runs.assert_same_runs(first, runs.finished(tmp_path / "again", *FLAGS[kind], hash_seed=1))
 
 
-def test_the_comparison_of_runs_finds_differences(uninterrupted):
-    found = runs.differences(uninterrupted("static"), uninterrupted("dynamic"))
-    assert {"metrics.json", "ranks-test.npz: popular", "select/curve.csv", "select/step-000000012.npz: model/000"} <= {
-        *found
-    }
-    assert not any(name.startswith("vocabulary.npz") for name in found)
-
-
 def change_an_array(folder):
     path = folder / "select" / "step-000000012.npz"
     with np.load(path) as file:

@@ -12,16 +12,6 @@ from support.trainings import small_and_quick, whole_run
 from support.whole_runs import FLAGS, Moment
 
 MOMENT = Moment("half", "*/select/step-*5.npz")
-CHECKPOINT_AT_EVERY_STEP = [
-    MOMENT,
-    Moment("after", "*/select/best.npz"),
-    Moment("half", "*/metrics.json"),
-    Moment("before", "*/saved_model"),
-]
-CHECKPOINTS_AT_MEASUREMENTS = [
-    Moment("after", "*/select/curve.csv", 2),
-    Moment("half", "*/retrain/step-000000008.npz"),
-]
 
 
 @pytest.mark.longest
@@ -30,21 +20,6 @@ def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path,
     runs.killed(tmp_path, *FLAGS["one training"], moment=MOMENT)
     assert runs.partials(tmp_path / "work")
     runs.assert_same_runs(uninterrupted("one training"), runs.here(tmp_path, *FLAGS["one training"]))
-
-
-def killed_with_a_checkpoint_at_every_step(folder, uninterrupted):
-    _killed_at(CHECKPOINT_AT_EVERY_STEP, "static", folder, uninterrupted)
-
-
-def killed_with_checkpoints_at_measurements_only(folder, uninterrupted):
-    _killed_at(CHECKPOINTS_AT_MEASUREMENTS, "dynamic", folder, uninterrupted)
-
-
-def _killed_at(moments, kind, folder, uninterrupted):
-    for moment in moments:
-        runs.killed(folder, *FLAGS[kind], moment=moment)
-        assert (moment.when == "after") == (not runs.partials(folder / "work"))
-    runs.assert_same_runs(uninterrupted(kind), runs.finished(folder, *FLAGS[kind]))
 
 
 def stopped_by_ctrl_c_and_by_sigterm(folder, uninterrupted):
@@ -102,8 +77,6 @@ def _halted(folder, *flags, moment):
 
 
 SCENARIOS = [
-    killed_with_a_checkpoint_at_every_step,
-    killed_with_checkpoints_at_measurements_only,
     stopped_by_ctrl_c_and_by_sigterm,
     a_second_process_in_the_same_folder,
     two_processes_share_what_is_prepared,

@@ -20,6 +20,11 @@ from bert4rec_tf.training import checkpoints
 from bert4rec_tf.training.trainer import BEST, load_weights, read_state
 
 
+def assert_same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("make", [new_model, pytest.param(new_bert4rec, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("step", [17, 30])
 def test_stopped_and_resumed_equals_uninterrupted(tmp_path, step, make):
@@ -29,8 +34,7 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, step, make):
         trainer(tmp_path / "stopped", stopped, make=interrupted_during(step)).run()
     assert checkpoints.Series(tmp_path / "stopped").read_state()["step"] == step
     state = trainer(tmp_path / "stopped", resumed).run()
-    for one, other in zip(weights(straight), weights(resumed), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(weights(straight), weights(resumed))
     assert curve_without_time(state) == curve_without_time(expected)
 
 
@@ -53,8 +57,7 @@ def test_stopped_during_a_measurement_keeps_it(tmp_path, measurement):
         trainer(tmp_path / "stopped", validate=validate(True)).run()
     state = trainer(tmp_path / "stopped", resumed, validate(False)).run()
     assert curve_without_time(state) == curve_without_time(expected) and state.finished
-    for one, other in zip(weights(straight), weights(resumed), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(weights(straight), weights(resumed))
 
 
 def test_signals_are_handled_as_before_after_training(tmp_path):
@@ -72,8 +75,7 @@ def test_a_finished_training_is_not_done_again(tmp_path):
 
     again = new_model()
     trainer(tmp_path, again, make=refuse).run()
-    for one, other in zip(weights(model), weights(again), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(weights(model), weights(again))
 
 
 def test_the_best_measurement_is_kept_and_left_in_the_model(tmp_path):
@@ -85,12 +87,10 @@ def test_the_best_measurement_is_kept_and_left_in_the_model(tmp_path):
 
     state = trainer(tmp_path, model, validate).run()
     assert state.best_step == 20
-    for one, other in zip(seen[1], weights(model), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(seen[1], weights(model))
     loaded = new_model()
     load_weights(loaded, tmp_path)
-    for one, other in zip(seen[1], weights(loaded), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(seen[1], weights(loaded))
 
 
 def test_training_stops_after_measurements_without_a_better_one(tmp_path):
@@ -105,8 +105,7 @@ def test_a_training_to_an_earlier_step_goes_the_same_way(tmp_path):
     seen = []
     long = new_model()
     trainer(tmp_path / "long", long, lambda: seen.append(weights(long)) or {"hr@10": 0, "ndcg@10": 0}).run()
-    for one, other in zip(seen[1], weights(model), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same(seen[1], weights(model))
 
 
 def test_a_loss_that_is_no_number_ends_with_advice(tmp_path):

@@ -40,7 +40,8 @@ def test_without_tf_config_there_is_one_machine(monkeypatch):
     [
         "workers",
         "[1, 2]",
-        '{"cluster": 3}',
+        '{"cluster": ["a:1"]}',
+        '{"cluster": {"worker": 3}}',
         config("ps", 0, ps=["a:1"], worker=["b:1"]),
         config("worker", 2, worker=["a:1", "b:1"]),
         config("worker", -1, worker=["a:1", "b:1"]),

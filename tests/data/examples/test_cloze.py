@@ -2,19 +2,23 @@
 
 import dataclasses
 from collections import Counter
-from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scipy import stats
 from support.profiles import examples
-from support.shards import mask_windows, predictions_by_hand
+from support.ranking_oracle import group_histories
+from support.shards import (
+    check_all_pairs_are_equally_likely,
+    check_half_of_the_rest_is_random,
+    mask_windows,
+    predictions_by_hand,
+)
 
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import Numbering, count_predictions, cut_windows, cut_windows_and_prefixes
-from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.data.sequences import LeaveOneOut
 
 QUICK = settings(max_examples=examples(80))
 HISTORIES = st.lists(st.lists(st.integers(0, 30), min_size=2, max_size=25), min_size=1, max_size=5)
@@ -29,13 +33,8 @@ MASKINGS = st.builds(
 
 
 def from_histories(histories):
-    flat = [item for history in histories for item in history]
-    items = list(dict.fromkeys(flat))
-    return Sequences.from_codes(
-        np.repeat(np.arange(len(histories)), [len(history) for history in histories]),
-        np.array([items.index(item) for item in flat]),
-        np.array([f"user{user}" for user in range(len(histories))], object),
-        np.array([f"item{item}" for item in items], object),
+    return group_histories(
+        {f"user{user}": [f"item{item}" for item in history] for user, history in enumerate(histories)}
     )
 
 
@@ -197,10 +196,7 @@ def many(length, copies, **others):
 @pytest.mark.parametrize("max_predictions", [2, 20], ids=["as many as allowed", "fewer than allowed"])
 def test_every_set_of_positions_is_equally_likely(max_predictions):
     made = many(6, 6_000, mask_proportion=0.34, max_predictions=max_predictions)
-    drawn = Counter(map(tuple, made.mask_positions[:, :2].tolist()))
-    sets = list(combinations(range(6), 2))
-    assert set(drawn) <= set(sets)
-    assert stats.chisquare([drawn[places] for places in sets]).pvalue > 1e-3
+    check_all_pairs_are_equally_likely(made.mask_positions, 6)
 
 
 def shown_and_targets(made):
@@ -213,15 +209,8 @@ def test_half_of_what_is_not_shown_as_the_mask_stays_and_half_is_random(mask_pro
     num_items, rows = 50, 2_000
     made = many(num_items, rows, mask_proportion=0.2, max_predictions=10, mask_prob=mask_prob)
     shown, targets = shown_and_targets(made)
-    count = len(shown)
-    assert count == 10 * rows
-    half = (1 - mask_prob) / 2
-    changed = half * (1 - 1 / num_items)
-    expected = {"mask": mask_prob, "changed": changed, "kept": 1 - mask_prob - changed}
-    is_mask = shown == num_items + 1
-    found = {"mask": is_mask.sum(), "changed": (~is_mask & (shown != targets)).sum(), "kept": (shown == targets).sum()}
-    for kind, share in expected.items():
-        assert abs(found[kind] - count * share) <= 5 * np.sqrt(count * share * (1 - share)), kind
+    assert len(shown) == 10 * rows
+    check_half_of_the_rest_is_random(shown, targets, num_items, mask_prob)
 
 
 LONG = [list(range(20)), list(range(5, 22)), list(range(9))]

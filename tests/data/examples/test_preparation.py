@@ -18,7 +18,6 @@ from support.shards import (
     records_of,
     remove,
     stamps,
-    values,
 )
 
 from bert4rec_tf.data.examples import preparation
@@ -46,11 +45,11 @@ def test_records_are_written_in_the_one_byte_order_of_every_machine(static):
 def test_prepared_shards_hold_every_copy_of_every_window(static):
     restored, last_only = Counter(), Counter()
     for example in records(static):
-        items, places = values(example, "items"), values(example, "mask_positions")
+        items, places = example["items"], example["mask_positions"]
         assert {items[place] for place in places} == {NUM_ITEMS + 1}
-        for place, target in zip(places, values(example, "mask_targets"), strict=True):
+        for place, target in zip(places, example["mask_targets"], strict=True):
             items[place] = target
-        key = (values(example, "user")[0], tuple(items))
+        key = (example["user"][0], tuple(items))
         restored[key] += 1
         last_only[key] += places == [len(items) - 1]
     windows = window_counts()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.profiles import slow_but
-from support.shards import MAX_LENGTH, as_rows, records, records_of, values
+from support.shards import MAX_LENGTH, as_rows, records, records_of
 
 from bert4rec_tf.data.examples.tfrecords import BLOCK, Column, Shards, write_shard
 
@@ -25,7 +25,7 @@ def test_a_shard_of_any_number_of_blocks_reads_back_equal(tmp_path, rows):
     write_shard(path, content)
     assert sum(1 for _ in tf.data.TFRecordDataset(str(path))) == -(-rows // BLOCK)
     stored = records_of(path)
-    assert [values(row, "number")[0] for row in stored] == content["number"].values.tolist()
+    assert [row["number"][0] for row in stored] == content["number"].values.tolist()
     read = as_rows(shards.read(rows, 3).take(1))
     assert sorted((number, row) for row, number in read) == sorted(
         (number, tuple(row)) for number, row in zip(content["number"].values.tolist(), content["list"].values.tolist())
@@ -43,12 +43,12 @@ def stream(shards, batch_size, seed, epochs):
 def test_every_epoch_holds_every_example_once(static, batch_size):
     every = Counter(
         (
-            tuple(np.pad(values(example, "items"), (0, MAX_LENGTH - len(values(example, "items")))).tolist()),
+            tuple(np.pad(example["items"], (0, MAX_LENGTH - len(example["items"]))).tolist()),
             *(
-                tuple(np.pad(values(example, name), (0, 3 - len(values(example, name)))).tolist())
+                tuple(np.pad(example[name], (0, 3 - len(example[name]))).tolist())
                 for name in ("mask_positions", "mask_targets")
             ),
-            values(example, "user")[0],
+            example["user"][0],
         )
         for example in records(static)
     )

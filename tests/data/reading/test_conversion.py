@@ -19,6 +19,7 @@ from support.interaction_files import (
     as_text,
     histories,
     plainly,
+    rated,
     read,
     write,
 )
@@ -154,25 +155,10 @@ def test_the_report_counts_rows_read_and_kept(path):
 # The raw sources of the data sets, in the layouts of their publishers
 
 
-def sasrec(rows):
-    """The filter of the raw sources, by hand: one pass with at least five of each, then users with at least five."""
-    return plainly(rows, 5, 5)
-
-
-def put(folder, name, content):
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-
-
-def rated(rows):
-    return [(user, item, 3, time) for user, item, time in rows]
-
-
 RAW = {
-    "beauty": lambda folder: put(folder, "ratings_Beauty.csv", as_text(rated(ROWS), ",")),
-    "beauty packed": lambda folder: put(folder, "ratings_Beauty.csv.gz", as_text(rated(ROWS), ",")),
-    "ml-1m": lambda folder: put(folder, "ml-1m/ratings.dat", as_text(rated(ROWS), "::")),
+    "beauty": lambda folder: write(folder, "ratings_Beauty.csv", as_text(rated(ROWS), ",")),
+    "beauty packed": lambda folder: write(folder, "ratings_Beauty.csv.gz", as_text(rated(ROWS), ",")),
+    "ml-1m": lambda folder: write(folder, "ml-1m/ratings.dat", as_text(rated(ROWS), "::")),
 }
 
 
@@ -180,29 +166,29 @@ RAW = {
 def test_a_raw_source_is_filtered_as_the_original_was(tmp_path, case):
     RAW[case](tmp_path)
     sequences = datasets.load(case.split()[0], tmp_path, source="raw")
-    assert histories(sequences) == sasrec(ROWS)
+    assert histories(sequences) == plainly(ROWS, 5, 5)
     assert datasets.load(f"{case.split()[0]}-raw", tmp_path).fingerprint == sequences.fingerprint
 
 
 def test_steam_is_read_from_python_dictionaries_by_day_and_row(tmp_path):
     rows = [(user, item, f"2017-12-{31 - (100 - time):02d}") for user, item, time in ROWS if time > 90]
     content = as_literals([(*row, "it's \\ fun") for row in rows], ("username", "product_id", "date", "text"))
-    put(tmp_path, "steam_reviews.json.gz", content + b"{u'page': 1}\n")
+    write(tmp_path, "steam_reviews.json.gz", content + b"{u'page': 1}\n")
     sequences, report = datasets.load_with_report("steam", tmp_path, "raw")
-    assert histories(sequences) == sasrec([row for row in ROWS if row[2] > 90])
+    assert histories(sequences) == plainly([row for row in ROWS if row[2] > 90], 5, 5)
     assert report.bad == {"the user's id is missing": (1, f"line {len(rows) + 1}")}
 
 
 def test_the_rare_items_of_ml_20m_stay(tmp_path):
     content = as_csv(rated(ROWS), ("userId", "movieId", "rating", "timestamp"))
-    put(tmp_path, "ml-20m/ratings.csv", content)
+    write(tmp_path, "ml-20m/ratings.csv", content)
     assert histories(datasets.load("ml-20m", tmp_path, source="raw")) == plainly(ROWS, 5, 1)
 
 
 @pytest.mark.parametrize("name", ["beauty.txt", "beauty.txt.gz"])
 def test_an_unknown_authors_file_is_read_once_with_a_warning(tmp_path, capfd, name):
     content, opened = b"1 2\n1 3\n", []
-    put(tmp_path, name, content)
+    write(tmp_path, name, content)
     path = str(tmp_path / name)
     sys.addaudithook(lambda event, args: opened.append(event) if event == "open" and str(args[0]) == path else None)
     datasets.load("beauty", tmp_path)
@@ -213,7 +199,7 @@ def test_an_unknown_authors_file_is_read_once_with_a_warning(tmp_path, capfd, na
 @pytest.mark.parametrize("name", ["beauty.txt", "beauty.txt.gz"])
 def test_the_published_authors_file_gives_no_warning(tmp_path, capfd, monkeypatch, name):
     content = b"1 2\n1 3\n"
-    put(tmp_path, name, content)
+    write(tmp_path, name, content)
     blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
     source = datasets.Source("beauty.txt", Remote(("http://localhost/",), f"git:{blob}"))
     monkeypatch.setitem(datasets.DATASETS, "beauty", datasets.Dataset("Beauty", source))
@@ -310,7 +296,7 @@ def test_a_k_core_drops_users_and_items_until_none_is_below_the_minimum(actions,
 
 
 def test_a_folder_is_read_by_the_rules_of_pyarrow_s_datasets(tmp_path):
-    rows = [("a", "x", 3), ("a", "y", 1), ("b", "x", 2), ("b", "z", 1)]
+    rows = [("a", "x", 10), ("a", "y", 9), ("b", "x", 2), ("b", "z", 1)]
     for place, (user, item, time) in enumerate(rows):
         folder = tmp_path / "data" / f"day={time}" / "more"
         folder.mkdir(parents=True, exist_ok=True)
@@ -320,5 +306,7 @@ def test_a_folder_is_read_by_the_rules_of_pyarrow_s_datasets(tmp_path):
         write(tmp_path / "data", name, b"unfinished")
     sequences, report = read(tmp_path / "data")
     assert histories(sequences) == plainly(rows) and "time 'day'" in report.columns
+    days = read(tmp_path / "data", item_column="day", time_column="none")[0]
+    assert histories(days) == {"a": ["10", "9"], "b": ["1", "2"]}
     table = pyarrow.dataset.dataset(tmp_path / "data", partitioning="hive").to_table()
     assert histories(b4r.interactions(table)) == plainly(rows)

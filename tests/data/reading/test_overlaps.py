@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.interaction_files import histories
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.data_names import Interactions
@@ -18,10 +19,6 @@ ROWS = st.tuples(st.integers(1, 4), st.integers(1, 12), st.integers(0, 30))
 def read(rows, min_actions=1, **options):
     frame = pd.DataFrame(rows, columns=COLUMNS)
     return read_frame(frame, Interactions("the table", **options), min_actions)
-
-
-def histories(sequences):
-    return {user: sequences.vocabulary.decode(sequences[place]) for place, user in enumerate(sequences.users.tolist())}
 
 
 def join_plainly(old, new):

@@ -1,7 +1,7 @@
 """What a page from elsewhere makes a browser send is refused; programs, proxies and the server's own page are not."""
 
 import pytest
-from support.http_server import Server, best, export
+from support.http_server import Server, best
 
 from bert4rec_tf.serving.http import guard
 from bert4rec_tf.serving.http.app import open_versions
@@ -11,10 +11,8 @@ BODY = b'{"instances": [["a", "i3"]]}'
 
 
 @pytest.fixture(scope="module")
-def versions(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("guarded") / "model"
-    export(folder)
-    return open_versions(ServerSettings(model=str(folder)))
+def versions(exported):
+    return open_versions(ServerSettings(model=str(exported)))
 
 
 def asked(versions, headers, **settings):

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.http_server import ITEMS, Server, best, export, still_answers
+from support.http_server import ITEMS, Server, best, still_answers
 from support.profiles import examples
 
 from bert4rec_tf.serving.http.app import open_versions
@@ -17,10 +17,8 @@ NAMES = ["histories", "candidates", "exclude", "k", "exclude_seen", "popularity_
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fuzz") / "model"
-    export(folder)
-    versions = open_versions(ServerSettings(model=str(folder)))
+def server(exported):
+    versions = open_versions(ServerSettings(model=str(exported)))
     with Server(versions, max_rows=50, max_history=200, max_body_bytes=50_000) as running:
         yield running
 
@@ -106,29 +104,6 @@ def test_any_histories_get_the_best_items(client, histories):
         items, scores, unknown = best(history)
         assert found["items"] == items and found["unknown"] == unknown
         assert found["scores"] == pytest.approx(scores, abs=1e-5)
-
-
-HUGE = {
-    "rows": {"instances": [["a"]] * 6_000},
-    "a history": {"instances": [["a"] * 9_000]},
-    "an id": {"instances": [["a" * 40_000]]},
-    "ragged": {
-        "inputs": {"histories": [["a"]] * 50, "exclude": [["a"] * 5_000] + [[]] * 49},
-        "signature_name": "recommend",
-    },
-}
-
-
-@pytest.mark.parametrize("name", HUGE)
-def test_huge_lists_are_refused_or_computed(server, client, name):
-    assert check(client.post(HUGE[name])) == (200 if name == "an id" else 400)
-    still_answers(server)
-
-
-def test_the_largest_question_that_is_allowed_is_answered(client):
-    histories = [ITEMS[10:] * 3 for _ in range(50)]
-    found = client.predict(instances=histories)["predictions"]
-    assert [row["items"] for row in found] == [best(history)[0] for history in histories]
 
 
 def raw(server, data, ends=True):

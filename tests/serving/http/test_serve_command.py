@@ -12,20 +12,13 @@ from pathlib import Path
 
 import pytest
 from support.commands import console, refused
-from support.http_server import Client, best, export
+from support.http_server import Client, best
 
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("command") / "model"
-    export(folder)
-    return folder
-
-
-def test_the_command_serves_until_sigterm_without_dropping_a_request(folder):
-    command = [str(Path(sys.executable).parent / "bert4rec"), "serve", f"--model={folder}", "--port=0", "--name=shop"]
+def test_the_command_serves_until_sigterm_without_dropping_a_request(exported):
+    command = [str(Path(sys.executable).parent / "bert4rec"), "serve", f"--model={exported}", "--port=0", "--name=shop"]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -34,7 +27,7 @@ def test_the_command_serves_until_sigterm_without_dropping_a_request(folder):
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
     try:
-        assert process.stdout.readline() == f"loading {folder}\n"
+        assert process.stdout.readline() == f"loading {exported}\n"
         port = int(re.search(r"at http://127\.0\.0\.1:(\d+)/", process.stdout.readline()).group(1))
         assert f":{port}/v1/models/shop:predict" in process.stdout.readline()
         answers = []

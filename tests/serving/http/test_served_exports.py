@@ -1,6 +1,5 @@
 """What `saved_model.export` writes, asked over HTTP: every signature, against the same SavedModel in TensorFlow."""
 
-import threading
 from types import SimpleNamespace
 from urllib.parse import urlencode
 
@@ -86,7 +85,6 @@ ASKED = {
     "scores for each": ("score", {"candidates": LISTS}),
     "vectors": ("encode", {}),
 }
-OF_LISTS = [(signature, choices) for signature, choices in ASKED.values() if "k" not in choices]
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -148,30 +146,6 @@ def test_the_page_can_load_a_user_s_last_items(served):
         assert [one["id"] for one in found] == history
     answer = served.client.get("/page/items?user=nobody")
     assert answer.status == 400 and "must be one of the model's 3 users" in answer.json["error"]
-
-
-def test_requests_of_all_signatures_at_once_get_their_own_answers(served):
-    failures, answered = [], []
-
-    def ask(number):
-        client, row = served.server.client(), slice(number % 6, number % 6 + 1)
-        for turn in range(6):
-            try:
-                signature, choices = OF_LISTS[(number + turn) % len(OF_LISTS)]
-                of_rows = {name: value[row] for name, value in choices.items() if value in (LISTS, LISTS[::-1])}
-                inputs = {**whom(served, row), **choices, **of_rows}
-                found = client.predict(signature_name=signature, inputs=inputs)["outputs"]
-                check(found, expected(served, signature, inputs))
-                answered.append(signature)
-            except Exception as error:
-                failures.append(error)
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures and len(answered) == 48
 
 
 def test_a_model_with_users_requires_users(served):

@@ -1,0 +1,157 @@
+"""A server with more to do than it can: who waits, who is sent back, and who is answered at the end."""
+
+import json
+import threading
+
+import pytest
+from support.http_server import Client, Fake, Server, served
+
+from bert4rec_tf.serving.http import app
+from bert4rec_tf.serving.http import server as lifetime
+
+
+class Gate:
+    """A model that answers when it is let, and tells when it was asked."""
+
+    def __init__(self):
+        self.asked, self.open = threading.Event(), threading.Event()
+
+    def __call__(self, arrays):
+        self.asked.set()
+        assert self.open.wait(30)
+        return {"items": arrays["histories"]}
+
+
+def ask_to_predict(client):
+    return client.post({"instances": [["a"]]})
+
+
+def ask_to_search(client):
+    return client.get("/page/items?query=a")
+
+
+def ask_in_background(server, count=1, ask=ask_to_predict):
+    """Asks `count` times at once; returns the list that gets the answers, and the threads."""
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(ask(server.client()))) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return answers, threads
+
+
+def test_too_many_waiting_are_sent_back_and_the_others_answered():
+    gate = Gate()
+    with Server(served(Fake(gate)), max_queue=2, max_batch_size=1) as server:
+        first, threads = ask_in_background(server)
+        assert gate.asked.wait(30)
+        answers, more = ask_in_background(server, 8)
+        while len(answers) < 6:
+            threading.Event().wait(0.01)
+        gate.open.set()
+        for thread in (*threads, *more):
+            thread.join()
+    refused = [answer for answer in answers if answer.status == 503]
+    assert len(refused) == 6 and {answer.headers["Retry-After"] for answer in refused} == {"1"}
+    assert "2 rows wait" in refused[0].json["error"]
+    done = [answer for answer in (*first, *answers) if answer.status == 200]
+    assert [answer.json for answer in done] == [{"predictions": [{"items": ["a"]}]}] * 3
+
+
+def test_searches_wait_for_each_other_and_too_many_are_sent_back(monkeypatch):
+    monkeypatch.setattr(app, "MAX_SEARCHES", 3)
+    gate, versions = Gate(), served(Fake(None))
+    at_once, most = [], []
+
+    def search(query, limit):
+        at_once.append(query)
+        most.append(len(at_once))
+        gate({"histories": None})
+        at_once.pop()
+        return [query]
+
+    versions.current.catalogue.search = search
+    with Server(versions) as server:
+        answers, threads = ask_in_background(server, 8, ask_to_search)
+        while len(answers) < 5:
+            threading.Event().wait(0.01)
+        assert server.client().get("/healthz").status == 200
+        gate.open.set()
+        for thread in threads:
+            thread.join()
+    assert sorted(answer.status for answer in answers) == [200] * 3 + [503] * 5
+    assert {answer.headers["Retry-After"] for answer in answers if answer.status == 503} == {"1"}
+    assert max(most) == 1
+
+
+def test_a_request_beyond_the_timeout_gets_504():
+    gate = Gate()
+    with Server(served(Fake(gate)), timeout=0.2) as server:
+        answer = server.client().post({"instances": [["a"]]})
+        assert answer.status == 504 and answer.json["error"] == "No answer within 0.2 seconds"
+        gate.open.set()
+        assert server.client().post({"instances": [["a"]]}).status == 200
+
+
+def test_requests_in_flight_are_answered_when_the_server_stops():
+    gate = Gate()
+    with Server(served(Fake(gate))) as server:
+        answers, threads = ask_in_background(server, 3)
+        assert gate.asked.wait(30)
+        threading.Event().wait(0.1)
+        server.stop()
+        threading.Event().wait(0.1)
+        with pytest.raises(OSError):
+            server.client().get("/healthz")
+        gate.open.set()
+        for thread in threads:
+            thread.join()
+    assert [answer.status for answer in answers] == [200] * 3
+
+
+def test_the_last_answer_on_an_open_connection_says_close(monkeypatch):
+    monkeypatch.setattr(lifetime, "DRAIN_SECONDS", 60)
+    answers, failures = [], []
+
+    def ask(client, number):
+        try:
+            while True:
+                answer = client.post({"instances": [[f"{number}"]]})
+                answers.append((answer.status, answer.json["predictions"] == [{"items": [f"{number}"]}]))
+                if answer.headers["Connection"] == "close":
+                    return
+        except Exception as error:
+            failures.append(error)
+
+    with Server(served(Fake(lambda arrays: {"items": arrays["histories"]}))) as server:
+        threads = [threading.Thread(target=ask, args=(server.client(), number)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        while len(answers) < 100 and not failures:
+            threading.Event().wait(0.01)
+        server.stop()
+        for thread in threads:
+            thread.join()
+    assert not failures and set(answers) == {(200, True)}
+
+
+def test_a_caller_that_hangs_up_is_not_computed_for():
+    gate, seen = Gate(), []
+
+    def watch(arrays):
+        outputs = gate(arrays)
+        seen.extend(arrays["histories"].ravel())
+        return outputs
+
+    with Server(served(Fake(watch)), max_batch_size=1) as server:
+        _, threads = ask_in_background(server)
+        assert gate.asked.wait(30)
+        gone = Client(server.port)
+        body, headers = json.dumps({"instances": [["gone"]]}), {"Content-Type": "application/json"}
+        gone._connection.request("POST", "/v1/models/bert4rec:predict", body, headers)
+        threading.Event().wait(0.2)
+        gone._connection.close()
+        threading.Event().wait(0.2)
+        gate.open.set()
+        threads[0].join()
+        server.client().post({"instances": [["b"]]})
+    assert seen == [b"a", b"b"]
