@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from scipy import optimize, sparse
+from scipy import sparse
 
 from bert4rec_tf.config.transition_settings import (
     GRID,
@@ -295,6 +295,8 @@ def find_best_scale(scores: np.ndarray, targets: np.ndarray) -> float:
 
     `scores`: float32 [k, n], of all items. `targets`: int [k], columns of `scores`.
     """
+    from scipy import optimize  # here, because its import would delay the first result
+
     scores = scores - scores.max(axis=1, keepdims=True)
     target_scores = scores[np.arange(len(targets)), targets]
 
