@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from scipy import optimize, sparse
+from scipy import sparse
 
 from bert4rec_tf.config.transition_settings import (
     GRID,
@@ -121,6 +121,7 @@ class _Search:
         is_dense = self._counts.pairs.nnz > DENSE_EVIDENCE * self._num_items**2
         self._table = np.empty([self._num_items + 1] * 2, np.float32) if is_dense else None
         self._evidence: tuple[Any, sparse.csr_matrix] | None = None
+        self._weights: tuple[Any, sparse.csr_matrix] | None = None
         self._rivals: _Rivals | None = None
 
     def measure(self, values: dict[str, Any], to_beat: float = 0.0) -> _Measured:
@@ -135,7 +136,10 @@ class _Search:
         """Returns NDCG@10, or at least an upper bound below `to_beat`; and whether it is exact."""
         added = np.float32(settings.popularity_weight) * self._log_shares
         evidence = self._weigh(settings)
-        weights = weigh_histories(self._histories, self._users, settings)
+        ages = settings.history_power, settings.history_decay, settings.recent_items, settings.recent_share
+        if self._weights is None or self._weights[0] != ages:
+            self._weights = ages, weigh_histories(self._histories, self._users, settings)
+        weights = self._weights[1]
         if self._rivals is None:
             self._rivals = self._find_rivals(weights, evidence)
         ranks = self._rivals.count_better(weights, evidence, added)
@@ -295,6 +299,8 @@ def find_best_scale(scores: np.ndarray, targets: np.ndarray) -> float:
 
     `scores`: float32 [k, n], of all items. `targets`: int [k], columns of `scores`.
     """
+    from scipy import optimize  # here, because its import would delay the first result
+
     scores = scores - scores.max(axis=1, keepdims=True)
     target_scores = scores[np.arange(len(targets)), targets]
 

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Shape, Tensor
 
 BLOCK = 256
@@ -74,19 +75,25 @@ def draw_keep_mask(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float
     `shape`: int32 [r]. `rate`: the fraction to drop, in [0, 1); rounded to 1 / NOISE_LEVELS, at most 255 / 256. `seed`:
     integers [2].
     """
-    size = tf.reduce_prod(shape)
+    shape = tf.convert_to_tensor(shape)
+    is_kept = _draw_bits(tf.reduce_prod(shape), tf.cast(seed, tf.int32), *divmod(_count_dropped_levels(rate), BLOCK))
+    return tf.cast(tf.reshape(is_kept, shape), dtype)
+
+
+# A graph of training draws for every layer and group of rows. Not inlined, this is traced and optimized only once.
+@tf_function(experimental_attributes={"_noinline": True})
+def _draw_bits(size: tf.Tensor, seed: tf.Tensor, least: int, rest: int) -> tf.Tensor:
+    """Returns bool [size]. In every block, `rest` of the thresholds are `least` + 1, the others `least`."""
     words = (size + BLOCK - 1) // BLOCK * (BLOCK // 4)
     words_and_shift = tf.random.stateless_uniform(
-        [words + 1], tf.cast(seed, tf.int32), minval=None, maxval=None, dtype=tf.uint32, alg="philox"
+        [words + 1], seed, minval=None, maxval=None, dtype=tf.uint32, alg="philox"
     )
     numbers = tf.reshape(tf.bitcast(words_and_shift[:words], tf.uint8), [-1, BLOCK])
-    least, rest = divmod(_count_dropped_levels(rate), BLOCK)
     # 167 is odd, so the places are a permutation, and neighbours are far apart.
     places = tf.constant([167 * place % BLOCK for place in range(BLOCK)], tf.uint8)
     raised = places + tf.bitcast(words_and_shift[words], tf.uint8)[0] < tf.constant(rest, tf.uint8)
     thresholds = tf.constant(least, tf.uint8) + tf.cast(raised, tf.uint8)
-    keep_mask = tf.reshape(numbers >= thresholds, [-1])[:size]
-    return tf.cast(tf.reshape(keep_mask, shape), dtype)
+    return tf.reshape(numbers >= thresholds, [-1])[:size]
 
 
 def _count_dropped_levels(rate: float) -> int:
