@@ -16,7 +16,7 @@ from bert4rec_tf.data.sequences import Sequences, number_within_groups
 BLOCK_ACTIONS = 1 << 20
 """To limit memory, first items are counted in blocks of about this many actions, or of one item."""
 
-DENSE_SHARE, DENSE_CELLS = 64, 1 << 20
+DENSE_SHARE, DENSE_CELLS = 64, 1 << 17
 """With at most DENSE_SHARE pairs of items per action, pairs are counted in tables of about DENSE_CELLS, which the cache
 holds."""
 
@@ -96,12 +96,12 @@ def _index_pairs(
         sums = [sum(sums[at + 1 : at + 2], sums[at]) for at in range(0, len(sums), 2)]
     pairs = sums[0].tocsr()
     pairs.sort_indices()
-    pairs.data = np.arange(1.0, pairs.nnz + 1)  # from 1, because a product drops zeros
+    pairs.data = np.arange(1, pairs.nnz + 1, dtype=np.int32)  # from 1, because a product drops zeros
 
     def locate_pairs(counts: sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
         counts.sort_indices()
-        ones = sparse.csr_matrix((np.ones(counts.nnz), counts.indices, counts.indptr), counts.shape)
-        return ones.multiply(pairs).tocsr().data.astype(np.int32) - 1, counts.data
+        ones = sparse.csr_matrix((np.ones(counts.nnz, np.int32), counts.indices, counts.indptr), counts.shape)
+        return ones.multiply(pairs).tocsr().data - np.int32(1), counts.data
 
     # Each is dropped when it is indexed, because together they are what takes most memory.
     indexed = [[locate_pairs(counts.pop(0)) for _ in range(len(counts))] for counts in (forward, backward)]
@@ -176,7 +176,8 @@ def weigh_ages(max_history: int, settings: CompleteSettings) -> np.ndarray:
 
 def weigh_evidence(counts: sparse.csr_matrix, smoothing: float, num_items: int) -> sparse.csr_matrix:
     """Returns log(1 + C n / tau) of every pair's count C, float32. `smoothing`: tau."""
-    evidence = np.log1p(counts.data * num_items / smoothing).astype(np.float32)
+    evidence = counts.data * num_items / smoothing
+    evidence = np.log1p(evidence, out=evidence).astype(np.float32)
     return sparse.csr_matrix((evidence, counts.indices, counts.indptr), counts.shape)
 
 

@@ -27,7 +27,7 @@ from bert4rec_tf.models.feature_recommender import FeatureRecommender
 SEARCH_USERS, SEARCH_SCORES = 10_000, 1 << 23
 """The search measures at most so many users, with about so many scores above 0: the same users for the same data."""
 
-SEARCH_ACTIONS = 1 << 21
+SEARCH_ACTIONS = 1 << 20
 """About how many actions the search counts at most. Of more, it counts those of every k-th user."""
 
 AXES = ("smoothing", "ages", "popularity", "distances", "backward", "window", "popularity", "smoothing")

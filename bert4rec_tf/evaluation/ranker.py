@@ -35,7 +35,7 @@ class RankingTask:
         histories: the items before the held-out one, for all users of the data set.
         users: [k] int64, the users to evaluate.
         targets: [k] int32, their held-out items.
-        negatives: protocol -> int32 [k, c], filled with 0 if there are fewer.
+        negatives: protocol -> integers [k, c], filled with 0 if there are fewer.
         all_items: whether to also rank the target among all items that are not in its history.
         excluded: the items that ranking among all items leaves out; None for those of the histories.
         with_seen: with `all_items`, whether to also rank the target among every item, the seen ones too (ANY).

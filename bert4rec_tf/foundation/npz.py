@@ -35,11 +35,10 @@ def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             members = [f"{name}.npy" for name in names] if names is not None else archive.namelist()
-            contents = {name.removesuffix(".npy"): archive.read(name) for name in members}
-        return {
-            name: np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-            for name, content in contents.items()
-        }
+            return {
+                name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
+                for name in members
+            }
     except (*UNREADABLE, MemoryError) as error:  # a damaged header can claim any number of values
         raise CorruptFileError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 

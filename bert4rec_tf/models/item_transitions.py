@@ -60,14 +60,19 @@ def count_evidence(evidence: TransitionEvidence, sequences: Sequences, settings:
     weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
     size = sequences.num_items + 1
     most = min(settings.num_neighbors or size, max(MOST_PAIRS // size, 1))
-    parts, num_pairs = [], np.zeros(size, np.int64)
+    parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
+    num_pairs = np.zeros(size, np.int64)
     for first_item, counts in transitions.count_weighted(sequences, weights, settings.backward):
         rows, columns, values = transitions.select_strongest_pairs(
             transitions.weigh_evidence(counts, settings.smoothing, sequences.num_items), most
         )
         num_pairs += np.bincount(first_item + rows, minlength=size)
-        parts.append((columns, values))
-    columns, values = (np.concatenate(part) for part in zip(*parts))
+        parts[0].append(columns)
+        parts[1].append(values)
+    columns = np.concatenate(parts[0])
+    parts[0].clear()  # before the values are joined, to save memory
+    values = np.concatenate(parts[1])
+    parts[1].clear()
     splits = np.concatenate([[0], np.cumsum(num_pairs)])
     ages = transitions.weigh_ages(evidence.max_history, settings)
     evidence.assign(splits, columns, values, transitions.compute_log_shares(sequences.count_items()), ages)

@@ -217,11 +217,12 @@ class Experiment:
 
     @cached_property
     def negatives(self) -> dict[str, np.ndarray]:
-        """The frozen candidates of each sampled protocol, int32 [evaluated users, c]."""
+        """The frozen candidates of each sampled protocol, [evaluated users, c], of a short integer type."""
         settings = self.run.evaluation
-        return candidates.load_or_draw(
+        drawn = candidates.load_or_draw(
             self.workdir.prepared, self.sequences, self.split.users, settings.num_negatives, settings.candidates_seed
         )
+        return {name: items.astype(np.min_scalar_type(-self.sequences.num_items)) for name, items in drawn.items()}
 
     def make_task(self, part: str, all_items: bool = False) -> RankingTask:
         """Returns the ranking task of "validation" or "test": among popular candidates, or by all protocols."""
