@@ -77,17 +77,21 @@ def test_users_with_one_or_two_actions_are_counted_and_those_with_two_trained_on
 
 
 WITHOUT_TENSORFLOW = """
-import sys
+import os, sys
 sys.modules["tensorflow"] = None  # now its import fails
+from absl import app  # once for all commands
 from bert4rec_tf.commands import main
 for line in sys.stdin.read().splitlines():
-    sys.argv = line.split()
-    try:
-        main.main()
-    except SystemExit as end:
-        print(end.code or 0, line)
-    else:
-        print(0, line)
+    if not os.fork():  # each in a process of its own, as absl does not define a flag twice
+        sys.argv = line.split()
+        try:
+            main.main()
+        except SystemExit as end:
+            print(end.code or 0, line)
+        else:
+            print(0, line)
+        sys.exit()
+    os.wait()
 """
 
 
