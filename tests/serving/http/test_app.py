@@ -11,7 +11,7 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.http_server import ITEMS, Fake, Server, best, card_of, served
 from support.profiles import examples
@@ -248,6 +248,7 @@ NUMBERS = st.one_of(st.floats(width=32), st.sampled_from([0.1, 1 / 3, 1e-45, 3.4
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=20))
+@example([1e15])  # written with an exponent
 @settings(max_examples=examples(60))
 def test_numbers_are_sent_as_their_shortest_text(values):
     row = np.array(values, np.float32)
@@ -258,7 +259,8 @@ def test_numbers_are_sent_as_their_shortest_text(values):
         assert found["unknown"] == 3
         for value, sent in zip(row, found["scores"], strict=True):
             if np.isfinite(value):
-                assert np.float32(sent) == value and len(repr(sent)) <= len(repr(float(value)))
+                texts = [np.format_float_scientific(number) for number in (sent, float(value))]
+                assert np.float32(sent) == value and len(texts[0]) <= len(texts[1])
             else:
                 assert sent == {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(float(value))]
 
