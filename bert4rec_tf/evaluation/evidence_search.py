@@ -1,6 +1,6 @@
 """Chooses, on the validation items, how transitions are counted and how they join a network's scores."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -98,6 +98,20 @@ class _Rivals(NamedTuple):
         return np.add.reduceat(reached.astype(np.int64), self.begins) - 1
 
 
+class _Latest:
+    """The last table that was computed; settings that are measured one after the other often share it."""
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._table = sparse.csr_matrix((0, 0))
+
+    def get(self, key: Any, compute: Callable[[], sparse.csr_matrix]) -> sparse.csr_matrix:
+        """Returns the table of `key`: the last one if its key is equal, else what `compute` returns."""
+        if self._key != key:
+            self._key, self._table = key, compute()
+        return self._table
+
+
 class _Search:
     """Measures settings. What several settings share is computed once.
 
@@ -117,11 +131,9 @@ class _Search:
         self._users, self._targets = split.users[rows], split.targets("validation")[rows]
         self._seen = _mark_seen(self._histories, self._users, self._targets)
         self._measured: dict[CompleteSettings, tuple[float, bool]] = {}
-        self._combined: tuple[Any, sparse.csr_matrix] | None = None
+        self._combined, self._evidence, self._weights = _Latest(), _Latest(), _Latest()
         is_dense = self._counts.pairs.nnz > DENSE_EVIDENCE * self._num_items**2
         self._table = np.empty([self._num_items + 1] * 2, np.float32) if is_dense else None
-        self._evidence: tuple[Any, sparse.csr_matrix] | None = None
-        self._weights: tuple[Any, sparse.csr_matrix] | None = None
         self._rivals: _Rivals | None = None
 
     def measure(self, values: dict[str, Any], to_beat: float = 0.0) -> _Measured:
@@ -137,9 +149,7 @@ class _Search:
         added = np.float32(settings.popularity_weight) * self._log_shares
         evidence = self._weigh(settings)
         ages = settings.history_power, settings.history_decay, settings.recent_items, settings.recent_share
-        if self._weights is None or self._weights[0] != ages:
-            self._weights = ages, weigh_histories(self._histories, self._users, settings)
-        weights = self._weights[1]
+        weights = self._weights.get(ages, lambda: weigh_histories(self._histories, self._users, settings))
         if self._rivals is None:
             self._rivals = self._find_rivals(weights, evidence)
         ranks = self._rivals.count_better(weights, evidence, added)
@@ -228,16 +238,12 @@ class _Search:
     def _weigh(self, settings: CompleteSettings) -> sparse.csr_matrix:
         """Returns the evidence of all pairs, float32 [n + 1, n + 1], in the order of the counts' pairs."""
         weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
-        key = (weights.tobytes(), settings.backward)
-        if self._combined is None or self._combined[0] != key:
-            self._combined = key, self._counts.combine(weights, settings.backward)
-        if self._evidence is None or self._evidence[0] != (key, settings.smoothing):
-            smoothing = settings.smoothing * self._share
-            self._evidence = (
-                (key, settings.smoothing),
-                transitions.weigh_evidence(self._combined[1], smoothing, self._num_items),
-            )
-        return self._evidence[1]
+        key = weights.tobytes(), settings.backward
+        counts = self._combined.get(key, lambda: self._counts.combine(weights, settings.backward))
+        smoothing = settings.smoothing * self._share
+        return self._evidence.get(
+            (key, smoothing), lambda: transitions.weigh_evidence(counts, smoothing, self._num_items)
+        )
 
 
 def rank_sparse(sums: sparse.csr_matrix, added: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from bert4rec_tf.config import popularity_option
 from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.foundation.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +20,9 @@ class ExportOptions:
         exclude_seen: default of this input of `recommend`, and what `serving_default` uses: whether to leave out the
             items of the histories. None for True, or what the data ask for (`runs.exporting`).
         titles: the content of a file of titles (`serving.titles`); None for none.
+
+    Raises:
+        UserError: for a k below 1, or a popularity correction that is negative or not finite.
     """
 
     k: int = 10
@@ -25,6 +30,12 @@ class ExportOptions:
     histories: Histories | None = None
     exclude_seen: bool | None = None
     titles: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise UserError(f"`k` must be at least 1. Received: k={self.k}")
+        if self.popularity_correction != popularity_option.CHOOSE:
+            popularity_option.check_correction(float(self.popularity_correction))
 
 
 DEFAULT = ExportOptions()
