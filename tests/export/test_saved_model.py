@@ -225,7 +225,12 @@ def test_an_id_that_no_line_can_hold_is_refused(tmp_path, name):
     assert not list(tmp_path.iterdir())
 
 
-def test_wrong_numbers_of_items_or_users_are_refused(tmp_path):
+def test_invalid_defaults_and_wrong_numbers_of_items_or_users_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"`k` must be at least 1\. Received: k=0"):
+        ExportOptions(0)
+    for strength in (-0.1, np.nan, np.inf, 1e39):
+        with pytest.raises(UserError, match="`popularity_correction` must be at least 0 and finite"):
+            ExportOptions(popularity_correction=strength)
     with pytest.raises(ValueError, match=r"must have the 2 items of the model\. Received: 30 items"):
         export(Fixed([0.0, 1.0]), VOCABULARY, tmp_path / "export")
     factors = BprMf(NUM_ITEMS, num_users=2, hidden_dim=4)

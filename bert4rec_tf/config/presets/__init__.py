@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 from bert4rec_tf.config.data_names import OWN, Interactions, add_source, is_own, remove_source
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
@@ -22,6 +22,16 @@ SAME_AS = {"steam-sample": "steam"}
 """Data set -> the one whose presets it takes."""
 
 NAMES = tuple(dict.fromkeys(name for name, _, _ in PRESETS))
+
+
+class Size(Protocol):
+    """The size of some data; `Sequences` have it."""
+
+    @property
+    def num_users(self) -> int: ...
+
+    @property
+    def num_actions(self) -> int: ...
 
 
 def find_preset(name: str, dataset: str, model: str = "bert4rec") -> Preset:
@@ -63,7 +73,7 @@ def make_run(
     preset: str = "fast",
     seed: int = 1,
     source: str = "processed",
-    size: Any = None,
+    size: Size | None = None,
     **settings: Any,
 ) -> Run:
     """Makes the run of a preset, with single settings changed.

@@ -220,7 +220,10 @@ def load_with_report(
         raise UserError(f"{name!r} has no source {source!r}")
     if origin.columns is None:
         return _read_processed(origin, path), None
-    interactions = PublishedFile(str(path), *origin.columns, 5, origin.min_item_actions, bad_rows="skip")
+    user, item, time = origin.columns
+    interactions = PublishedFile(
+        str(path), user, item, time, min_user_actions=5, min_item_actions=origin.min_item_actions, bad_rows="skip"
+    )
     return conversion.convert_once(interactions, folder)
 
 
