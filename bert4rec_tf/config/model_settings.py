@@ -117,6 +117,11 @@ class AttentionSettings(Settings):
         "weight of the logarithm of an item's popularity beside the network's scores (default: chosen on the "
         "validation items)",
     )
+    evidence_popularity_power: float = _declare_added(
+        0.25,
+        "the counts of the evidence are divided by the popularity of the item that came after, to this power",
+        at_least=0,
+    )
     evidence_temperature: float = _declare_added(
         1.0,
         "divides the scores of network and evidence, so that their softmax gives probabilities, if evidence_gain is "

@@ -131,7 +131,8 @@ class FeatureRecommender(Recommender):
         would stay random.
         """
         if self.evidence is not None:
-            count_evidence(self.evidence, sequences, (transitions or ItemTransitionsSettings()).resolve())
+            complete = (transitions or ItemTransitionsSettings()).resolve()
+            count_evidence(self.evidence, sequences, complete, self.settings.evidence_popularity_power)
         if self.settings.use_item_features != NO:
             self._unseen = np.flatnonzero(sequences.count_items()[1:] == 0) + 1
         if self.settings.use_item_features == ADD and ITEM_FEATURES in self._content_vectors:

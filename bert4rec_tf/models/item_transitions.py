@@ -55,14 +55,25 @@ class ItemTransitions(Recommender):
         return tf.where(sums > 0, sums, -float("inf"))
 
 
-def count_evidence(evidence: TransitionEvidence, sequences: Sequences, settings: ItemTransitionsSettings) -> None:
-    """Counts the transitions of training histories and sets the evidence, by settings without a None."""
+def count_evidence(
+    evidence: TransitionEvidence,
+    sequences: Sequences,
+    settings: ItemTransitionsSettings,
+    popularity_power: float = 0.0,
+) -> None:
+    """Counts the transitions of training histories and sets the evidence, by settings without a None.
+
+    The counts of a pair are divided by (n p(a))^`popularity_power`, with n items and the popularity p of the second.
+    """
+    log_shares = transitions.compute_log_shares(sequences.count_items())
+    factors = np.exp(-popularity_power * (log_shares + np.log(sequences.num_items)))
     weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
     size = sequences.num_items + 1
     most = min(settings.num_neighbors or size, max(MOST_PAIRS // size, 1))
     parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
     num_pairs = np.zeros(size, np.int64)
     for first_item, counts in transitions.count_weighted(sequences, weights, settings.backward):
+        counts.data *= factors[counts.indices]
         rows, columns, values = transitions.select_strongest_pairs(
             transitions.weigh_evidence(counts, settings.smoothing, sequences.num_items), most
         )
@@ -75,4 +86,4 @@ def count_evidence(evidence: TransitionEvidence, sequences: Sequences, settings:
     parts[1].clear()
     splits = np.concatenate([[0], np.cumsum(num_pairs)])
     ages = transitions.weigh_ages(evidence.max_history, settings)
-    evidence.assign(splits, columns, values, transitions.compute_log_shares(sequences.count_items()), ages)
+    evidence.assign(splits, columns, values, log_shares, ages)

@@ -285,7 +285,8 @@ def test_the_mix_with_the_best_ranks_is_chosen():
     exact = {"distance_power": 0.0, "distance_decay": 0.5}  # sums of powers of two have no rounding, so ties are ties
     settings = ItemTransitionsSettings(popularity_weight=-0.41, **exact).resolve()
     keras.utils.set_random_seed(1)
-    model = SASRec(models.NUM_ITEMS, evidence="transitions", hidden_dim=16, max_length=5)
+    options = {"evidence": "transitions", "evidence_popularity_power": 0.0}  # other powers are rounded
+    model = SASRec(models.NUM_ITEMS, **options, hidden_dim=16, max_length=5)
     model.adapt(split.training(with_validation=False), settings)
     model.own_items.assign(8.0 * model.own_items.numpy())
     search = MixSearch(model, task, settings)

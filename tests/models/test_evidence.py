@@ -49,15 +49,15 @@ def test_the_loss_does_not_read_the_evidence(name):
     assert float(model.training_loss(batch)) == float(plain.training_loss(batch))
 
 
-@both_models
-def test_scores_are_the_network_s_plus_those_of_the_formula_scaled(name):
-    model = make_with_evidence(name)
+@pytest.mark.parametrize(("name", "power"), [("bert4rec", 0.25), ("bert4rec", 0.0), ("sasrec", 1.0)])
+def test_scores_are_the_network_s_plus_those_of_the_formula_scaled(name, power):
+    model = make_with_evidence(name, evidence_popularity_power=power)
     candidates = np.array([[1, 40, 7], [2, 2, 3], [5, 6, 8], [9, 10, 11]], np.int32)
     every, some = model.score(HISTORIES).numpy(), model.score(HISTORIES, candidates).numpy()
     network = model.network_scores(model.network_vectors(HISTORIES)).numpy()
     settings = dataclasses.replace(ItemTransitionsSettings().resolve(), max_history=model.max_history)
     known = histories_of(SEQUENCES)
-    evidence, shares = plain_evidence(known, NUM_ITEMS, settings), plain_log_shares(known, NUM_ITEMS)
+    evidence, shares = plain_evidence(known, NUM_ITEMS, settings, power), plain_log_shares(known, NUM_ITEMS)
     for row, length in enumerate(HISTORIES["lengths"]):
         sums = plain_sums(evidence, HISTORIES["items"][row, :length].tolist(), settings)
         added = [GAIN * sums[item] + POPULARITY * shares[item] for item in range(1, NUM_ITEMS + 1)]

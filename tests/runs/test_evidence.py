@@ -49,6 +49,8 @@ HISTORIES = [list(dict.fromkeys(walk.tolist())) for walk in WALKS]
 ROWS = [(user, f"i{item}", place) for user, history in enumerate(HISTORIES) for place, item in enumerate(history)]
 FRAME = pd.DataFrame(ROWS, columns=["user_id", "item_id", "time"])
 NUM_ITEMS = FRAME["item_id"].nunique()
+POWER = 0.25
+"""`evidence_popularity_power` of these runs, the default."""
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +118,7 @@ def test_transitions_are_counted_in_the_actions_of_each_training(fitted):
     numbers = {item: number for number, item in enumerate(fitted.items, start=1)}
     for phase, held_out in ((SELECT, 2), (RETRAIN, 1)):
         known = [[numbers[f"i{item}"] for item in history[:-held_out]] for history in HISTORIES]
-        assert_counted(load(fitted, phase).evidence, plain_evidence(known, NUM_ITEMS, settings))
+        assert_counted(load(fitted, phase).evidence, plain_evidence(known, NUM_ITEMS, settings, POWER))
 
 
 def assert_counted(evidence, expected):
@@ -221,7 +223,7 @@ def test_a_continued_training_counts_the_new_actions_too(fitted):
     settings = ItemTransitionsSettings(**better.metrics["transitions"]["settings"])
     numbers = {item: number for number, item in enumerate(better.items, start=1)}
     known = [[numbers[f"i{item}"] for item in history] for history in HISTORIES]  # without the new, held-out actions
-    assert_counted(load(better, RETRAIN).evidence, plain_evidence(known, NUM_ITEMS, settings))
+    assert_counted(load(better, RETRAIN).evidence, plain_evidence(known, NUM_ITEMS, settings, POWER))
     pairs = (one.metrics["transitions"]["pairs"][RETRAIN] for one in (fitted, better))
     assert next(pairs) < next(pairs)
 

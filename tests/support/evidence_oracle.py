@@ -18,12 +18,17 @@ def plain_counts(histories, settings):
     return counts
 
 
-def plain_evidence(histories, num_items, settings):
-    """b -> {a: log(1 + C_ba n / tau)}, of which the `num_neighbors` largest stay; of equal ones, the smaller items."""
+def plain_evidence(histories, num_items, settings, popularity_power=0.0):
+    """b -> {a: log(1 + C_ba n / tau)}, of which the `num_neighbors` largest stay; of equal ones, the smaller items.
+
+    The counts of a are first divided by (n p(a)) to the power `popularity_power`.
+    """
     found = defaultdict(dict)
+    log_shares = plain_log_shares(histories, num_items)
     for (first, second), count in plain_counts(histories, settings).items():
         if count:
-            found[first][second] = math.log(1 + count * num_items / settings.smoothing)
+            divided = count / (num_items * math.exp(log_shares[second])) ** popularity_power
+            found[first][second] = math.log(1 + divided * num_items / settings.smoothing)
     most = settings.num_neighbors or num_items
     strongest = lambda row: sorted(row, key=lambda item: (-np.float32(row[item]), item))[:most]  # noqa: E731
     return {first: {item: row[item] for item in strongest(row)} for first, row in found.items()}

@@ -39,7 +39,7 @@ ENTRIES = [
             "steps": 2_400,
             "evaluate_every": 400,
             "evidence": TRANSITIONS,
-            "evidence_gain": 11.3,
+            "evidence_gain": 16.0,
             "evidence_popularity": 0.0,
         },
     ),
@@ -61,7 +61,7 @@ ENTRIES = [
             "steps": 20_000,
             "evidence": TRANSITIONS,
             "evidence_gain": 4.0,
-            "evidence_popularity": -1.2,
+            "evidence_popularity": -0.4,
         },
     ),
     Preset(
