@@ -171,8 +171,12 @@ PROSE: dict[str, list[float | str]] = {
 
 OF_QUALITY = [
     *(get("beauty", "sasrec_softmax", protocol) for protocol in ("popular", "uniform", "full")),
-    *[get("ml-1m", "item_transitions", "full"), get("beauty", "item_transitions", "full")],
-    *[get("ml-1m", "bert4rec_best"), get("beauty", "bert4rec_best")],
+    *(
+        get(name, variant, "full")
+        for name in ("ml-1m", "beauty")
+        for variant in ("item_transitions", "bert4rec_evidence")
+    ),
+    *[get(name, variant) for name in ("ml-1m", "beauty") for variant in ("bert4rec_evidence", "bert4rec_best")],
 ]
 """The numbers of docs/quality.md with a mark, in their order."""
 
