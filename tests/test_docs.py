@@ -161,7 +161,6 @@ def folder(tmp_path, monkeypatch):
     """The working directory of a reader who has the files that the pages name."""
     monkeypatch.chdir(tmp_path)
     Path("examples").mkdir()
-    Path("histories.csv").write_text("anna,item1,item2\nben,item3\n")
     for name in ("ratings.csv", "examples/actions.csv"):
         Path(name).write_text("user,item,time\nanna,item1,2\nben,item3,1\n")
     for name in ("titles.csv", "examples/titles.csv"):

@@ -1,4 +1,4 @@
-"""Recommends items to one history, to known users, or to every user of a file, from an exported model."""
+"""Recommends items to one history, to known users, or to every user of files, from an exported model."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bert4rec_tf.config.data_names import Interactions, list_column_options
 from bert4rec_tf.config.setting_fields import add_flag, collect_given_flags
+from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.reading.feature_files import check_matches
 from bert4rec_tf.export.layout import check_model
 from bert4rec_tf.foundation.errors import UserError
@@ -29,13 +30,10 @@ def make_parser() -> Parser:
         help="raw user ids, separated by commas, whose histories the export holds; with --history the id of one user, "
         "for models with user embeddings",
     )
-    parser.add_argument("--input", type=parse_path, help="CSV without a header: user id, then item ids, oldest first")
     parser.add_argument("--interactions", metavar="FILE", help="your own file or pattern with one action per row")
     for field in COLUMNS.values():
         add_flag(parser, field, default=None)
-    parser.add_argument(
-        "--output", type=parse_path, help="file to write for --input or --interactions; ends in .csv or .parquet"
-    )
+    parser.add_argument("--output", type=parse_path, help="file to write for --interactions; ends in .csv or .parquet")
     parser.add_argument("-k", type=int, help="number of items (default: set at export)")
     parser.add_argument(
         "--keep_seen",
@@ -78,7 +76,7 @@ def main(arguments: list[str]) -> None:
     check_model(options.model)
     titles = read_titles(options.titles) if options.titles else {}
     import_tensorflow()
-    from bert4rec_tf.serving import batch, batch_inputs
+    from bert4rec_tf.serving import batch
     from bert4rec_tf.serving.client import Choices, SavedRecommender, split_ids
 
     if options.output is not None:
@@ -105,22 +103,17 @@ def main(arguments: list[str]) -> None:
                 warn(f"{unknown} of the {len(history)} ids in the history are unknown and were skipped")
         print(make_tables(answer, titles, [f"user {user}" for user in users]))
         return
-    if options.input is not None:
-        user_histories = batch_inputs.read_histories(options.input, model.items)
-    else:
-        user_histories, report = batch_inputs.read_interactions(
-            Interactions(options.interactions, **collect_given_flags(options, COLUMNS))
-        )
-        print(report)
+    interactions = Interactions(options.interactions, **collect_given_flags(options, COLUMNS))
+    sequences, report = conversion.convert(interactions, min_actions=1)
+    print(report)
     cluster = None
     if options.engine == "spark":
         from bert4rec_tf.cluster.spark import Spark
 
         cluster = Spark(options.master)
-    counts = batch.recommend_file(model, user_histories, options.output, choices, titles or None, cluster)
-    if counts.unknown or counts.without_known:
-        warn(str(counts))
-    print(f"{options.output}: recommendations to {counts.users:,} users")
+    batch.recommend_file(model, sequences, options.output, choices, titles or None, cluster)
+    batch.warn_about_unknown(model, sequences)
+    print(f"{options.output}: recommendations to {sequences.num_users:,} users")
 
 
 def resolve_titles(titles: Mapping[str, str], model: "SavedRecommender") -> Mapping[str, str]:
@@ -135,12 +128,11 @@ def resolve_titles(titles: Mapping[str, str], model: "SavedRecommender") -> Mapp
 
 def check_options(options: argparse.Namespace) -> None:
     """Raises UserError for arguments that do not go together."""
-    files = [name for name in ("input", "interactions") if getattr(options, name) is not None]
     ids = [name for name in ("history", "user") if getattr(options, name) is not None]
-    if len(files) + bool(ids) != 1 or bool(files) != (options.output is not None):
-        raise UserError("Give either --history or --user, or one of --input and --interactions with --output")
-    if options.engine == "spark" and not files:
-        raise UserError("--engine=spark needs --input or --interactions")
+    if bool(ids) == (options.interactions is not None) or bool(ids) == (options.output is not None):
+        raise UserError("Give either --history or --user, or --interactions with --output")
+    if options.engine == "spark" and ids:
+        raise UserError("--engine=spark needs --interactions")
     if options.master and options.engine != "spark":
         raise UserError(f"--master needs --engine=spark. Received: engine={options.engine}")
     columns = collect_given_flags(options, COLUMNS)

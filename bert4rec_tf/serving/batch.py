@@ -1,9 +1,7 @@
 """Recommends to many users, part by part, so that an interrupted job can resume."""
 
-import csv
 import functools
 import hashlib
-import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -14,14 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow
 import tensorflow as tf
-from pyarrow import parquet
+from pyarrow import csv, parquet
 
+from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.foundation.stores import Url
-from bert4rec_tf.serving.batch_inputs import Row, Users
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 
 BATCH_USERS = 256
@@ -36,45 +33,36 @@ SCHEMA = pyarrow.schema(
 COLUMNS = SCHEMA.names
 BUSY = "another process writes this file; wait for it, or name another --output"
 
+WRITERS = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
+"""File name ending -> what writes such a file, part by part."""
+
+Row = tuple[str, list[str]]
+"""A user and their history."""
+
 Line = tuple[str, int, str, np.float32, str]
 """User, rank from 1, item, score, title."""
 
 
-@dataclass
-class Counts:
-    """Numbers of users, of ids in their histories, of unknown ids among these, and of users without a known id."""
-
-    users: int = 0
-    ids: int = 0
-    unknown: int = 0
-    without_known: int = 0
-
-    def add(self, rows: Sequence[Row], items: Lines) -> None:
-        """Adds users with their histories. `items`: those that the model knows."""
-        histories = [[item for item in history if item] for _, history in rows]
-        lengths = [len(history) for history in histories]
-        is_known = items.contains_each(itertools.chain.from_iterable(histories))
-        num_known = np.bincount(np.repeat(np.arange(len(rows)), lengths), is_known, len(rows))
-        self.users += len(rows)
-        self.ids += len(is_known)
-        self.unknown += len(is_known) - int(is_known.sum())
-        self.without_known += int((num_known == 0).sum())
-
-    def __str__(self) -> str:
-        return (
-            f"{self.unknown:,} of {self.ids:,} ids are unknown and were skipped; {self.without_known:,} of "
-            f"{self.users:,} users have no known item"
+def warn_about_unknown(model: SavedRecommender, sequences: Sequences) -> None:
+    """Warns of ids in the histories that the model does not know, and of users of whom it knows no item."""
+    is_known = model.items.contains_each(sequences.vocabulary.items)[sequences.items - 1]
+    users = np.repeat(np.arange(sequences.num_users), sequences.lengths)
+    if not is_known.all():
+        without_known = np.count_nonzero(np.bincount(users, is_known, sequences.num_users) == 0)
+        warn(
+            f"{np.count_nonzero(~is_known):,} of {len(is_known):,} ids are unknown and were skipped; "
+            f"{without_known:,} of {sequences.num_users:,} users have no known item"
         )
 
 
 def recommend_file(
     model: SavedRecommender,
-    users: Users,
+    sequences: Sequences,
     target: Path,
     choices: Choices,
     titles: Mapping[str, str] | None = None,
     cluster: Any = None,
-) -> Counts:
+) -> None:
     """Recommends to every user and writes one line per recommended item.
 
     Finished parts are kept beside the target until the target is written. After an interruption, the same call computes
@@ -82,19 +70,17 @@ def recommend_file(
 
     Args:
         model, choices: the exported model, and the options of its `recommend`.
-        users: the users with their histories (`serving.batch_inputs`).
+        sequences: the users' histories.
         target: ends in one of WRITERS (`check_target`); written atomically.
         titles: raw id -> title, for a title column; None for no such column.
         cluster: computes the parts in other processes (`cluster.spark.Spark`); None to use this one.
 
-    Returns the counts of users and ids, finished parts included.
-
-    Raises UserError if a file cannot be read or written, or a line is not CSV.
+    Raises UserError if a file cannot be read or written.
     """
     folder = model.local_folder
     model_files = sorted(path for path in folder.rglob("*") if path.is_file())
     job = {
-        "source": users.checksum,
+        "source": sequences.fingerprint,
         "model": {str(path.relative_to(folder)): files.compute_checksum(path) for path in model_files},
         "choices": json.loads(json.dumps(asdict(choices))),
         "titles": None if titles is None else hashlib.sha256(json.dumps(titles).encode()).hexdigest(),
@@ -104,12 +90,13 @@ def recommend_file(
     with files.FolderLock(parts, BUSY).lock():
         _discard_other_parts(job, parts)
         part = Part(model.folder.absolute(), model.trusted, choices, titles)
-        paths, counts = _make_parts(model, users, parts, part, cluster)
+        paths = _make_parts(model, sequences, parts, part, cluster)
         files.remove_partials(target.parent, of=target.name)
-        with files.atomic_write(target) as aside:
-            WRITERS[target.suffix](paths, aside, part.schema)
+        with files.atomic_write(target) as aside, WRITERS[target.suffix](aside, part.schema) as whole:
+            for path in paths:
+                with path.open("rb") as file:
+                    whole.write_table(parquet.read_table(file))
     files.remove_folder(parts)
-    return counts
 
 
 def _discard_other_parts(job: dict, parts: Path) -> None:
@@ -147,34 +134,30 @@ class Part:
             parquet.write_table(pyarrow.table(columns[: len(schema)], schema), aside)
 
 
-def _make_parts(
-    model: SavedRecommender, users: Users, folder: Path, part: Part, cluster: Any
-) -> tuple[list[Path], Counts]:
-    """Writes the missing parts. Returns the paths of all parts, and the counts of all users."""
-    num_finished = PART_BATCHES * len(list(folder.glob("part-*")))
-    paths, counts, rows = [], Counts(), users.rows()
-    waiting: list[tuple[Sequence[Row], Path]] = []
-
-    def write_waiting() -> None:
-        if cluster is None:
-            for some, path in waiting:
-                part.write(model, some, path, progress)
-        elif waiting:
-            cluster.map(write_part_in_worker, [part] * len(waiting), *zip(*waiting))
-            for _ in range(sum(-(-len(some) // BATCH_USERS) for some, _ in waiting)):
+def _make_parts(model: SavedRecommender, sequences: Sequences, folder: Path, part: Part, cluster: Any) -> list[Path]:
+    """Writes the missing parts. Returns the paths of all parts."""
+    size = PART_BATCHES * BATCH_USERS
+    paths = {begin: folder / f"part-{begin // size:06d}" for begin in range(0, sequences.num_users, size)}
+    missing = [begin for begin, path in paths.items() if not path.exists()]
+    total, num_finished = -(-sequences.num_users // BATCH_USERS), PART_BATCHES * (len(paths) - len(missing))
+    num_at_once = 1 if cluster is None else cluster.tasks_in_flight
+    with closing(Progress("recommending", total, num_finished, BATCH_USERS)) as progress:
+        for begins in (missing[place : place + num_at_once] for place in range(0, len(missing), num_at_once)):
+            rows = [_list_rows(sequences, begin, begin + size) for begin in begins]
+            if cluster is None:
+                part.write(model, rows[0], paths[begins[0]], progress)
+                continue
+            targets = [paths[begin].absolute() for begin in begins]
+            cluster.map(write_part_in_worker, [part] * len(begins), rows, targets)
+            for _ in range(sum(-(-len(users) // BATCH_USERS) for users in rows)):
                 progress.advance()
-        waiting.clear()
+    return list(paths.values())
 
-    with closing(Progress("recommending", -(-users.most // BATCH_USERS), num_finished, BATCH_USERS)) as progress:
-        while some := list(itertools.islice(rows, PART_BATCHES * BATCH_USERS)):
-            counts.add(some, model.items)
-            paths.append(folder / f"part-{len(paths):06d}")
-            if not paths[-1].exists():
-                waiting.append((some, paths[-1].absolute()))
-            if cluster is None or len(waiting) >= cluster.tasks_in_flight:
-                write_waiting()
-        write_waiting()
-    return paths, counts
+
+def _list_rows(sequences: Sequences, begin: int, end: int) -> list[Row]:
+    """Returns the users from number `begin` to `end` - 1, with their histories."""
+    users = range(begin, min(end, sequences.num_users))
+    return [(sequences.users[user], sequences.vocabulary.decode(sequences[user])) for user in users]
 
 
 @functools.cache
@@ -214,33 +197,3 @@ def check_target(target: Path) -> None:
         raise UserError(f"--output must end in {' or '.join(WRITERS)}. Received: {target}")
     if not isinstance(target, Url) and not target.parent.is_dir():
         raise UserError(f"{target.parent}: is not a folder")
-
-
-def _write_csv(parts: Sequence[Path], path: Path, schema: pyarrow.Schema) -> None:
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        plain, quoted = (
-            csv.writer(file, lineterminator="\n", quoting=kind) for kind in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
-        )
-        plain.writerow(schema.names)
-        for part in parts:
-            columns = _read_part(part).columns
-            # NumPy's float32 has the shortest text.
-            for fields in zip(*(column.to_numpy() for column in columns)):
-                # Readers end a line at \r too, but before Python 3.13 the csv module does not quote it.
-                (quoted if any("\r" in str(field) for field in fields) else plain).writerow(fields)
-
-
-def _write_parquet(parts: Sequence[Path], path: Path, schema: pyarrow.Schema) -> None:
-    """Writes one row group per part."""
-    with parquet.ParquetWriter(path, schema) as whole:
-        for part in parts:
-            whole.write_table(_read_part(part))
-
-
-def _read_part(path: Path) -> pyarrow.Table:
-    with path.open("rb") as file:
-        return parquet.read_table(file)
-
-
-WRITERS = {".csv": _write_csv, ".parquet": _write_parquet}
-"""File name ending -> the function that joins the parts to such a file."""

@@ -72,14 +72,14 @@ def test_a_disk_that_becomes_full_during_an_export(attack, uninterrupted, disk):
 def test_a_disk_that_becomes_full_during_recommendations(attack, uninterrupted, disk):
     work = uninterrupted("static")
     users = disk.folder / "users.csv"
-    users.write_text("".join(f"u{user},{10**15 + user % 100}\n" for user in range(300)))
+    users.write_text("user,item\n" + "".join(f"u{user},{10**15 + user % 100}\n" for user in range(300)))
     for noise in attack.trials():
         ending = noise.choice(["csv", "parquet"])
         target = disk.folder / f"out.{ending}"
         command = lambda: commands.console(  # noqa: E731
             "recommend",
             f"--model={work}",
-            "--input=users.csv",
+            "--interactions=users.csv",
             f"--output={target}",  # noqa: B023
             cwd=disk.folder,
         )

@@ -69,8 +69,8 @@ def test_an_export_that_is_killed_leaves_the_old_one_or_the_new_one(attack, unin
 @pytest.mark.slow
 def test_recommendations_that_are_killed_end_with_the_same_bytes(attack, uninterrupted, tmp_path):
     users = tmp_path / "users.csv"
-    users.write_text("".join(f"u{user},{10**15 + user % 100}\n" for user in range(USERS)))
-    recommend = ("recommend", f"--model={uninterrupted('static')}", "--input=users.csv")
+    users.write_text("user,item\n" + "".join(f"u{user},{10**15 + user % 100}\n" for user in range(USERS)))
+    recommend = ("recommend", f"--model={uninterrupted('static')}", "--interactions=users.csv")
     whole = {}
     for ending in ("csv", "parquet"):
         assert commands.console(*recommend, f"--output=whole.{ending}", cwd=tmp_path).returncode == 0

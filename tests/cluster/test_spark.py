@@ -98,15 +98,19 @@ def test_a_missing_java_is_an_error_in_one_line(tmp_path, monkeypatch):
     assert "--engine=spark needs Java 17 or newer" in commands.refused(ended)
 
 
+def write_actions(path, num_users):
+    draw = random.Random(3)
+    rows = [f"u{user},{item}" for user in range(num_users) for item in draw.choices(exports.NAMES[-9:], k=5)]
+    path.write_text("\n".join(["user,item", *rows]) + "\n")
+
+
 def test_spark_recommends_the_same_bytes(tmp_path, small_blocks, monkeypatch):
     monkeypatch.setattr(batch, "PART_BATCHES", 1)
     export(exports.transformer(), exports.VOCABULARY, tmp_path / "model", ExportOptions(exports.K))
-    draw = random.Random(3)
-    lines = [",".join([f"u{user}", *draw.choices(exports.NAMES[-9:], k=draw.randint(0, 9))]) for user in range(600)]
-    (tmp_path / "histories.csv").write_text("\n".join(lines) + "\n")
+    write_actions(tmp_path / "actions.csv", 600)
     said = []
     for name, engine in (("here", ()), ("there", ("--engine=spark", "--master=local[2]"))):
-        flags = ("--model=model", "--input=histories.csv", f"--output={name}.csv", *engine)
+        flags = ("--model=model", "--interactions=actions.csv", f"--output={name}.csv", *engine)
         ended = commands.console("recommend", *flags, cwd=tmp_path)
         said.append((ended.returncode, ended.stdout.replace(name, "")))
     assert said[0] == said[1] and said[0][0] == 0
@@ -158,10 +162,8 @@ def test_an_executor_killed_while_converting_changes_nothing(tmp_path):
 def test_an_executor_killed_while_recommending_changes_nothing(tmp_path):
     spark.needed()
     export(exports.transformer(), exports.VOCABULARY, tmp_path / "model", ExportOptions(exports.K))
-    draw = random.Random(3)
-    lines = [",".join([f"u{user}", *draw.choices(exports.NAMES[-9:], k=draw.randint(0, 9))]) for user in range(50_000)]
-    (tmp_path / "histories.csv").write_text("\n".join(lines) + "\n")
-    flags = ("recommend", "--model=model", "--input=histories.csv")
+    write_actions(tmp_path / "actions.csv", 50_000)
+    flags = ("recommend", "--model=model", "--interactions=actions.csv")
     commands.console(*flags, "--output=here.csv", cwd=tmp_path)
     killed(tmp_path, ".there.csv.parts/part-*", "-c", CONSOLE, *flags, "--output=there.csv")
     assert (tmp_path / "there.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()

@@ -3,7 +3,6 @@
 import csv
 import gzip
 import shutil
-import zlib
 
 import keras
 import numpy as np
@@ -16,16 +15,16 @@ from support.commands import console
 from support.exports import AWKWARD
 from support.trainings import Killed
 
-from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.reading import conversion
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.export.histories import HISTORIES as HISTORIES_FILE
 from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
-from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.processes import get_host_code
 from bert4rec_tf.models import BprMf, Pop
-from bert4rec_tf.serving import batch, batch_inputs, client
+from bert4rec_tf.serving import batch, client
 
 NAMES = ["a,b", 'say "x"', "Ünï", "plain", "c", "d", "e", "f"]
 COUNTS = np.arange(len(NAMES), 0, -1)
@@ -123,12 +122,13 @@ def test_the_user_flag_reaches_a_model_with_users(command, factors):
         assert ("this model needs --user" in err) == (user == "")
 
 
-ROWS = [[f"user {number}", *NAMES[: number % 9], *["nobody"] * (number % 3)] for number in range(100)]
+ROWS = [[f"user {number:03d}", *NAMES[: number % 8], *["nobody"] * (1 + number % 3)] for number in range(100)]
 
 
 def write(path, rows):
+    """Writes histories as interactions."""
     with gzip.open(path, "wt") if path.suffix == ".gz" else open(path, "w", newline="") as file:
-        csv.writer(file).writerows(rows)
+        csv.writer(file).writerows([("user", "item"), *((user, item) for user, *items in rows for item in items)])
     return path
 
 
@@ -148,7 +148,8 @@ def check(found, rows, k):
 
 
 def recommend_file(model, source, target, choices):
-    return batch.recommend_file(model, batch_inputs.read_histories(source, Lines.from_texts(NAMES)), target, choices)
+    sequences, _ = conversion.convert(Interactions(str(source)), min_actions=1)
+    batch.recommend_file(model, sequences, target, choices)
 
 
 @pytest.fixture
@@ -157,24 +158,25 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(batch, "PART_BATCHES", 3)
 
 
-def test_a_file_of_histories_becomes_a_csv_of_recommendations(command, popular, small_parts, tmp_path):
-    source = write(tmp_path / "histories.csv.gz", [*ROWS, [], ["bob, jr"]])
+def test_a_file_of_interactions_becomes_a_csv_of_recommendations(command, popular, small_parts, tmp_path):
+    rows = [["bob, jr", "c"], *ROWS]
+    source = write(tmp_path / "actions.csv.gz", rows)
     target = tmp_path / "recommendations.csv"
-    code, out, _ = command(f"--model={popular}", f"--input={source}", f"--output={target}", "-k", "5")
-    assert code == 0 and out == f"{target}: recommendations to 101 users\n"
+    code, out, _ = command(f"--model={popular}", f"--interactions={source}", f"--output={target}", "-k", "5")
+    assert code == 0 and out.endswith(f"{target}: recommendations to 101 users\n")
     with open(target, encoding="utf-8", newline="") as file:
         header, *lines = csv.reader(file)
     assert header == ["user", "rank", "item", "score"]
-    check([(user, int(rank), item, float(score)) for user, rank, item, score in lines], [*ROWS, ["bob, jr"]], 5)
+    check([(user, int(rank), item, float(score)) for user, rank, item, score in lines], rows, 5)
     assert sorted(path.name for path in tmp_path.iterdir()) == [source.name, target.name]
 
 
 def test_unknown_ids_are_counted_also_after_a_kill(command, popular, small_parts, tmp_path, monkeypatch):
-    source, target = write(tmp_path / "histories.csv", ROWS), tmp_path / "out.csv"
+    source, target = write(tmp_path / "actions.csv", ROWS), tmp_path / "out.csv"
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setitem(batch.WRITERS, ".csv", lambda *_: (_ for _ in ()).throw(Killed))
-        command(f"--model={popular}", f"--input={source}", f"--output={target}")
-    _, _, err = command(f"--model={popular}", f"--input={source}", f"--output={target}")
+        command(f"--model={popular}", f"--interactions={source}", f"--output={target}")
+    _, _, err = command(f"--model={popular}", f"--interactions={source}", f"--output={target}")
     histories = [history for _, *history in ROWS]
     unknown, ids = sum(history.count("nobody") for history in histories), sum(map(len, histories))
     without = sum(not set(history) & set(NAMES) for history in histories)
@@ -218,11 +220,12 @@ AWKWARD_USERS = [
 
 def test_any_reader_of_csv_gets_what_is_in_parquet(popular, tmp_path):
     model = client.SavedRecommender(popular)
-    rows = [(user, [NAMES[place % 8]] * (place % 2)) for place, user in enumerate(AWKWARD_USERS)]
-    users = batch_inputs.Users("", len(rows), lambda: iter(rows))
+    rows = np.arange(len(AWKWARD_USERS))
+    users = np.array(AWKWARD_USERS, object)
+    sequences = Sequences(np.int32(1 + rows % 8), np.arange(len(rows) + 1), users, VOCABULARY)
     titles = dict(zip(NAMES, ["carriage\rreturn", "", "two\nlines", 'a "b", c', " x ", "é", "NA"]))
     for name in ("out.csv", "out.parquet"):
-        batch.recommend_file(model, users, tmp_path / name, client.Choices(), titles)
+        batch.recommend_file(model, sequences, tmp_path / name, client.Choices(), titles)
     wanted = parquet.read_table(tmp_path / "out.parquet")
     assert wanted.num_rows == 3 * len(rows) and set(wanted["user"].to_pylist()) == set(AWKWARD_USERS)
     texts = pa.schema([field for field in wanted.schema if field.type == pa.string()])
@@ -267,21 +270,10 @@ def test_a_work_directory_is_served_as_its_export(command, popular, tmp_path):
     assert command(f"--model={tmp_path}", "--history=c") == command(f"--model={popular}", "--history=c")
 
 
-def test_a_damaged_gzip_file_is_an_error(tmp_path):
-    whole = gzip.compress(b"".join(b"user%d,c,d\n" % number for number in range(99)))
-    causes = set()
-    for place in range(10, len(whole)):
-        (tmp_path / "in.csv.gz").write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
-        with pytest.raises(UserError, match=r"in\.csv\.gz") as refusal:
-            batch_inputs.read_histories(tmp_path / "in.csv.gz", Lines.from_texts(NAMES))
-        causes.add(type(refusal.value.__cause__))
-    assert {zlib.error, gzip.BadGzipFile} <= causes
-
-
 def test_a_file_has_what_the_client_gives_with_a_correction(command, popular, small_parts, tmp_path):
-    source, target = write(tmp_path / "histories.csv", ROWS), tmp_path / "out.csv"
+    source, target = write(tmp_path / "actions.csv", ROWS), tmp_path / "out.csv"
     given = "--popularity_correction=0.5"
-    assert command(f"--model={popular}", f"--input={source}", f"--output={target}", given)[0] == 0
+    assert command(f"--model={popular}", f"--interactions={source}", f"--output={target}", given)[0] == 0
     users, *histories = zip(*((user, history) for user, *history in ROWS))
     answer = client.SavedRecommender(popular).recommend(histories[0], users, client.Choices(popularity_correction=0.5))
     expected = [
@@ -313,7 +305,7 @@ def test_parts_with_another_correction_are_not_taken(popular, small_parts, tmp_p
 def test_killed_recommendations_resume_and_end_with_the_same_bytes(
     popular, small_parts, tmp_path, monkeypatch, ending, asks
 ):
-    model, source = client.SavedRecommender(popular), write(tmp_path / "histories.csv", ROWS)
+    model, source = client.SavedRecommender(popular), write(tmp_path / "actions.csv", ROWS)
     whole, target = tmp_path / f"whole.{ending}", tmp_path / f"killed.{ending}"
     choices = client.Choices(k=4)
     recommend_file(model, source, whole, choices)
@@ -340,19 +332,10 @@ def test_killed_recommendations_resume_and_end_with_the_same_bytes(
     assert not parts.exists() and not joined.exists()
 
 
-def test_an_empty_file_gives_a_header(popular, tmp_path):
-    model, target = client.SavedRecommender(popular), tmp_path / "out.csv"
-    assert recommend_file(model, write(tmp_path / "in.csv", []), target, client.Choices()).users == 0
-    assert target.read_text() == "user,rank,item,score\n"
-
-
 MISTAKES = {
-    "columns of no interactions": (
-        ["--input=in.csv", "--output=out.csv", "--user_column=1"],
-        "--user_column needs --interactions=FILE",
-    ),
+    "columns of no interactions": (["--history=a", "--user_column=1"], "--user_column needs --interactions=FILE"),
     "no user": (["--user="], "--user must name users. Received: nothing"),
-    "nothing asked": ([], "Give either --history or --user, or one of --input and"),
+    "nothing asked": ([], "Give either --history or --user, or --interactions with --output"),
     "k": (["--history=a", "-k", "0"], "`k` must be at least 1 and less than 2^31. Received: k=0"),
     "correction": (
         ["--history=a", "--popularity_correction=-1"],
@@ -363,16 +346,25 @@ MISTAKES = {
         ["--history=a", "--model=~nobody-at-all/x"],
         "argument --model: ~nobody-at-all/x: no such user",
     ),
-    "ending": (["--input=in.csv", "--output=out.txt"], "--output must end in .csv or .parquet. Received: out.txt"),
-    "no folder": (["--input=in.csv", "--output=no/out.csv"], "no: is not a folder"),
-    "no text": (["--input=bad.csv", "--output=out.csv"], "bad.csv:2: is not CSV in UTF-8"),
+    "two sources": (
+        ["--history=a", "--interactions=in.csv"],
+        "Give either --history or --user, or --interactions with --output",
+    ),
+    "output of a history": (
+        ["--history=a", "--output=out.csv"],
+        "Give either --history or --user, or --interactions with --output",
+    ),
+    "ending": (
+        ["--interactions=in.csv", "--output=out.txt"],
+        "--output must end in .csv or .parquet. Received: out.txt",
+    ),
+    "no folder": (["--interactions=in.csv", "--output=no/out.csv"], "no: is not a folder"),
 }
 
 
 @pytest.mark.parametrize("arguments, message", MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_end_in_one_line(command, popular, tmp_path, arguments, message):
-    (tmp_path / "in.csv").write_text("a\n")
-    (tmp_path / "bad.csv").write_bytes(b"u,a\nu,\xff\n")
+    (tmp_path / "in.csv").write_text("user,item\na,b\n")
     arguments = arguments if any(one.startswith("--model") for one in arguments) else [f"--model={popular}", *arguments]
     code, out, err = command(*arguments)
     assert (code, out) == (2, "")

@@ -3,6 +3,7 @@
 import shutil
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from support import models
@@ -10,10 +11,11 @@ from support.commands import console, refused
 from tensorflow.core.protobuf import saved_model_pb2
 
 import bert4rec_tf as b4r
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.serving import batch, batch_inputs
+from bert4rec_tf.serving import batch
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
@@ -234,8 +236,8 @@ def test_a_trusted_model_is_trusted_elsewhere_too(own, tmp_path, monkeypatch):
     for number in ("intra", "inter"):  # this process computes already
         monkeypatch.setattr(tf.config.threading, f"set_{number}_op_parallelism_threads", lambda _: None)
     model = SavedRecommender(tmp_path / "model", trusted=True)
-    (tmp_path / "in.csv").write_text(f"ann,{model.items[0]}\n")
-    users = batch_inputs.read_histories(tmp_path / "in.csv", model.items)
+    vocabulary = Vocabulary(np.array([model.items[0]], object), np.ones(1, np.int64))
+    users = Sequences(np.ones(1, np.int32), np.array([0, 1]), np.array(["ann"], object), vocabulary)
     cluster = SimpleNamespace(map=lambda *calls: list(map(*calls)), tasks_in_flight=2)
     batch.recommend_file(model, users, tmp_path / "out.csv", Choices(k=2), cluster=cluster)
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 3
