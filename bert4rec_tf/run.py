@@ -246,7 +246,7 @@ def main(argv: list[str]) -> None:
     run, interactions, sequences = make_run(machines, budget)
     if machines is not None and FLAGS.mode in TRAINS:
         join_machines(machines, run)
-    run, start = resolve_init_from(run, read_folder("workdir"))
+    run, start = resolve_init_from(run)
     workdir = WorkDirectory.from_run(run, read_folder("workdir"), read_folder("prepared_dir"), FLAGS.minutes)
     names_data = FLAGS.dataset is not None or FLAGS.interactions is not None
     if FLAGS.mode in ("evaluate", "export") and names_data:
@@ -299,14 +299,14 @@ def join_machines(machines: Machines, run: Run) -> None:
     workers.current_team().agree({"run": str(run.to_dict()), "versions": str(list_versions()), "mode": FLAGS.mode})
 
 
-def resolve_init_from(run: Run, workdir: Path | None) -> tuple[Run, Any]:
+def resolve_init_from(run: Run) -> tuple[Run, Any]:
     """Returns the run, which starts from --init_from if given, and these weights, else None."""
     if FLAGS.init_from is None:
         return run, None
     start_tensorflow()
     from bert4rec_tf.runs import warm_start
 
-    return warm_start.resolve_initial(run, FLAGS.init_from, workdir)
+    return warm_start.resolve_initial(run, FLAGS.init_from)
 
 
 def load_data(dataset: str, interactions: Interactions | None, features: Mapping[str, Any]) -> Sequences:

@@ -68,7 +68,7 @@ def open_experiment(
     """
     claim_tensorflow()
     if init_from is not None:
-        run, options["start"] = warm_start.resolve_initial(run, init_from, workdir)
+        run, options["start"] = warm_start.resolve_initial(run, init_from)
     if sequences is None:
         sequences = datasets.load(options.get("interactions") or run.dataset, data_dir)
     team = workers.current_team()

@@ -22,7 +22,7 @@ from bert4rec_tf.evaluation.metrics import FULL, NDCG, POPULAR, compute_metrics,
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.runs import measurement, phases, transfer, warm_start
+from bert4rec_tf.runs import measurement, phases, transfer
 from bert4rec_tf.runs.environment import describe_environment
 from bert4rec_tf.runs.id_texts import check_types
 from bert4rec_tf.runs.transfer import StartWeights
@@ -52,7 +52,7 @@ class Experiment:
         run, sequences, workdir: the settings, the data and the folder of the run.
         silent, checkpoint_seconds, watch, team: as for `training.trainer.Trainer`.
         interactions: the user's own files, recorded so that `--mode=evaluate` finds them again.
-        start: the weights of a warm start; None for a fresh start, or if the folder already has them.
+        start: the weights of a warm start, which a training that has not begun needs; None for a fresh start.
         plan: the record of a budget of time (`budget.Plan`), with `max_seconds` of training; None without one.
         known_transitions: how transitions are counted (`WorkDirectory.write_transitions`); empty to search it.
     """
@@ -92,9 +92,6 @@ class Experiment:
             plan=self.plan,
             interactions=None if self.interactions is None else self.interactions.to_dict(),
         )
-        if self.start is not None:
-            with self.workdir.lock():
-                warm_start.save_initial(self.start, self.workdir)
 
     def _why_untrainable(self) -> str | None:
         """Returns why the data cannot be used for training or evaluation; None if they can."""
@@ -111,8 +108,11 @@ class Experiment:
             self.start.check(self.run)
             return self.start.record(self.run, self.sequences)
         if self.run.initial_weights is not None and not self.workdir.config.exists():
-            raise UserError(f"{self.workdir.path}: is a new folder; name the weights to start from with --init_from")
+            raise self._missing_start_error()
         return None
+
+    def _missing_start_error(self) -> UserError:
+        return UserError(f"{self.workdir.path}: name the weights to start from with --init_from")
 
     @property
     def initial(self) -> dict[str, Any] | None:
@@ -308,9 +308,10 @@ class Experiment:
             transfer.copy_weights(selected.model, model)
         elif self.run.initial_weights is None:
             model.initialise(phases.select_training_data(self.split, phase))
+        elif self.start is None:
+            raise self._missing_start_error()
         else:
-            start = self.start or warm_start.load_initial(self.workdir, self.run)
-            start.apply_to(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
+            self.start.apply_to(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
 
     def make_validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
         """Returns what measures the model on the validation items, and first chooses how evidence joins its scores."""

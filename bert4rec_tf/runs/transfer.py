@@ -6,19 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.run_record import ALL, RETRAIN, Run
 from bert4rec_tf.config.setting_fields import Settings
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
 from bert4rec_tf.runs.phases import needs_users
@@ -60,16 +57,14 @@ class StartWeights:
     @cached_property
     def fingerprint(self) -> str:
         """The first half of the SHA-256 of everything but the origin."""
+        header = json.dumps({"model": self.model, "settings": dict(self.settings)}, sort_keys=True)
+        lists = {"header": [header], ITEMS: self.items, USERS: self.users, **self.features}
+        arrays = {name: npz.encode_lines(texts) for name, texts in lists.items()}
+        arrays |= {f"weights/{number:03d}": value for number, value in enumerate(self.weights)}
         digest = hashlib.sha256()
-        for name, value in self._arrays().items():
+        for name, value in arrays.items():
             digest.update(f"{name} {value.dtype.str} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
         return digest.hexdigest()[:32]
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        header = json.dumps({"model": self.model, "settings": dict(self.settings)}, sort_keys=True)
-        lists = {ITEMS: self.items, USERS: self.users, **self.features}
-        content = {name: npz.encode_lines(texts) for name, texts in {"header": [header], **lists}.items()}
-        return {**content, **{f"weights/{number:03d}": value for number, value in enumerate(self.weights)}}
 
     def check(self, run: Run) -> None:
         """Raises UserError if a run cannot start from these weights."""
@@ -126,27 +121,6 @@ class StartWeights:
                 "high, the test metrics are not. Checkpoints of `select` have not seen these items (docs/training.md)."
             )
         return "These weights were trained on the same data without the held-out items: nothing leaks."
-
-    def save(self, path: Path) -> None:
-        """Writes everything but the origin, atomically."""
-        npz.write(path, self._arrays())
-
-
-def load_start_weights(path: Path, fingerprint: str | None) -> StartWeights:
-    """Returns what `StartWeights.save` wrote. Raises CorruptFileError if it is damaged or has another fingerprint."""
-    content = npz.read(path)
-    try:
-        header = json.loads(content["header"].tobytes())
-        items, users = (npz.decode_lines(content[name]) for name in (ITEMS, USERS))
-        weights = [content[name] for name in sorted(content) if name.startswith("weights/")]
-        kinds = [kind for kind in (ITEM_FEATURES, USER_FEATURES) if kind in content]
-        features = {kind: npz.decode_lines(content[kind]) for kind in kinds}
-        start = StartWeights(header["model"], header["settings"], items, users, weights, features=features)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptFileError(f"{path}: cannot be read ({error!r})") from error
-    if start.fingerprint != fingerprint:
-        raise CorruptFileError(f"{path}: holds other weights than the run started from")
-    return start
 
 
 def list_feature_names(model: Recommender) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Warm starts: reads the weights that a run starts from and keeps a copy in its folder."""
+"""Warm starts: reads the weights that a run starts from."""
 
 import dataclasses
 from pathlib import Path
@@ -6,12 +6,10 @@ from pathlib import Path
 from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expand_path
-from bert4rec_tf.foundation.npz import CorruptFileError
-from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models import Recommender, tf1_import
 from bert4rec_tf.runs.phases import build_evidence, make_model
-from bert4rec_tf.runs.transfer import StartWeights, load_start_weights
+from bert4rec_tf.runs.transfer import StartWeights
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import checkpoints, trainer
 from bert4rec_tf.training.steps import make_strategy
@@ -20,46 +18,16 @@ ORIGINAL_CONFIG, ORIGINAL_VOCABULARY = "bert_config.json", "vocabulary.txt"
 """Files that must be in the same folder as a checkpoint of the authors' program."""
 
 
-def load_initial(workdir: WorkDirectory, run: Run) -> StartWeights:
-    """Returns the weights that a run started from. Raises UserError if they are missing or damaged."""
-    try:
-        return load_start_weights(workdir.initial, run.initial_weights)
-    except CorruptFileError as error:
-        raise UserError(f"{error}; name the weights with --init_from to have them written again") from error
-
-
-def save_initial(start: StartWeights, workdir: WorkDirectory) -> None:
-    """Copies the weights into the folder of their run, so that the original is no longer needed."""
-    if workdir.initial.exists():
-        try:
-            load_start_weights(workdir.initial, start.fingerprint)
-            return
-        except CorruptFileError as error:
-            warn(f"{error}; written again")
-    start.save(workdir.initial)
-
-
-def resolve_initial(
-    run: Run, init_from: str | Path | StartWeights, workdir: Path | str | None = None
-) -> tuple[Run, StartWeights | None]:
+def resolve_initial(run: Run, init_from: str | Path | StartWeights) -> tuple[Run, StartWeights]:
     """Returns the run that starts from trained weights, and the weights.
 
-    `init_from` is the weights or their path (`read_start_weights`). If the run in `workdir` started from it, and this
-    path no longer exists, the weights are None: the folder has its own copy.
-
-    Raises UserError as `read_start_weights` does, or if there are fewer devices than replicas.
+    `init_from`: the weights or their path. Raises UserError as `read_start_weights` does, or if there are fewer devices
+    than replicas.
     """
-    if isinstance(init_from, StartWeights):
-        return dataclasses.replace(run, initial_weights=init_from.fingerprint), init_from
-    path = expand_path(init_from)
-    if workdir is not None and not path.exists() and not _index_path(path).exists():
-        run_folder = WorkDirectory(expand_path(workdir))
-        config = run_folder.read_config() if run_folder.config.exists() else {}
-        if config.get("initial", {}).get("path") == str(path.resolve()):
-            return dataclasses.replace(run, initial_weights=config["run"]["initial_weights"]), None
-    make_strategy(run.training.replicas)  # virtual devices must exist before reading computes anything
-    start = read_start_weights(path)
-    return dataclasses.replace(run, initial_weights=start.fingerprint), start
+    if not isinstance(init_from, StartWeights):
+        make_strategy(run.training.replicas)  # virtual devices must exist before reading computes anything
+        init_from = read_start_weights(expand_path(init_from))
+    return dataclasses.replace(run, initial_weights=init_from.fingerprint), init_from
 
 
 def read_start_weights(path: Path) -> StartWeights:

@@ -66,7 +66,6 @@ class WorkDirectory:
         path: the folder. Each training has a folder in it, named SELECT, RETRAIN or ALL (`config.run_record`).
         prepared: the folder of training examples and candidates; many runs can share it.
         config, metrics, ranks, export: the settings, the results, the ranks of the test items, the exported model.
-        initial: the weights that a warm start starts from.
         vocabulary: the raw ids and counts (`RawIds`).
         transitions: how transitions are counted.
         titles: of the items, if `fit` was given some.
@@ -78,8 +77,7 @@ class WorkDirectory:
     def __init__(self, path: Path, prepared: Path | None = None) -> None:
         self.path = path
         self.prepared = prepared or path / "prepared"
-        self.config, self.metrics, self.initial = path / CONFIG, path / "metrics.json", path / "initial.npz"
-        self.ranks = path / "ranks-test.npz"
+        self.config, self.metrics, self.ranks = path / CONFIG, path / "metrics.json", path / "ranks-test.npz"
         self.vocabulary, self.transitions = path / "vocabulary.npz", path / "transitions.json"
         self.titles, self.export = path / TITLES.name, path / SAVED_MODEL
         self._lock = files.FolderLock(path, busy=BUSY)

@@ -7,7 +7,7 @@ import pytest
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.runs.transfer import StartWeights, load_start_weights
+from bert4rec_tf.runs.transfer import StartWeights
 
 SMALL = {"hidden_dim": 16, "max_length": 8, "num_heads": 2, "extra_negatives": 2, "markov_order": 3}
 OLD_ITEMS, OLD_USERS = [f"item {number}" for number in range(41)], [f"user {number}" for number in range(67)]
@@ -104,17 +104,6 @@ def test_values_of_features_may_have_the_name_of_another_column_s():
     source_of("sasrec", old).apply_to(new, OLD_ITEMS, OLD_USERS)
     before, after = (np.asarray(model.item_feature_vectors) for model in (old, new))
     np.testing.assert_array_equal(after, before[[2, 1, 2]])
-
-
-@pytest.mark.parametrize("name", ["bert4rec", "bpr_mf"])
-def test_a_file_gives_the_same_weights_and_fingerprint(name, tmp_path):
-    source = source_of(name, trained(name))
-    source.save(tmp_path / "one.npz")
-    again = load_start_weights(tmp_path / "one.npz", source.fingerprint)
-    assert (again.model, dict(again.settings), list(again.items)) == (name, dict(source.settings), OLD_ITEMS)
-    assert list(again.users) == (OLD_USERS if MODELS[name].needs_users else [])
-    for one, other in zip(again.weights, source.weights, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_the_fingerprint_is_that_of_the_content():
