@@ -40,7 +40,7 @@ from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import with_features
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.export.histories import HISTORIES, Histories
+from bert4rec_tf.export.histories import HISTORIES, keep_last
 from bert4rec_tf.export.layout import FORMATS, SAVED_MODEL
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import startup
@@ -378,7 +378,7 @@ def export_model(workdir: WorkDirectory, sequences: Sequences | None) -> None:
     histories = None
     if FLAGS.with_histories is not None:
         workdir.check_data(sequences)
-        histories = Histories.from_sequences(sequences, FLAGS.with_histories)
+        histories = keep_last(sequences, FLAGS.with_histories)
     options = ExportOptions(FLAGS.k, popularity_option.parse_correction(FLAGS.popularity_correction), histories)
     start_tensorflow()
     from bert4rec_tf.runs import exporting

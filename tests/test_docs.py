@@ -19,8 +19,8 @@ from support.paths import ROOT
 from bert4rec_tf import run as runner
 from bert4rec_tf.commands import compare, data, recommend, serve, similar
 from bert4rec_tf.config import presets
+from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.runs.driver import execute
 from bert4rec_tf.runs.exporting import export
@@ -151,7 +151,8 @@ def test_flags_in_sentences_exist(page):
 def exported(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("docs") / "work"
     execute(presets.make_run("own-docs", "item_transitions"), sequences=SEQUENCES, workdir=workdir, silent=True)
-    kept = Histories(np.array([1, 2, 3]), np.array([0, 2, 3]), ["15", "16"])
+    users = np.array(["15", "16"], object)
+    kept = Sequences(np.array([1, 2, 3], np.int32), np.array([0, 2, 3]), users, SEQUENCES.vocabulary)
     export(WorkDirectory(workdir), options=ExportOptions(histories=kept))
     return workdir / "saved_model"
 

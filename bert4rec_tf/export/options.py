@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bert4rec_tf.config import popularity_option
-from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
 
 
@@ -27,7 +27,7 @@ class ExportOptions:
 
     k: int = 10
     popularity_correction: float | str = 0.0
-    histories: Histories | None = None
+    histories: Sequences | None = None
     exclude_seen: bool | None = None
     titles: str | None = None
 

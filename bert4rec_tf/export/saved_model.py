@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.export.histories import write_histories
 from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, MODEL, TITLES, USERS, VOCABULARY
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.export.service import Service
@@ -73,8 +74,9 @@ def export(
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
         facts = {**defaults, "histories": None}
         if options.histories is not None:
-            options.histories.write(aside)
-            facts["histories"] = options.histories.facts
+            write_histories(options.histories, aside)
+            longest = int(options.histories.lengths.max(initial=0))
+            facts["histories"] = {"users": options.histories.num_users, "longest": longest}
         if options.titles is not None:
             files.write_text(aside / TITLES, options.titles)
         files.write_json(aside / CARD_OF_SAVED_MODEL, {**describe_model(model), **facts, **(card or {})})

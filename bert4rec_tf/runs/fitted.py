@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import ANY, COUNT_BASELINES, FULL, NDCG, POPULAR, compute_per_user
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
-from bert4rec_tf.export.histories import TIMES, Histories, read_times
+from bert4rec_tf.export.histories import TIMES, read_times
 from bert4rec_tf.export.layout import CONFIG, MODEL
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files, npz, plots
@@ -171,7 +171,7 @@ class FittedModel:
     @property
     def users(self) -> list[Any]:
         """The users whose histories the model holds. Raises UserError if it holds none."""
-        return pd.Series(self.saved.restore_ids("user", self.saved.require_histories().users)).tolist()
+        return pd.Series(self.saved.restore_ids("user", self.saved.require_histories().users.tolist())).tolist()
 
     @cached_property
     def item_vectors(self) -> np.ndarray:
@@ -346,14 +346,10 @@ class FittedModel:
     @cached_property
     def _histories(self) -> Sequences:
         """The users' histories. Raises UserError if the export has none."""
-        stored = self.saved.require_histories()
-        vocabulary = Vocabulary(
-            np.array(list(self.saved.items), object),
-            np.bincount(stored.items, minlength=len(self.saved.items) + 1)[1:],
-        )
-        users, path = np.array(stored.users, object), self.saved.local_folder / TIMES
+        stored, path = self.saved.require_histories(), self.saved.local_folder / TIMES
+        vocabulary = Vocabulary(np.array(list(self.saved.items), object), stored.vocabulary.counts)
         times = read_times(path) if path.exists() else None
-        return Sequences(stored.items, stored.splits, users, vocabulary, columns=self.saved.columns, times=times)
+        return replace(stored, vocabulary=vocabulary, columns=self.saved.columns, times=times)
 
     def _load_titles(self, titles: Any) -> Mapping[str, str]:
         return self.titles if titles is None else load_titles(titles, self.saved.columns)
@@ -407,8 +403,7 @@ def train_and_open(
         run_mode(experiment)
         if title_by_id:
             files.write_text(experiment.workdir.titles, format_titles(title_by_id))
-        histories = Histories.from_sequences(sequences, int(sequences.lengths.max()))
-        exporting.export(experiment.workdir, options=ExportOptions(histories=histories))
+        exporting.export(experiment.workdir, options=ExportOptions(histories=sequences))
     saved = SavedRecommender(experiment.workdir.export)
     return FittedModel(saved, experiment.workdir.path, saved.titles, _scratch=scratch)
 

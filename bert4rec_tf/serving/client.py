@@ -104,9 +104,6 @@ class SavedRecommender(LoadedModel):
     def knows_item(self, item: str) -> bool:
         return item in self.items
 
-    def knows_user(self, user: str) -> bool:
-        return self.histories is not None and user in self.histories
-
     def warn_about_unknown(self, choices: Choices) -> None:
         """Warns of ids to leave out or to rank that are no items of the model."""
         for name in ("exclude", "candidates"):

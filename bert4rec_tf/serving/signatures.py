@@ -14,8 +14,9 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.export.functions import FUNCTIONS, INPUTS, OPTIONAL, find_inputs
-from bert4rec_tf.export.histories import HISTORIES, Histories
+from bert4rec_tf.export.histories import HISTORIES, read_histories
 from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, TITLES, USERS, VOCABULARY
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
@@ -106,10 +107,18 @@ class LoadedModel:
             raise UserError(f"{path}: cannot be read ({error})") from error
 
     @cached_property
-    def histories(self) -> Histories | None:
+    def histories(self) -> Sequences | None:
         """The users' histories; None if the export holds none. Raises UserError if their file is damaged."""
         path = self.local_folder / HISTORIES
-        return Histories.read(path, len(self.items)) if path.exists() else None
+        return read_histories(path, self.items) if path.exists() else None
+
+    @cached_property
+    def _user_rows(self) -> dict[str, int]:
+        """User -> their place in the histories; empty if the export holds none."""
+        return {} if self.histories is None else {user: row for row, user in enumerate(self.histories.users)}
+
+    def knows_user(self, user: str) -> bool:
+        return user in self._user_rows
 
     @cached_property
     def titles(self) -> dict[str, str]:
@@ -117,7 +126,7 @@ class LoadedModel:
         path = self.local_folder / TITLES
         return read_titles(path) if path.exists() else {}
 
-    def require_histories(self) -> Histories:
+    def require_histories(self) -> Sequences:
         """Returns the users' histories. Raises UserError if the export has none, or their file is damaged."""
         if self.histories is None:
             raise UserError(f"{self.folder}: holds no histories of users; export it with --with_histories=N")
@@ -128,7 +137,10 @@ class LoadedModel:
 
         Raises UserError for an unknown user, and as `require_histories`.
         """
-        return [self.items[int(number) - 1] for number in self.require_histories()[user]]
+        histories = self.require_histories()
+        if user not in self._user_rows:
+            raise UserError(f"`user` must be one of the model's {histories.num_users:,} users. Received: user={user}")
+        return histories.vocabulary.decode(histories[self._user_rows[user]])
 
     def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature, by name.

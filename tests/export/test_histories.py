@@ -12,13 +12,14 @@ from support.profiles import examples
 from support.ranking_oracle import any_histories
 
 from bert4rec_tf.data.sequences import ActionTimes
-from bert4rec_tf.export.histories import HISTORIES, TIMES, Histories, read_times
+from bert4rec_tf.export.histories import HISTORIES, TIMES, keep_last, read_histories, read_times, write_histories
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.lines import Lines
 
 
 def listed(histories):
-    return {user: histories[user].tolist() for user in histories.users}
+    return {user: histories[row].tolist() for row, user in enumerate(histories.users)}
 
 
 @given(
@@ -35,22 +36,23 @@ def test_histories_keep_the_last_items_of_every_user(tmp_path_factory, sequences
         values = np.arange(sequences.num_actions)[::-1].astype(np.array(one_time).dtype)
         values[::3] = one_time
         sequences = replace(sequences, times=ActionTimes(values, "dates"))
-    kept = Histories.from_sequences(sequences, most)
-    kept.write(folder)
+    kept = keep_last(sequences, most)
+    write_histories(kept, folder)
     assert (folder / TIMES).exists() == (one_time is not None)
     if one_time is not None:
         times, stored = np.split(sequences.times.values, sequences.splits[1:-1]), read_times(folder / TIMES)
         np.testing.assert_array_equal(stored.values, np.concatenate([part[-most:] for part in times]))
         assert stored.meaning == "dates"
-    found = Histories.read(path, sequences.num_items)
+    found = read_histories(path, sequences.vocabulary.items)
     expected = {name: sequences[row].tolist()[-most:] for row, name in enumerate(sequences.users.tolist())}
     assert listed(found) == listed(kept) == expected
-    assert found.facts == {"users": len(expected), "longest": max(map(len, expected.values()))}
+    assert found.vocabulary.counts.tolist() == kept.count_items()[1:].tolist()
     content = path.read_bytes()
-    found.write(folder)
+    write_histories(found, folder)
     assert path.read_bytes() == content
 
 
+ITEMS = Lines.from_texts("abc")
 GOOD = {
     "items": np.array([3, 1, 2], np.int32),
     "lengths": np.array([1, 2], np.int32),
@@ -72,10 +74,7 @@ DAMAGES = {
 
 def test_whole_histories_are_read(tmp_path):
     npz.write(tmp_path / "histories.npz", GOOD)
-    found = Histories.read(tmp_path / "histories.npz", 3)
-    assert listed(found) == {"ann": [3], "日本": [1, 2]}
-    with pytest.raises(UserError, match=r"one of the model's 2 users\. Received: user=bob"):
-        found["bob"]
+    assert listed(read_histories(tmp_path / "histories.npz", ITEMS)) == {"ann": [3], "日本": [1, 2]}
 
 
 @pytest.mark.parametrize("numbers", [2**44, 2**62])
@@ -86,7 +85,7 @@ def test_a_header_that_claims_more_than_there_is_is_damage(tmp_path, numbers):
         for name in GOOD:
             archive.writestr(f"{name}.npy", content.getvalue())
     with pytest.raises(UserError, match=r"histories\.npz: cannot be read"):
-        Histories.read(tmp_path / "histories.npz", 3)
+        read_histories(tmp_path / "histories.npz", ITEMS)
 
 
 @pytest.mark.parametrize("arrays", [{"steps": np.array(["1"]), "meaning": np.zeros(1, np.uint8)}, {"meaning": None}])
@@ -100,4 +99,4 @@ def test_damaged_times_are_named(tmp_path, arrays):
 def test_damage_is_named(tmp_path, changes):
     npz.write(tmp_path / "histories.npz", {**GOOD, **changes})
     with pytest.raises(UserError, match=r"histories\.npz: does not fit the model"):
-        Histories.read(tmp_path / "histories.npz", 3)
+        read_histories(tmp_path / "histories.npz", ITEMS)

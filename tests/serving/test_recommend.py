@@ -18,8 +18,7 @@ from support.trainings import Killed
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
-from bert4rec_tf.export.histories import HISTORIES as HISTORIES_FILE
-from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.export.histories import HISTORIES, write_histories
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation.processes import get_host_code
@@ -248,9 +247,9 @@ def test_any_reader_of_csv_gets_what_is_in_parquet(popular, tmp_path):
 def test_users_whose_histories_the_export_holds(command, popular, tmp_path):
     held = tmp_path / "held"
     shutil.copytree(popular, held)
-    kept = Histories(np.array([5, 4, 1], np.int32), np.array([0, 2, 3]), ["ann", "bob, jr"])
-    (held / HISTORIES_FILE).parent.mkdir(exist_ok=True)
-    kept.write(held)
+    users = np.array(["ann", "bob, jr"], object)
+    (held / HISTORIES).parent.mkdir(exist_ok=True)
+    write_histories(Sequences(np.array([5, 4, 1], np.int32), np.array([0, 2, 3]), users, VOCABULARY), held)
     code, out, err = command(f"--model={held}", '--user=ann,"bob, jr"', "-k", "2")
     ann, bob = out.split("\n\n")
     assert (code, err) == (0, "") and [ann.splitlines()[0], bob.splitlines()[0]] == ["user ann", "user bob, jr"]

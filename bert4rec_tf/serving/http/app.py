@@ -54,11 +54,12 @@ MAX_SEARCHES = 64
 
 @dataclass(frozen=True)
 class Served:
-    """One version of the model, with its items for the page."""
+    """One version of the model, with its items for the page, and the number of items in its longest history."""
 
     version: int
     model: LoadedModel
     catalogue: Catalogue
+    longest_history: int = 0
 
 
 def open_versions(settings: ServerSettings) -> Versions:
@@ -67,10 +68,10 @@ def open_versions(settings: ServerSettings) -> Versions:
 
     def load(folder: Path, number: int) -> Served:
         model = LoadedModel(folder, settings.trust_model)
-        # Damage, or a card that cannot be sent as JSON, must show now and not at the first request.
-        _ = model.histories, orjson.dumps(model.card)
+        orjson.dumps(model.card)  # Damage must show now and not at the first request.
+        longest = 0 if model.histories is None else int(model.histories.lengths.max(initial=0))
         model.warm_up()
-        return Served(number, model, Catalogue(model.items, titles or model.titles, tags))
+        return Served(number, model, Catalogue(model.items, titles or model.titles, tags), longest)
 
     return Versions(find_model_folder(expand_path(settings.model)), load)
 
@@ -190,9 +191,9 @@ class Service:
         except TimeoutError:
             raise RequestError(f"The body did not arrive within {self._settings.timeout:g} seconds", 408) from None
         async with asyncio.timeout_at(end):
-            size, histories = len(body), served.model.histories
-            if histories is not None and b'"users"' in body:  # An id of four bytes can name a whole history.
-                size *= max(1, min(histories.facts["longest"], self._settings.max_history) // 4)
+            size = len(body)
+            if b'"users"' in body:  # An id of four bytes can name a whole history.
+                size *= max(1, min(served.longest_history, self._settings.max_history) // 4)
             call, by_rows = await self._in_thread_if_large(size, predict.parse, body, served.model, self._settings)
             outputs = await self._batcher.submit(call)
             size = sum(array.size for array in outputs.values())
@@ -238,7 +239,7 @@ class Service:
                 "signatures": list(served.model.signatures),
                 "needs_users": served.model.needs_users,
                 "card": served.model.card,
-                "users": len(served.model.histories.users) if served.model.histories else 0,
+                "users": served.model.histories.num_users if served.model.histories else 0,
                 "max_history": self._settings.max_history,
                 "max_rows": self._settings.max_rows,
             }

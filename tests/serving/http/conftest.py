@@ -10,9 +10,8 @@ from support.exports import log_probabilities as by_encoder
 from support.exports import transformer
 from support.http_server import Server, export
 
-from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.export import saved_model
-from bert4rec_tf.export.histories import Histories
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
@@ -50,9 +49,10 @@ def films(tmp_path_factory):
     folder = tmp_path_factory.mktemp("films")
     model = transformer()
     numbers = [FILM_IDS.index(item) + 1 for history in STORED.values() for item in history]
-    kept = Histories(np.array(numbers, np.int32), np.cumsum([0, *map(len, STORED.values())]), list(STORED))
-    options = ExportOptions(histories=kept)
-    saved_model.export(model, Vocabulary(np.array(FILM_IDS, object), ACTIONS), folder / "model", options, card=CARD)
+    splits, users = np.cumsum([0, *map(len, STORED.values())]), np.array(list(STORED), object)
+    vocabulary = Vocabulary(np.array(FILM_IDS, object), ACTIONS)
+    options = ExportOptions(histories=Sequences(np.array(numbers, np.int32), splits, users, vocabulary))
+    saved_model.export(model, vocabulary, folder / "model", options, card=CARD)
     lines = [f'{item},"{title}",{genres}' for item, (title, genres) in FILMS.items()]
     (folder / "films.csv").write_text("\n".join(["movieId,title,genres", *lines]), encoding="utf-8")
     chosen = ServerSettings(model=str(folder / "model"), titles=str(folder / "films.csv"))

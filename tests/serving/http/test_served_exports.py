@@ -10,7 +10,7 @@ import tensorflow as tf
 from support.exports import HISTORIES, NAMES, NUM_ITEMS, USERS, VOCABULARY, K, rectangle, transformer
 from support.http_server import Server
 
-from bert4rec_tf.export.histories import Histories
+from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BprMf
@@ -26,10 +26,11 @@ def factors():
 
 
 STORED = {"ann": ["two words", "日本語", "0"], "日本": ["item 3"], "no history of a stranger": NAMES[:9]}
-KEPT = Histories(
+KEPT = Sequences(
     np.array([NAMES.index(name) + 1 for row in STORED.values() for name in row], np.int32),
     np.cumsum([0, *map(len, STORED.values())]),
-    list(STORED),
+    np.array(list(STORED), object),
+    VOCABULARY,
 )
 
 
