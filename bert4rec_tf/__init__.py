@@ -18,7 +18,6 @@ _PUBLIC = {
     "MODELS": "bert4rec_tf.models",
     "Run": "bert4rec_tf.config.run_record",
     "Sequences": "bert4rec_tf.data.sequences",
-    "TimeSplit": "bert4rec_tf.config.data_names",
     "UserError": "bert4rec_tf.foundation.errors",
     "Vocabulary": "bert4rec_tf.data.sequences",
     "compare": "bert4rec_tf.runs.fitting",

@@ -118,19 +118,6 @@ class PublishedFile(Interactions):
     is_published = True
 
 
-@dataclass(frozen=True)
-class TimeSplit:
-    """Holds out all actions from a given time on, for all users, instead of each user's last action.
-
-    A user's first action from that time on is the test item, and the one before it the validation item.
-
-    Attributes:
-        test_from: a date, or a number like the times of the data.
-    """
-
-    test_from: str | float
-
-
 def list_column_options() -> dict[str, dataclasses.Field]:
     """Returns the options of `Interactions` by name. Each is a flag of the command line."""
     return {field.name: field for field in dataclasses.fields(Interactions) if field.name != "path"}

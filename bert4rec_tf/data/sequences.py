@@ -110,7 +110,6 @@ class Sequences:
         num_left_out: number of users who were left out because they have only one action.
         num_later: [users] int64, how many of each user's last actions come after a cut, as in a split by time. The
             first of them is the test item. None if each user's last action is the test item.
-        validates_later: whether the first action after the cut is the validation item too; else the one before it is.
         features: `data.feature_values.Features` of the items, the users or both
             (in the order of `vocabulary` and `users`; `data.feature_values.attach_features`).
         columns: user, item and time -> the `name` of the column they come from and, if its ids are integers, their
@@ -128,7 +127,6 @@ class Sequences:
     vocabulary: Vocabulary
     num_left_out: int = 0
     num_later: np.ndarray | None = None
-    validates_later: bool = False
     features: dict = field(default_factory=dict)
     columns: dict[str, dict[str, str]] = field(default_factory=dict)
     times: ActionTimes | None = None
@@ -245,7 +243,7 @@ class Sequences:
         digest = hashlib.sha256(self.lengths[users].astype("<i8").tobytes())
         digest.update(self.items[self.splits[begin] :][: self.lengths[users].sum()].astype("<i4").tobytes())
         if self.num_later is not None:
-            digest.update(self.num_later[users].astype("<i8").tobytes() + bytes([self.validates_later]))
+            digest.update(self.num_later[users].astype("<i8").tobytes() + b"\0")
         return digest.hexdigest()
 
     @cached_property
@@ -268,7 +266,7 @@ def join_sequences(first: Sequences, second: Sequences) -> Sequences:
     if second.num_later is None:
         return both
     num_later = pandas.Series(second.num_later, second.users).reindex(both.users, fill_value=0).to_numpy()
-    return replace(both, num_later=num_later, validates_later=second.validates_later)
+    return replace(both, num_later=num_later)
 
 
 def match_ids(first: Sequences, second: Sequences) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -279,11 +277,6 @@ def match_ids(first: Sequences, second: Sequences) -> tuple[np.ndarray, np.ndarr
     item_places, items = pandas.factorize(np.concatenate([first.vocabulary.items, second.vocabulary.items]))
     user_codes = np.repeat(user_places, np.concatenate([first.lengths, second.lengths]))
     return user_codes, item_places[np.concatenate([first.items, second.items + first.num_items]) - 1], users, items
-
-
-def append_held_out(first: Sequences, second: Sequences) -> Sequences:
-    """Returns the actions of both (`join_sequences`). Those in `second` are held out."""
-    return join_sequences(first, replace(second, num_later=second.lengths, validates_later=True))
 
 
 def number_within_groups(sizes: np.ndarray) -> np.ndarray:
@@ -314,7 +307,7 @@ class LeaveOneOut:
         lengths, num_later = self.sequences.lengths, self.sequences.num_later
         if num_later is None:
             return np.flatnonzero(lengths >= 3)
-        return np.flatnonzero((num_later > 0) & (lengths - num_later >= (1 if self.sequences.validates_later else 2)))
+        return np.flatnonzero((num_later > 0) & (lengths - num_later >= 2))
 
     def why_unmeasurable(self) -> str | None:
         """Returns why no model can be measured on these data; None if one can."""
@@ -348,4 +341,4 @@ class LeaveOneOut:
         is_evaluated[self.users] = 1
         if num_later is None:
             return {"test": 1, "validation": 2}[split] * is_evaluated
-        return num_later + is_evaluated * (split == "validation" and not self.sequences.validates_later)
+        return num_later + is_evaluated * (split == "validation")

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from bert4rec_tf.config.data_names import Interactions, TimeSplit
+from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.presets import shorten_warmup
-from bert4rec_tf.config.run_record import ALL, SELECT, Run
+from bert4rec_tf.config.run_record import ALL, SELECT, EvaluationSettings, Run
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import check_matches, with_features
 from bert4rec_tf.data.reading.overlaps import join_overlapping
@@ -41,12 +41,12 @@ from bert4rec_tf.runs.measurement import COUNTED, LENGTHS, TARGET_COUNTS
 from bert4rec_tf.runs.phases import list_phases
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving import batch
-from bert4rec_tf.serving.client import Choices, SavedRecommender, is_whole_number
+from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.titles import format_titles
 from bert4rec_tf.training import trainer
 from bert4rec_tf.training.trainer import BEST
 
-FIXED = {"data", "model", "preset", "holdout", "validation", "titles", "init_from"}
+FIXED = {"data", "model", "preset", "holdout", "titles", "init_from"}
 """What `continue_training` does not take, unlike `fit`."""
 
 NOT_COPIED = ("prepared", ".lock")
@@ -83,7 +83,6 @@ class FittedModel:
         candidates: Iterable[Any] = (),
         exclude_seen: bool | None = None,
         popularity_correction: float | None = None,
-        titles: Any = None,
     ) -> pd.DataFrame:
         """Recommends to one user of the data, or after any history.
 
@@ -96,7 +95,6 @@ class FittedModel:
             exclude_seen: whether to leave out the items of the history; None for the model's default, which is
                 False if many of the data's next actions are items that the user had before.
             popularity_correction: 0 or more: rank by score - this * log(count + 1); None for the model's default.
-            titles: as for `fit`, in place of the model's.
 
         Returns:
             Columns `rank` (from 1), `item`, `score`, and `title` if titles are known.
@@ -118,10 +116,10 @@ class FittedModel:
         answer = self.saved.recommend([items], [user_id], request)
         if answer.unknown[0]:
             warn(f"{answer.unknown[0]} of the {len(items)} items in the history are unknown and were skipped")
-        return self._table(answer.items[0], answer.scores[0], self._load_titles(titles))
+        return self._table(answer.items[0], answer.scores[0])
 
     def recommend_all(
-        self, users: Iterable[Any] | None = None, k: int = 10, silent: bool = False, titles: Any = None, **choices: Any
+        self, users: Iterable[Any] | None = None, k: int = 10, silent: bool = False, **choices: Any
     ) -> pd.DataFrame:
         """Recommends to many users of the data at once.
 
@@ -129,13 +127,11 @@ class FittedModel:
             users: the users to recommend to; None for all.
             k: number of items for each.
             silent: whether to hide the progress.
-            titles: as for `fit`, in place of the model's.
             **choices: `exclude`, `candidates`, `exclude_seen` and `popularity_correction`, as for `recommend`.
 
         Returns:
             Columns `user`, `rank`, `item`, `score`, and `title` if titles are known.
         """
-        title_by_id = self._load_titles(titles)
         all_users = self.saved.require_histories().users
         names = all_users if users is None else to_texts("users", users, self.saved.knows_user)
         for name in choices.keys() & {"exclude", "candidates"}:
@@ -144,11 +140,11 @@ class FittedModel:
         self.saved.warn_about_unknown(request)
         rows = [(name, self.saved.get_history(name)) for name in names]
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
-        lines = list(batch.recommend_rows(self.saved, rows, request, title_by_id, progress))
+        lines = list(batch.recommend_rows(self.saved, rows, request, self.titles, progress))
         progress.close()
         table = pd.DataFrame(lines, columns=[*batch.COLUMNS, "title"]).astype({"rank": int, "score": np.float32})
         table = table.assign(**{role: self.saved.restore_ids(role, table[role]) for role in ("user", "item")})
-        return table if title_by_id else table.drop(columns="title")
+        return table if self.titles else table.drop(columns="title")
 
     def similar(self, item: Any, k: int = 10) -> pd.DataFrame:
         """Returns the most similar items, in the columns of `recommend`.
@@ -161,7 +157,7 @@ class FittedModel:
         answer = self.saved.similar([to_text("item", item, self.saved.knows_item)], k)
         if answer.unknown[0]:
             raise UserError(f"`item` must be an item of the data. Received: item={item}")
-        return self._table(answer.items[0], answer.scores[0], self.titles)
+        return self._table(answer.items[0], answer.scores[0])
 
     @property
     def items(self) -> list[Any]:
@@ -192,8 +188,6 @@ class FittedModel:
         user: str | None = None,
         item: str | None = None,
         time: str | None = None,
-        num_negatives: int = 100,
-        seed: int = 0,
     ) -> pd.DataFrame:
         """Measures the model on actions that it was not trained on.
 
@@ -204,18 +198,13 @@ class FittedModel:
             test: as the data of `fit`.
             user, item, time: the columns; by default those of the data that the model was trained on, if the test data
                 have them, and else as for `fit`.
-            num_negatives: candidates beside the target, in the two sampled protocols.
-            seed: of these candidates.
 
         Returns:
             A row for each metric, and a column for each protocol (`evaluation.metrics`).
 
         Raises:
-            UserError: if no row has a known user and item, the model holds no histories, or a number is out of range.
+            UserError: if no row has a known user and item, the model holds no histories, or lacks such columns.
         """
-        for name, number, least in (("num_negatives", num_negatives, 1), ("seed", seed, 0)):
-            if not is_whole_number(number) or number < least:
-                raise UserError(f"`{name}` must be a whole number, at least {least}. Received: {name}={number!r}")
         claim_tensorflow()
         known_histories, columns = self._histories, self.saved.columns
         rows = inputs.load_any(test, user, item, time, min_actions=1, ordered=False, known_columns=columns)[1]
@@ -233,8 +222,11 @@ class FittedModel:
                 "they are the same actions, the model was trained on them, and the metrics are too high"
             )
         extended = _append_targets(known_histories, users, targets)
-        num_negatives = min(num_negatives, known_histories.num_items)
-        negatives = {name: draw(extended, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
+        sizes = EvaluationSettings()
+        num_negatives = min(sizes.num_negatives, known_histories.num_items)
+        negatives = {
+            name: draw(extended, users, num_negatives, sizes.candidates_seed) for name, draw in SAMPLERS.items()
+        }
         with_seen = not self.saved.card.get("exclude_seen", True)
         task = RankingTask(
             known_histories, users, targets, negatives, all_items=True, excluded=extended, with_seen=with_seen
@@ -242,19 +234,19 @@ class FittedModel:
         return pd.DataFrame(Ranker(self._score, self.saved.card.get("max_history")).measure(task))
 
     @speak_python()
-    def continue_training(self, more: Any, split: TimeSplit | None = None, **options: Any) -> "FittedModel":
+    def continue_training(self, more: Any, test_from: str | float | None = None, **options: Any) -> "FittedModel":
         """Returns a new model, trained on the old and the new actions, starting from the weights of this one.
 
         Rows of items and users are matched by raw ids. Each user's last actions are held out again. The best weights of
         `select` have not seen them, so training starts from these. Without `select`, it starts from weights that may
-        have been trained on the last actions of users without new ones. With `split`, the new actions from that time on
+        have been trained on the last actions of users without new ones. With `test_from`, the new actions from then on
         are held out. The weights cannot have seen these, but may have seen the validation item, the action before them.
         A model that only counts is counted again.
 
         Args:
             more: new actions, as the data of `fit`. Known ones among them count once, and all are ordered by time. If
                 the known or the new ones have no times, the new ones follow (`overlaps.join_overlapping`).
-            split: None, or the `TimeSplit` of the new actions. That of `fit` does not apply.
+            test_from: as for `fit`, but for the new actions alone. That of `fit` does not apply.
             **options: as for `fit`, except those in FIXED. Settings that are not named are those of this model.
 
         Raises:
@@ -267,7 +259,7 @@ class FittedModel:
         passed_on = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
         if fixed := options.keys() & FIXED:
             raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
-        new = inputs.load_any(more, **columns, split=split, min_actions=1, known_columns=self.saved.columns)[1]
+        new = inputs.load_any(more, **columns, test_from=test_from, min_actions=1, known_columns=self.saved.columns)[1]
         data, num_users = join_overlapping(self._histories, new)
         if num_users:
             warn(f"the new actions of {num_users:,} users repeat known ones, which count once")
@@ -351,16 +343,13 @@ class FittedModel:
         times = read_times(path) if path.exists() else None
         return replace(stored, vocabulary=vocabulary, columns=self.saved.columns, times=times)
 
-    def _load_titles(self, titles: Any) -> Mapping[str, str]:
-        return self.titles if titles is None else load_titles(titles, self.saved.columns)
-
     def _texts(self, name: str, raw: Iterable[Any]) -> list[str]:
         return to_texts(name, raw, self.saved.knows_item)
 
-    def _table(self, items: list[str], scores: np.ndarray, title_by_id: Mapping[str, str]) -> pd.DataFrame:
+    def _table(self, items: list[str], scores: np.ndarray) -> pd.DataFrame:
         ids = self.saved.restore_ids("item", items)
         table = pd.DataFrame({"rank": range(1, len(items) + 1), "item": ids, "score": scores})
-        return table.assign(title=[title_by_id.get(item, "") for item in items]) if title_by_id else table
+        return table.assign(title=[self.titles.get(item, "") for item in items]) if self.titles else table
 
     def _score(self, batch: Batch, candidates: Tensor | None) -> Tensor:
         """Scores as `Recommender.score` does, by the SavedModel."""

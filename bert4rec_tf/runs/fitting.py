@@ -10,12 +10,11 @@ import numpy as np
 import pandas as pd
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.data_names import TimeSplit
 from bert4rec_tf.config.model_settings import ATTENTION_MODELS, ITEM_FEATURES, USER_FEATURES, settings_for_features
 from bert4rec_tf.config.run_record import ALL, SELECT, SELECT_AND_RETRAIN, Run
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import with_features
-from bert4rec_tf.data.sequences import LeaveOneOut, append_held_out
+from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.metrics import ANY, FULL, MIN_USERS, NDCG, compute_difference, compute_per_user
 from bert4rec_tf.foundation import files, npz
@@ -42,8 +41,7 @@ def fit(
     preset: str = "fast",
     seed: int = 1,
     holdout: int | str | None = PRESET,
-    split: TimeSplit | None = None,
-    validation: Any = None,
+    test_from: str | float | None = None,
     titles: Any = None,
     item_features: Any = None,
     user_features: Any = None,
@@ -74,9 +72,9 @@ def fit(
         holdout: how many of each user's last actions the final model is not trained on: 1, 2, or None for none, which
             takes one more training after the measured one. The default is None for your own data, and what the preset
             says for a data set.
-        split: None to hold out each user's last actions; or a `TimeSplit`.
-        validation: further actions, in place of held-out ones: each user's first row there chooses the number of steps.
-            The model is measured on it too, so use `evaluate` with other actions for a fair measurement.
+        test_from: None to hold out each user's last actions; or a date, or a number like the times of the data, to hold
+            out what happened from that time on. A user's first action from then on is the test item, and the one before
+            it the validation item.
         titles: the items' titles: a dictionary, or a table or a file with columns of ids and titles (`serving.titles`).
         item_features, user_features: a file or a table with a column of ids and columns of features, for BERT4Rec and
             SASRec (docs/features.md). The default is what `with_features` gave the data.
@@ -97,7 +95,13 @@ def fit(
             (models that only count take the settings of training, and ignore them).
     """
     budget = None if minutes is None else Budget(minutes, named=settings)
-    _refuse_contradictions(validation, split, tune, init_from, budget)
+    if tune and budget is not None:
+        raise UserError("`minutes` must be left out with `tune`, whose trainings have no budget. Received: both")
+    if not is_whole_number(tune) or tune < 0 or (tune and init_from is not None):
+        raise UserError(
+            "`tune` must be a whole number, and left out with `init_from`, whose weights fix the settings. "
+            f"Received: tune={tune!r}, init_from={init_from!r}"
+        )
     if holdout != PRESET:
         if holdout not in list(HELD_OUT):
             raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")
@@ -109,13 +113,9 @@ def fit(
     run = presets.check_settings(dataset, model, preset, seed, **early)  # reports mistakes before the data are read
     if budget is not None:
         budget.check(run)
-    columns: dict[str, Any] = {"user": user, "item": item, "time": time}
-    name, sequences, interactions = inputs.load_any(data, **columns, split=split)
+    name, sequences, interactions = inputs.load_any(data, user, item, time, test_from)
     if model in ATTENTION_MODELS:
         features = {**sequences.features, **features}
-    if validation is not None:
-        sequences = append_held_out(sequences, inputs.load_any(validation, **columns, min_actions=1)[1])
-        interactions = None
     sequences = with_features(sequences, **features, new_items=new_items, silent=silent)
     settings = {**settings_for_features(model, features), **settings}
 
@@ -134,19 +134,6 @@ def fit(
     return fitted
 
 
-def _refuse_contradictions(validation: Any, split: Any, tune: Any, init_from: Any, budget: Budget | None) -> None:
-    """Raises UserError for arguments of `fit` that do not go together."""
-    if validation is not None and split is not None:
-        raise UserError("`validation` must be left out with a `split`. Received: both")
-    if tune and budget is not None:
-        raise UserError("`minutes` must be left out with `tune`, whose trainings have no budget. Received: both")
-    if not is_whole_number(tune) or tune < 0 or (tune and init_from is not None):
-        raise UserError(
-            "`tune` must be a whole number, and left out with `init_from`, whose weights fix the settings. "
-            f"Received: tune={tune!r}, init_from={init_from!r}"
-        )
-
-
 @speak_python()
 def compare(
     data: Any,
@@ -155,7 +142,7 @@ def compare(
     user: str | None = None,
     item: str | None = None,
     time: str | None = None,
-    split: TimeSplit | None = None,
+    test_from: str | float | None = None,
     **options: Any,
 ) -> pd.DataFrame:
     """Trains several models, and measures them on the same test items.
@@ -164,7 +151,7 @@ def compare(
         >>> b4r.compare(frame, models=["bert4rec", "sasrec", "item_transitions"])
 
     Args:
-        data, user, item, time, split: as for `fit`.
+        data, user, item, time, test_from: as for `fit`.
         models: names in `b4r.MODELS`.
         **options: as for `fit`, for all these models. `holdout` is 2 by default, which takes one training per model.
 
@@ -181,7 +168,7 @@ def compare(
     for name in models:
         if name not in MODELS:
             raise unknown_name_error("model", name, MODELS)
-    sequences = inputs.load_any(data, user, item, time, split)[1]
+    sequences = inputs.load_any(data, user, item, time, test_from)[1]
     if (num_users := len(LeaveOneOut(sequences).users)) < MIN_USERS:
         raise UserError(f"`data` must have {MIN_USERS} users with three actions to compare models. Found: {num_users}")
     source = data if inputs.is_data_set(data) else sequences

@@ -18,7 +18,6 @@ from bert4rec_tf.data.sequences import (
     LeaveOneOut,
     Sequences,
     Vocabulary,
-    append_held_out,
     join_sequences,
     mask_token,
 )
@@ -153,7 +152,7 @@ def sha256(content):
     return hashlib.sha256(content).hexdigest()
 
 
-def fingerprint_in_plain_python(histories, users, items, size, later=None, validates=False):
+def fingerprint_in_plain_python(histories, users, items, size, later=None):
     """What `Sequences.fingerprint` is, from lists, with `size` users in a block."""
     lines = []
     for begin in range(0, len(histories), size):
@@ -162,7 +161,7 @@ def fingerprint_in_plain_python(histories, users, items, size, later=None, valid
         content += b"".join(struct.pack("<i", item) for history in block for item in history)
         if later is not None:
             content += b"".join(struct.pack("<q", number) for number in later[begin : begin + size])
-            content += b"\1" if validates else b"\0"
+            content += b"\0"
         lines.append(sha256(content))
     return sha256("\n".join([*lines, *(sha256("\n".join(ids).encode()) for ids in (users, items))]).encode())
 
@@ -177,15 +176,15 @@ def blocks_of(size):
 
 
 @QUICK
-@given(HISTORIES, st.integers(1, 3), st.booleans(), st.data())
-def test_fingerprint_is_the_hash_of_the_blocks_hashes(histories, size, validates, data):
+@given(HISTORIES, st.integers(1, 3), st.data())
+def test_fingerprint_is_the_hash_of_the_blocks_hashes(histories, size, data):
     sequences = from_histories(histories)
     lists = as_lists(sequences), sequences.users.tolist(), sequences.vocabulary.items.tolist()
     later = [data.draw(st.integers(0, len(history))) for history in histories]
-    cut = replace(sequences, num_later=np.array(later), validates_later=validates)
+    cut = replace(sequences, num_later=np.array(later))
     with blocks_of(size):
         assert sequences.fingerprint == fingerprint_in_plain_python(*lists, size)
-        assert cut.fingerprint == fingerprint_in_plain_python(*lists, size, later, validates)
+        assert cut.fingerprint == fingerprint_in_plain_python(*lists, size, later)
 
 
 def changed_histories(histories, size, draw):
@@ -244,32 +243,17 @@ def test_joined_sequences_have_a_user_s_later_actions_behind_the_earlier_ones(fi
 @given(HISTORIES, st.data())
 def test_a_cut_holds_out_what_comes_after_it(histories, data):
     later = [data.draw(st.integers(0, len(history))) for history in histories]
-    for validates in (False, True):
-        sequences = replace(from_histories(histories), num_later=np.array(later), validates_later=validates)
-        split, before = (
-            LeaveOneOut(sequences),
-            [sequences[u][: len(h) - n] for u, (h, n) in enumerate(zip(histories, later))],
-        )
-        evaluated = [u for u, known in enumerate(before) if later[u] and len(known) >= (1 if validates else 2)]
-        assert split.users.tolist() == evaluated
-        assert split.targets("test").tolist() == [sequences[u][len(before[u])] for u in evaluated]
-        cut = {u: before[u] if validates or u not in evaluated else before[u][:-1] for u in range(len(before))}
-        assert as_lists(split.histories("test")) == [known.tolist() for known in before]
-        assert as_lists(split.histories("validation")) == [known.tolist() for known in cut.values()]
-        assert split.targets("validation").tolist() == [sequences[u][len(cut[u])] for u in evaluated]
+    sequences = replace(from_histories(histories), num_later=np.array(later))
+    split = LeaveOneOut(sequences)
+    before = [sequences[u][: len(h) - n] for u, (h, n) in enumerate(zip(histories, later))]
+    evaluated = [u for u, known in enumerate(before) if later[u] and len(known) >= 2]
+    assert split.users.tolist() == evaluated
+    assert split.targets("test").tolist() == [sequences[u][len(before[u])] for u in evaluated]
+    cut = [known[:-1] if u in evaluated else known for u, known in enumerate(before)]
+    assert as_lists(split.histories("test")) == [known.tolist() for known in before]
+    assert as_lists(split.histories("validation")) == [known.tolist() for known in cut]
+    assert split.targets("validation").tolist() == [sequences[u][len(cut[u])] for u in evaluated]
     assert replace(sequences, num_later=None).fingerprint != sequences.fingerprint
-
-
-def test_rows_that_are_held_out_choose_the_steps():
-    first, second = (
-        group([*zip("aabb", "xyxz"), ("c", "x"), ("c", "y")]),
-        group([("b", "w"), ("b", "x"), ("d", "x"), ("d", "y")]),
-    )
-    both = append_held_out(first, second)
-    assert both.users.tolist() == [*"abcd"] and both.num_later.tolist() == [0, 2, 0, 2] and both.validates_later
-    split = LeaveOneOut(both)
-    assert both.vocabulary.decode(split.targets("validation")) == both.vocabulary.decode(split.targets("test")) == ["w"]
-    assert split.num_not_evaluated == 3
 
 
 def test_sequences_print_a_few_lines():

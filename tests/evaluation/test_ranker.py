@@ -183,7 +183,7 @@ def test_list_metrics_are_those_of_a_plain_loop(table, table_ranker, data):
 def test_a_repeat_is_a_target_of_its_own_history(sequences, part, data):
     """Each user's last action is held out, or those from a time on."""
     later = [data.draw(st.integers(0, length)) for length in sequences.lengths.tolist()]
-    by_time = replace(sequences, num_later=np.array(later, np.int64), validates_later=data.draw(st.booleans()))
+    by_time = replace(sequences, num_later=np.array(later, np.int64))
     for one in (sequences, by_time):
         task = RankingTask.from_split(LeaveOneOut(one), part, {})
         assert task.is_repeat.tolist() == [is_repeat(task, row) for row in range(len(task.users))]

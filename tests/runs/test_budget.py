@@ -121,7 +121,6 @@ def test_a_budget_below_what_the_data_need_is_an_error(tmp_path):
         ({"minutes": 5, "tune": 2}, "`minutes` must be left out with `tune`"),
         *(({"steps": bad}, "`steps` must be ") for bad in (0, -1, 2.5, "9", True)),
         ({"model": "sasrec", "mask_prob": 0.5}, "'mask_prob'"),
-        ({"split": b4r.TimeSplit(3), "validation": "absent.csv"}, "`validation` must be left out with a `split`"),
     ],
 )
 def test_a_mistake_in_the_settings_is_an_error_before_the_data_are_read(options, message):

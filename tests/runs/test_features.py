@@ -190,8 +190,8 @@ def test_vectors_reach_the_export_and_the_next_training(tmp_path):
 
 @pytest.mark.slow
 def test_features_of_a_data_set_are_used():
-    data, later = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS, new_items=True), FRAME[::7]
-    model = b4r.fit(data, model="sasrec", silent=True, holdout=2, validation=later, **SHORT)
+    data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS, new_items=True)
+    model = b4r.fit(data, model="sasrec", silent=True, holdout=2, **SHORT)
     kept = json.loads((model.workdir / "config.json").read_text())["run"]["architecture"]
     assert kept["use_item_features"] == "add" and "use_user_features" not in kept and "i42" in model.items
     assert b4r.fit(data, model="pop", silent=True).metrics["test"]["full"]

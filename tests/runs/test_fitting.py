@@ -169,7 +169,7 @@ def test_holdout_sets_what_is_held_out():
 
 def test_a_split_by_time_holds_out_everybody_s_actions_from_then_on():
     late = FRAME.assign(timestamp=FRAME["timestamp"] + FRAME["user_id"])  # user u acts from u to u + 7
-    model = b4r.fit(late, split=b4r.TimeSplit(30), holdout=1, **{**COUNTING, "model": "pop"})
+    model = b4r.fit(late, test_from=30, holdout=1, **{**COUNTING, "model": "pop"})
     before = late[late["timestamp"] < 30]
     tested = [
         user for user, times in late.groupby("user_id")["timestamp"] if times.max() >= 30 and sum(times < 30) >= 2
@@ -185,20 +185,17 @@ def test_a_continued_training_holds_out_new_actions_from_a_time_on():
     early = [(user, f"i{(3 * user + 16) % 40}", 9) for user in range(10)] + [(60, "i1", 9), (60, "i2", 9)]
     late = [(user, f"i{(3 * user + 18) % 40}", 11) for user in range(5)] + [(60, "i3", 12), (60, "i4", 13)]
     more = pd.DataFrame(late + early, columns=FRAME.columns)
-    model = known.continue_training(more, split=b4r.TimeSplit(11), protocol="select_and_retrain", silent=True)
+    model = known.continue_training(more, test_from=11, protocol="select_and_retrain", silent=True)
     assert model.metrics["users"] == 6  # users 0 to 4, and the new one
     counts = pd.concat([FRAME["movieId"], pd.DataFrame(early)[1]]).value_counts()
     scores = model.recommend(history=["i0"], k=40, exclude_seen=False).set_index("item")["score"]
     assert scores.to_dict() == {item: counts.get(item, 0) for item in scores.index}
 
 
-def test_own_validation_rows_choose_the_steps_and_callbacks_see_the_curve():
+def test_callbacks_see_the_curve():
     rows = []
-    model = b4r.fit(FRAME, validation=LATER, holdout=2, callbacks=[rows.append, lambda row: None], **SMALL)
-    assert model.metrics["users"] == 60 and model.saved.get_history("3")[-1] == "i25"
+    b4r.fit(FRAME, holdout=2, callbacks=[rows.append, lambda row: None], **SMALL)
     assert [row["step"] for row in rows] == [6, 12] and all("ndcg@10" in row for row in rows)
-    with pytest.raises(b4r.UserError, match="`validation` must be left out with a `split`"):
-        b4r.fit(FRAME, validation=LATER, split=b4r.TimeSplit(5), **COUNTING)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +214,7 @@ def test_own_validation_rows_choose_the_steps_and_callbacks_see_the_curve():
         (lambda model: model.item_vectors, "has no signature `item_vectors`"),
         (lambda model: b4r.fit(42), "must be a pandas DataFrame or an Arrow table"),
         (
-            lambda model: b4r.fit(FRAME, split=b4r.TimeSplit(10**6)),
+            lambda model: b4r.fit(FRAME, test_from=10**6),
             "No user has an action after the split and two before",
         ),
         (lambda model: b4r.load(FRAME), "`dataset` must be a name"),

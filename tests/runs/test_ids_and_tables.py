@@ -155,14 +155,14 @@ def test_names_given_to_fit_hold_for_the_other_tables(counted, tmp_path):
     assert load_titles(str(tmp_path / "titles.csv"), counted.saved.columns) == counted.titles
 
 
-def test_recommend_takes_titles(counted):
+def test_titles_may_be_given_when_a_model_is_opened(counted):
     other = MOVIES.assign(title=MOVIES["title"].str.upper())
-    assert counted.recommend(user=3, titles=other)["title"][0] == "MOVIE 25"
-    assert counted.recommend_all([3], k=1, silent=True, titles={25: "M"})["title"].tolist() == ["M"]
+    opened = b4r.open(counted.workdir, titles=other)
+    assert opened.recommend(user=3)["title"][0] == opened.recommend_all([3], k=1)["title"][0] == "MOVIE 25"
     with pytest.raises(b4r.UserError, match="`titles` must have columns named `id` and `title`, or be a dictionary"):
-        counted.recommend(user=3, titles=MOVIES[["kind"]])
+        b4r.open(counted.workdir, titles=MOVIES[["kind"]])
     with pytest.raises(b4r.UserError, match="`titles` must be a file, a dictionary or a table"):
-        counted.recommend(user=3, titles=7)
+        b4r.open(counted.workdir, titles=7)
 
 
 def test_a_model_that_holds_titles_shows_them_everywhere(counted, tmp_path, capsys):

@@ -34,21 +34,18 @@ from support.held_out import (
     SAMPLED,
     SEEN,
     TEST,
-    TRAINING,
     VALIDATION,
     Case,
     give_mix,
     hold_out_by_time,
-    hold_out_given,
     hold_out_last,
-    join_columns,
     make_run,
     open_run,
     train,
 )
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.data_names import OWN, TimeSplit
+from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.model_settings import ATTENTION_MODELS, MODEL_SETTINGS
 from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.config.run_record import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
@@ -118,7 +115,6 @@ def make_versions(phase):
     return {
         "last": hold_out_last(validation, OWN_TEST),
         "time": hold_out_by_time(validation, OWN_TEST),
-        "given": hold_out_given(TRAINING if phase == SELECT else join_columns(TRAINING, VALIDATION), OWN_TEST),
     }
 
 
@@ -147,13 +143,13 @@ def test_training_ignores_held_out_actions(no_search, tmp_path, case):
 
 @pytest.mark.parametrize("model", QUICK)
 def test_training_ignores_what_comes_after_a_cut(no_search, tmp_path, model):
-    assert_training_ignores(tmp_path, Case(model), ["time", "given"])
+    assert_training_ignores(tmp_path, Case(model), ["time"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_no_model_sees_what_comes_after_a_cut(no_search, tmp_path, case):
-    assert_training_ignores(tmp_path, case, ["time", "given"])
+    assert_training_ignores(tmp_path, case, ["time"])
 
 
 @pytest.mark.slow
@@ -238,11 +234,11 @@ def make_table(test):
 
 
 @pytest.mark.parametrize("model", QUICK)
-@pytest.mark.parametrize("split", [None, TimeSplit(100)], ids=["last", "time"])
-def test_test_items_of_a_table_do_not_reach_the_training(tmp_path, model, split):
+@pytest.mark.parametrize("test_from", [None, 100], ids=["last", "time"])
+def test_test_items_of_a_table_do_not_reach_the_training(tmp_path, model, test_from):
     """Users swap their test items, so that every item keeps its count in all data, and so its number."""
     tables = [make_table(test) for test in (TEST, TEST[1:] + TEST[:1])]
-    versions = [inputs.load_any(table, split=split)[1] for table in tables]
+    versions = [inputs.load_any(table, test_from=test_from)[1] for table in tables]
     assert versions[0].vocabulary.items.tolist() == versions[1].vocabulary.items.tolist()
     assert versions[0].fingerprint != versions[1].fingerprint
     one, other = (

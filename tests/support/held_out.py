@@ -44,18 +44,9 @@ def hold_out_last(validation, test):
 def hold_out_by_time(validation, test):
     """Returns data with a cut after the validation items, and one to three actions after it."""
     later = [[item] * (1 + user % 3) for user, item in enumerate(test)]
-    return add_later(join_columns(TRAINING, validation), later, validates_later=False)
-
-
-def hold_out_given(known, test):
-    """Returns data whose later actions are both validation and test items, as `fit` has them with `validation=`."""
-    return add_later(known, [[item, item] for item in test], validates_later=True)
-
-
-def add_later(known, later, validates_later):
     later = [*later, *LATER_OF_SHORT]
-    sequences = make_sequences(join_columns([*known, *SHORT], later), ITEMS)
-    return dataclasses.replace(sequences, num_later=np.array(list(map(len, later))), validates_later=validates_later)
+    sequences = make_sequences(join_columns([*join_columns(TRAINING, validation), *SHORT], later), ITEMS)
+    return dataclasses.replace(sequences, num_later=np.array(list(map(len, later))))
 
 
 def join_columns(*columns):

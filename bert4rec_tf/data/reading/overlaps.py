@@ -66,7 +66,7 @@ def _merge_by_time(
     if new.num_later is not None:
         held_out = codes[table.groupby("user")["is_held_out"].cummax().to_numpy(bool)]
         num_later = np.bincount(held_out, minlength=len(users))[is_kept]
-        both = replace(both, num_later=num_later, validates_later=new.validates_later)
+        both = replace(both, num_later=num_later)
     return both, num_users
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.data_names import OWN, Interactions, TimeSplit, remove_source
+from bert4rec_tf.config.data_names import OWN, Interactions, remove_source
 from bert4rec_tf.data.reading import conversion, tables
 from bert4rec_tf.data.reading.columns import NO_TIME
 from bert4rec_tf.data.sequences import Sequences
@@ -23,7 +23,7 @@ def load_any(
     user: str | None = None,
     item: str | None = None,
     time: str | None = None,
-    split: TimeSplit | None = None,
+    test_from: str | float | None = None,
     min_actions: int = 2,
     ordered: bool = True,
     known_columns: Mapping[str, Mapping[str, str]] | None = None,
@@ -34,26 +34,24 @@ def load_any(
         data: a pandas DataFrame, an Arrow table or another table (`tables.load_frame`); a path, a pattern or several of
             them; the name of a data set; or `Sequences`.
         user, item, time: the columns; None to guess them.
-        split: by time; None for none.
+        test_from: what happened from this time on is held out; None to hold out the last actions.
         min_actions: users with fewer actions are left out of tables and files.
         ordered: whether the order of the actions matters. If not, times are only read if named.
         known_columns: the columns of other data (`Sequences.columns`), whose names count before usual ones.
 
-    Raises UserError for a column or a split of data that have their own.
+    Raises UserError for a column or a `test_from` of data that have their own.
     """
-    if split is not None and not isinstance(split, TimeSplit):
-        raise UserError(f"`split` must be a TimeSplit. Received: split={split!r}")
     is_known = is_data_set(data)
     if is_known or isinstance(data, (Sequences, Interactions)):
         title = f"the data set {data!r}" if is_known else f"`{type(data).__name__}`"
-        for name, value in {"user": user, "item": item, "time": time, "split": split}.items():
+        for name, value in {"user": user, "item": item, "time": time, "test_from": test_from}.items():
             if value is not None:
                 raise UserError(f"`{name}` must be left out with {title}, which has its own. Received: {name}={value}")
     columns: dict[str, Any] = {"user_column": user, "item_column": item, "time_column": time}
     if time is None and not ordered:
         columns["time_column"] = NO_TIME
-    if split is not None:
-        columns["test_from"] = str(split.test_from)
+    if test_from is not None:
+        columns["test_from"] = str(test_from)
     if isinstance(data, Sequences):
         return FRAME, data, None
     if is_known:
