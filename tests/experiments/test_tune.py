@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("optuna", reason="the extra [tune] is not installed")
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.presets import Preset
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.evaluation.ranker import RankingTask
@@ -86,14 +85,6 @@ def test_a_failed_trial_is_reported_and_a_search_without_any_other_fails(tmp_pat
     assert "bpr_mf on synthetic: no trial could be trained to its end: MemoryError: a large table" in said
 
 
-def entered(text, monkeypatch):
-    """Enters a printed entry among the presets; returns the printed flags by their names."""
-    pasted, command = re.search(r"# An entry for \S+:\n(.*)\n# Or by flags:\n(.*)", text, re.DOTALL).groups()
-    (entry,) = eval(f"[{pasted}]", {"Preset": Preset})
-    monkeypatch.setitem(presets.PRESETS, (entry.name, entry.dataset, entry.model), entry)
-    return dict(re.findall(r"--(\w+)=(\S+)", command))
-
-
 @pytest.mark.parametrize("budget", [1.0, 0.5])
 @pytest.mark.parametrize(
     ("model", "dataset", "preset"),
@@ -116,19 +107,14 @@ def test_the_printed_settings_give_the_measured_run(tmp_path, monkeypatch, model
     expected = compared(one.make_run(tuning.find_best(trials)["values"]))
     searched = presets.find_preset(preset, dataset, model).search  # its steps are chosen again
     before = {**presets.make_run(dataset, model, preset).flatten(), **searched}
-    text = one.format_preset(trials)
-    with monkeypatch.context() as patch:
-        flags = entered(text, patch)
-        pasted = presets.make_run(dataset, model, preset)
-        assert compared(pasted) == expected
-        fixed = model == "bert4rec" and preset == "released"
-        assert pasted.training.protocol == ("fixed" if fixed else "select_and_retrain")
-        assert (pasted.training.steps, pasted.flatten()["warmup_steps"]) == (before["steps"], before["warmup_steps"])
-        told = presets.find_preset(preset, dataset, model).expect
-        assert ("with 50 % of the steps" in told) == (budget == 0.5)
+    said, command = one.format_command(trials).splitlines()
+    assert f"(best of {len(trials)} trials" in said and ("with 50 % of the steps" in said) == (budget == 0.5)
+    flags = dict(re.findall(r"--(\w+)=(\S+)", command))
     assert (flags.pop("dataset"), flags.pop("model"), flags.pop("preset", "fast")) == (dataset, model, preset)
     values = {name: type(before[name])(value) for name, value in flags.items()}
-    assert compared(presets.make_run(dataset, model, preset, **values)) == expected
+    printed = presets.make_run(dataset, model, preset, **values)
+    assert compared(printed) == expected and printed.training.steps == before["steps"]
+    assert printed.training.protocol == ("fixed" if preset == "released" else "select_and_retrain")
 
 
 def test_another_search_in_the_folder_is_refused(tmp_path):
