@@ -57,15 +57,17 @@ def make_parser() -> Parser:
     return parser
 
 
-def find_tables(kind: str, text: str | None, other: str | None) -> list[str]:
-    """Returns the names in TABLES of `kind` ("table" or "figure") that the flags name."""
-    names_by_number = {name.removeprefix(kind): name for name in TABLES if name.startswith(kind)}
-    if text is None:
-        return list(names_by_number.values()) if other is None else []
-    numbers = [number.strip() for number in text.split(",")]
-    if not set(numbers) <= set(names_by_number):
-        raise UserError(f"`{kind}s` must be numbers among {', '.join(names_by_number)}. Received: {kind}s={text}")
-    return [names_by_number[number] for number in numbers]
+def find_tables(tables: str | None, figures: str | None) -> list[str]:
+    """Returns the names in TABLES that the flags give the numbers of; all without flags."""
+    names = []
+    for kind, text in (("table", tables), ("figure", figures)):
+        numbers = [name.removeprefix(kind) for name in TABLES if name.startswith(kind)]
+        requested = [number.strip() for number in text.split(",")] if text else numbers
+        if not set(requested) <= set(numbers):
+            raise UserError(f"`{kind}s` must be numbers among {', '.join(numbers)}. Received: {kind}s={text}")
+        if text or not (tables or figures):
+            names += [f"{kind}{number}" for number in requested]
+    return names
 
 
 def parse_datasets(text: str | None, quick: bool) -> tuple[str, ...]:
@@ -122,14 +124,10 @@ def main(arguments: Sequence[str]) -> int:
         import_tensorflow()
         from experiments import tune
 
-        return tune.main(
-            options.tune.split(","), plan, workdir / "tuning", options.trials, options.data_dir, options.threads
-        )
-    names = [
-        *find_tables("table", options.tables, options.figures),
-        *find_tables("figure", options.figures, options.tables),
-    ]
-    not_published = list_unpublished(names, plan)
+        models = options.tune.split(",")
+        return tune.main(models, plan, workdir / "tuning", options.trials, options.data_dir, options.threads)
+    names = find_tables(options.tables, options.figures)
+    refuse_unpublished(names, plan)
     results = Results(options.results or (workdir if options.quick else HERE / "results"))
     seconds = 60 * options.time_budget if options.time_budget else None
     sweep = Sweep(results, workdir, options.data_dir, options.jobs, seconds, options.threads)
@@ -139,33 +137,29 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     from experiments import report
 
+    statuses, has_data = {}, True
     if not options.report:
         start_server()
-    statuses = {} if options.report else sweep.run(jobs)
-    has_data = options.report or "table1" not in names or fetch(plan.datasets, sweep)
+        statuses = sweep.run(jobs)
+        has_data = "table1" not in names or fetch(plan.datasets, sweep)
     whole = dataclasses.replace(plan, datasets=QUICK_DATASETS if options.quick else DATASETS)
     lines, attentions = results.read(), results.list_attentions()
     findings = {name: Findings(name, whole, lines, attentions) for name in TABLES}
-    for path in report.write(findings, sweep, [job.key for job in jobs], not_published):
+    for path in report.write(findings, sweep):
         print(path)
     return int(FAILED in statuses.values() or not has_data)
 
 
-def list_unpublished(names: Sequence[str], plan: Plan) -> list[str]:
-    """Returns the tables that the paper does not have for any of the plan's data sets, as "Table 3 of Steam".
-
-    Raises UserError if these are all the tables in `names`.
-    """
-    none = [name for name in names if not plan.quick and not set(plan.datasets) & set(TABLES[name].datasets)]
-    titles = " or ".join(datasets.find_dataset(data).title for data in plan.datasets)
-    parts = [f"{make_label(name)} of {titles}" for name in none]
-    if len(none) == len(names):
-        published = sorted({data for name in none for data in TABLES[name].datasets}, key=DATASETS.index)
+def refuse_unpublished(names: Sequence[str], plan: Plan) -> None:
+    """Raises UserError if the paper has none of the tables for any of the plan's data sets."""
+    published = {data for name in names for data in TABLES[name].datasets}
+    if not plan.quick and not published & set(plan.datasets):
+        titles = " or ".join(datasets.find_dataset(data).title for data in plan.datasets)
+        parts = " and no ".join(f"{make_label(name)} of {titles}" for name in names)
         raise UserError(
-            f"`datasets` must have one of {', '.join(published)}, for the paper has no {' and no '.join(parts)}. "
-            f"Received: datasets={','.join(plan.datasets)}"
+            f"`datasets` must have one of {', '.join(sorted(published, key=DATASETS.index))}, for the paper has no "
+            f"{parts}. Received: datasets={','.join(plan.datasets)}"
         )
-    return parts
 
 
 def fetch(names: Sequence[str], sweep: Sweep) -> bool:
@@ -173,8 +167,7 @@ def fetch(names: Sequence[str], sweep: Sweep) -> bool:
     are_there = True
     for name in names:
         try:
-            if datasets.find_file(name, sweep.data_dir) is None:
-                datasets.find_or_download(name, sweep.data_dir)
+            datasets.find_or_download(name, sweep.data_dir)
         except UserError as error:
             warn(str(error))
             are_there = False

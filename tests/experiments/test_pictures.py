@@ -47,7 +47,7 @@ def test_the_pictures_are_drawn_from_what_is_there(tmp_path):
     for name in ("figure2-beauty.png", "figure3.png", "figure4.png"):
         assert f"]({name})" in text and is_png(tmp_path / name)
     before = (tmp_path / "figure4.png").read_bytes()
-    figures.draw_proportions(found["figure4"], tmp_path)
+    figures.draw_proportions(found["figure4"], sweep.results)
     assert (tmp_path / "figure4.png").read_bytes() == before, "the same results give the same bytes"
 
 

@@ -142,6 +142,6 @@ def test_the_interval_of_a_lead_over_seeds_covers_the_truth(of_users, of_seeds):
         bests, seconds = (draw.normal(mean, 0.002 * of_seeds, 3) for mean in (0.2 + lead, 0.2))
         one_seed = bests[0] - seconds[0]
         known = {"low": one_seed - 1.96 * 0.002 * of_users, "high": one_seed + 1.96 * 0.002 * of_users}
-        low, high = answer.compute_interval(known, bests, seconds)
+        low, high = answer.compute_interval(answer.measure_variance(known), bests, seconds)
         covered += low <= 0.01 <= high
     assert 0.94 < covered / 2_000 < 0.985
