@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from experiments.grids import (
     format_difference,
     make_all_grids,
 )
-from experiments.plan import QUICK, QUICK_WIDTH
+from experiments.plan import QUICK, QUICK_WIDTH, Job
 from experiments.results import FAILED, FINISHED, STOPPED, Line
 from experiments.sweep import Sweep
 from experiments.tables import TABLES, make_label
@@ -71,10 +71,6 @@ class Section(NamedTuple):
     pictures: Sequence[figures.Picture] = ()
 
 
-Shown = tuple[str, Line]
-"""The cells that show a finished run, as one text, and its line."""
-
-
 def make_sections(
     findings: Mapping[str, Findings],
     comparisons: Mapping[str, Any],
@@ -94,34 +90,34 @@ def make_sections(
         for job, _ in itertools.chain(*table.runs.values()):
             cells.setdefault(job.key, []).extend(job.cells)
     lines = next(iter(findings.values())).lines
-    shown = [("; ".join(texts), lines[key]) for key, texts in cells.items()]
-    first = []
+    shown = [{**lines[key], "cells": "; ".join(texts)} for key, texts in cells.items()]
+    jobs = {name: table.plan.make_all_jobs([name]) for name, table in findings.items()}
+    sections = [_make_about_section(findings, jobs, lines, shown)]
     if "table2" in findings:
-        table2 = findings["table2"]
-        grid = answer.make_grid(table2, comparisons)
-        sentences = [*_count_known(findings, lines, shown), *answer.write_sentences(table2, grid.rows)]
-        first = [Section("Which model ranks best?", sentences, [grid])]
-    tables = [
-        _make_section(findings[name], comparisons, pictures.get(name, ()))
-        if name != "table1"
-        else Section(_make_title(name), *describe_statistics(statistics))
-        for name in TABLES
-        if name in findings
-    ]
-    return [*first, _make_about_section(findings, lines, shown), *tables, _make_runs_section(shown)]
+        grid = answer.make_grid(findings["table2"], comparisons)
+        sentences = [*_count_known(jobs, lines, shown), *answer.write_sentences(findings["table2"], grid.rows)]
+        sections.insert(0, Section("Which model ranks best?", sentences, [grid]))
+    for name in TABLES:
+        title = f"{make_label(name)}: {TABLES[name].title}"
+        if name == "table1" and name in findings:
+            sections.append(Section(title, *describe_statistics(statistics)))
+        elif name in findings:
+            drawn = pictures.get(name, ())
+            paragraphs = _write_paragraphs(findings[name], comparisons, bool(drawn))
+            sections.append(Section(title, paragraphs, make_all_grids(findings[name]), drawn))
+    return [*sections, _make_runs_section(shown)]
 
 
-def _count_known(findings: Mapping[str, Findings], lines: Mapping[str, Line], shown: Sequence[Shown]) -> list[str]:
+def _count_known(jobs: Mapping[str, Sequence[Job]], lines: Mapping[str, Line], shown: Sequence[Line]) -> list[str]:
     """Returns the report's first sentences: how many of the runs are finished, and what that leaves open."""
-    jobs = {name: table.plan.make_all_jobs([name]) for name, table in findings.items() if TABLES[name].variants}
-    keys_by_table = {make_label(name): {job.key for job in some} for name, some in jobs.items()}
+    keys_by_table = {make_label(name): {job.key for job in some} for name, some in jobs.items() if some}
     keys_by_data: dict[str, set[str]] = {}
     for job in itertools.chain(*jobs.values()):
         keys_by_data.setdefault(find_title(job.run.dataset), set()).add(job.key)
     every = set().union(*keys_by_table.values())
     finished = {key for key in every if lines.get(key, {}).get("status") == FINISHED}
-    others = {line["key"] for _, line in shown} - every
-    measured = {find_title(line["run"]["dataset"]) for _, line in shown}
+    others = {line["key"] for line in shown} - every
+    measured = {find_title(line["run"]["dataset"]) for line in shown}
     open_data = [title for title in keys_by_data if title not in measured]
 
     def count(keys_by_title: Mapping[str, set[str]]) -> str:
@@ -137,11 +133,8 @@ def _count_known(findings: Mapping[str, Findings], lines: Mapping[str, Line], sh
     ]
 
 
-def _make_title(name: str) -> str:
-    return f"{make_label(name)}: {TABLES[name].title}"
-
-
-def _make_section(findings: Findings, comparisons: Mapping[str, Any], pictures: Sequence[figures.Picture]) -> Section:
+def _write_paragraphs(findings: Findings, comparisons: Mapping[str, Any], has_pictures: bool) -> list[str]:
+    """Returns the paragraphs above the grids of a table or figure."""
     name, note = findings.name, TABLES[findings.name].note
     paragraphs = [*([note] if note else []), *claims.write_sentences(findings)]
     if name == "table2":
@@ -155,15 +148,20 @@ def _make_section(findings: Findings, comparisons: Mapping[str, Any], pictures: 
     missing = [find_title(data) for data in findings.list_datasets() if data not in measured]
     if missing:
         paragraphs.append(f"{', '.join(missing)}: {NOT_RUN}.")
-    if name.startswith("figure") and measured and not pictures:
+    if name.startswith("figure") and measured and not has_pictures:
         reason = "no line has two points" if plots.is_available() else "it needs the extra [plots]"
         paragraphs.append(f"No picture: {reason}.")
-    return Section(_make_title(name), paragraphs, make_all_grids(findings), pictures)
+    return paragraphs
 
 
-def _make_about_section(findings: Mapping[str, Findings], lines: Mapping[str, Line], shown: Sequence[Shown]) -> Section:
+def _make_about_section(
+    findings: Mapping[str, Findings],
+    jobs: Mapping[str, Sequence[Job]],
+    lines: Mapping[str, Line],
+    shown: Sequence[Line],
+) -> Section:
     """Returns the section about the results: data files, versions, and the number of runs."""
-    needed = {job.key for table in findings.values() for job in table.plan.make_all_jobs([table.name])}
+    needed = {job.key for job in itertools.chain(*jobs.values())}
     counts = Counter(lines[key]["status"] if key in lines else "missing" for key in needed)
     states = ", ".join(f"{status}: {counts[status]}" for status in (FINISHED, FAILED, STOPPED, "missing"))
     paragraphs = [f"Runs shown here: {len(shown)}. Runs asked for: {len(needed)} ({states}).", READING]
@@ -172,20 +170,19 @@ def _make_about_section(findings: Mapping[str, Findings], lines: Mapping[str, Li
             f"These are quick runs: {QUICK['steps']} steps, no model wider than d = {QUICK_WIDTH} and BERT4Rec of "
             "one block, whatever a title says. They show that everything works, and nothing about the models."
         )
-    used = {(line["run"]["dataset"], str(line["data_file"])): line["data_file"] for _, line in shown}
+    used = {(line["run"]["dataset"], str(line["data_file"])): line["data_file"] for line in shown}
     paragraphs += [describe_file(dataset, file) for (dataset, _), file in sorted(used.items())]
     elsewhere = set().union(*(table.elsewhere for table in findings.values()))
-    others: dict[tuple[str, str], list[str]] = {}
-    for _, line in shown:
-        if line["key"] in elsewhere:
-            place = find_title(line["run"]["dataset"]), _name_file(line["data_file"])
-            others.setdefault(place, []).append(_name_run(line))
+    others = _name_runs(
+        ((f"{ELSEWHERE} These runs on {find_title(line['run']['dataset'])}", _name_file(line["data_file"])), line)
+        for line in shown
+        if line["key"] in elsewhere
+    )
     paragraphs += [
-        f"{ELSEWHERE} These runs on {title} used another data file than the rest, so compare them with care: "
-        f"{', '.join(names)}. The other file is {file}."
-        for (title, file), names in sorted(others.items())
+        f"{runs} used another data file than the rest, so compare them with care: {names}. The other file is {file}."
+        for (runs, file), names in sorted(others.items())
     ]
-    paragraphs += sorted({f"Versions: {_describe_versions(line['environment'])}." for _, line in shown})
+    paragraphs += sorted({f"Versions: {_describe_versions(line['environment'])}." for line in shown})
     paragraphs += [
         f"Failed: {line['run']['model']} on {line['run']['dataset']}, run {key} ({line['error']})."
         for key, line in sorted(lines.items())
@@ -194,30 +191,18 @@ def _make_about_section(findings: Mapping[str, Findings], lines: Mapping[str, Li
     return Section("About these results", paragraphs)
 
 
-def _make_runs_section(shown: Sequence[Shown]) -> Section:
+def _make_runs_section(shown: Sequence[Line]) -> Section:
     """Returns the section with a row per finished run: its cells, its budget, and the time and memory it took."""
     if not shown:
         return Section("All runs", ["No run is finished."])
-    last = [
-        line["key"] for _, line in shown if line.get(SELECT, {}).get("best_step") == line["run"]["training"]["steps"]
-    ]
-    capped = f"Best at the last step that was allowed, so more steps may do better: {', '.join(last)}."
-    rows = [_make_run_row(cells, line) for cells, line in shown]
-    return Section(
-        "All runs",
-        [RUNS, *([capped] if last else []), *_list_remarks(line for _, line in shown)],
-        [
-            Grid(
-                list(rows[0]),
-                [list(map(Text, row.values())) for row in rows],
-                "Finished runs, with NDCG@10 among 100 popular items",
-            )
-        ],
-    )
-
-
-def _name_run(line: Line) -> str:
-    return f"{line['key']} ({line['run']['model']})"
+    paragraphs = [RUNS]
+    last = [line["key"] for line in shown if line.get(SELECT, {}).get("best_step") == line["run"]["training"]["steps"]]
+    if last:
+        paragraphs.append(f"Best at the last step that was allowed, so more steps may do better: {', '.join(last)}.")
+    rows = list(map(_make_run_row, shown))
+    texts = [list(map(Text, row.values())) for row in rows]
+    grid = Grid(list(rows[0]), texts, "Finished runs, with NDCG@10 among 100 popular items")
+    return Section("All runs", [*paragraphs, *_list_remarks(shown)], [grid])
 
 
 def _name_file(file: Mapping[str, Any] | None) -> str:
@@ -237,20 +222,25 @@ def _describe_versions(environment: Mapping[str, Any]) -> str:
     return f"{versions}; {threads} on {', '.join(environment['devices'])}"
 
 
+def _name_runs(lines: Iterable[tuple[Hashable, Line]]) -> dict[Any, str]:
+    """Returns what is said of some lines -> the runs of which it is said."""
+    names: dict[Hashable, list[str]] = {}
+    for what, line in lines:
+        names.setdefault(what, []).append(f"{line['key']} ({line['run']['model']})")
+    return {what: ", ".join(some) for what, some in names.items()}
+
+
 def _list_remarks(lines: Iterable[Line]) -> list[str]:
     """Returns sentences: what is known to be wrong with runs, from the `remark` of their lines."""
-    keys: dict[str, list[str]] = {}
-    for line in lines:
-        if "remark" in line:
-            keys.setdefault(line["remark"], []).append(_name_run(line))
-    return [f"Read with care: {', '.join(some)}: {remark}." for remark, some in keys.items()]
+    names = _name_runs((line["remark"], line) for line in lines if "remark" in line)
+    return [f"Read with care: {some}: {remark}." for remark, some in names.items()]
 
 
 def _format_percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _make_run_row(cells: str, line: Line) -> dict[str, str]:
+def _make_run_row(line: Line) -> dict[str, str]:
     run, trained = line["run"], [line[phase]["steps"] for phase in (SELECT, RETRAIN) if phase in line]
     steps = " and ".join(f"{count:,}" for count in trained) + f" of {run['training']['batch_size']}"
 
@@ -261,7 +251,7 @@ def _make_run_row(cells: str, line: Line) -> dict[str, str]:
         "run": line["key"],
         "data": find_title(run["dataset"]),
         "model": run["model"],
-        "cells": cells,
+        "cells": line["cells"],
         "seed": str(run["seed"]),
         "budget": _format_percent(line["budget"]),
         "steps": steps if any(trained) else "none",
