@@ -5,9 +5,8 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -33,7 +32,9 @@ def make_parser() -> Parser:
     parser.add_argument("--figures", help="numbers, as 3,4 (default: all; none where --tables is given)")
     parser.add_argument("--datasets", help=f"some of {','.join(DATASETS)} (default: all)")
     parser.add_argument("--seeds", default="1", help="repeat every run with these (default: 1)")
-    parser.add_argument("--preset", default="fast", help="settings of BERT4Rec: fast, released or table2")
+    parser.add_argument(
+        "--preset", default="fast", choices=("fast", "released", "table2"), help="settings of BERT4Rec (default: fast)"
+    )
     parser.add_argument("--budget", type=float, default=1.0, help="share of the presets' steps, as 0.25 (default: 1)")
     parser.add_argument("--quick", action="store_true", help="everything on the built-in data with tiny models")
     parser.add_argument("--list", action="store_true", help="show what is done, running and missing, and run nothing")
@@ -57,29 +58,33 @@ def make_parser() -> Parser:
     return parser
 
 
-def find_tables(tables: str | None, figures: str | None) -> list[str]:
-    """Returns the names in TABLES that the flags give the numbers of; all without flags."""
-    names = []
-    for kind, text in (("table", tables), ("figure", figures)):
-        numbers = [name.removeprefix(kind) for name in TABLES if name.startswith(kind)]
-        requested = [number.strip() for number in text.split(",")] if text else numbers
-        if not set(requested) <= set(numbers):
-            raise UserError(f"`{kind}s` must be numbers among {', '.join(numbers)}. Received: {kind}s={text}")
-        if text or not (tables or figures):
-            names += [f"{kind}{number}" for number in requested]
+def parse_names(what: str, text: str, known_names: Collection[str]) -> list[str]:
+    """Returns the names in a text with commas. Raises UserError for an unknown one, which is called `what`."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known_names:
+            raise unknown_name_error(what, name, known_names)
     return names
 
 
-def parse_datasets(text: str | None, quick: bool) -> tuple[str, ...]:
+def find_tables(tables: str | None, figures: str | None) -> list[str]:
+    """Returns the names in TABLES that the flags give the numbers of; all without flags."""
+    if tables is None and figures is None:
+        return list(TABLES)
+    return [
+        f"{kind}{number}"
+        for kind, text in (("table", tables), ("figure", figures))
+        if text is not None
+        for number in parse_names(kind, text, [name.removeprefix(kind) for name in TABLES if name.startswith(kind)])
+    ]
+
+
+def parse_datasets(text: str | None, quick: bool) -> Sequence[str]:
     if text is None:
         return QUICK_DATASETS if quick else DATASETS
     if quick:
         raise UserError(f"`datasets` goes without --quick, which has the built-in one. Received: datasets={text}")
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if name not in DATASETS:
-            raise unknown_name_error("dataset", name, DATASETS)
-    return names
+    return parse_names("dataset", text, DATASETS)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -96,10 +101,6 @@ def check(options: argparse.Namespace) -> None:
             raise UserError(f"`{name}` must be at least 1. Received: {name}={value}")
     if options.time_budget is not None and not options.time_budget > 0:
         raise UserError(f"`time_budget` must be above 0 minutes. Received: time_budget={options.time_budget}")
-    if options.preset == "best":
-        raise UserError(
-            "`preset` must be fast, released or table2; Table 2 has a column for best. Received: preset=best"
-        )
     if not 0 < options.budget <= 1:
         raise UserError(f"`budget` must be above 0 and at most 1. Received: budget={options.budget}")
     if options.tune is not None:
@@ -124,7 +125,7 @@ def main(arguments: Sequence[str]) -> int:
         import_tensorflow()
         from experiments import tune
 
-        models = options.tune.split(",")
+        models = parse_names("model to tune", options.tune, tune.SPACES)
         return tune.main(models, plan, workdir / "tuning", options.trials, options.data_dir, options.threads)
     names = find_tables(options.tables, options.figures)
     refuse_unpublished(names, plan)
@@ -174,13 +175,9 @@ def fetch(names: Sequence[str], sweep: Sweep) -> bool:
     return are_there
 
 
-def raise_interrupt(*_: Any) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 def command(arguments: Sequence[str]) -> None:
     """Runs `main` and exits with its code. A UserError prints one line; SIGTERM acts like Ctrl-C."""
-    signal.signal(signal.SIGTERM, raise_interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     exit_on_error(lambda: sys.exit(main(arguments)))
 
 

@@ -192,7 +192,7 @@ def test_a_damaged_line_of_results_is_an_error_with_its_number(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--tables=7"], "`tables` must be numbers among 1, 2, 3, 4, 5. Received: tables=7"),
+        (["--tables=7"], "Unknown table: '7'. Known: 1, 2, 3, 4, 5"),
         (["--jobs=0"], "`jobs` must be at least 1. Received: jobs=0"),
         (["--budget=2"], "`budget` must be above 0 and at most 1. Received: budget=2.0"),
         (["--time_budget=nan"], "`time_budget` must be above 0 minutes. Received: time_budget=nan"),
