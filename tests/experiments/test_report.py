@@ -10,7 +10,7 @@ from experiments import answer
 from experiments.findings import Findings
 from experiments.plan import Plan
 from experiments.report import make_sections, render
-from experiments.tables import DATASETS, MODELS, TABLES
+from experiments.tables import DATASETS, MODELS, PROPORTIONS, TABLES, WIDTHS
 
 NOT_OF_PAPER = len(TABLES["table2"].variants) - len(MODELS)
 """Columns of Table 2 that the paper does not have."""
@@ -95,6 +95,55 @@ def test_the_papers_statements_about_table_2_are_counted():
         "BERT4Rec with one mask beats SASRec, so bidirection helps": "true in 6 of 6 cases",
         "More masks are better than one, so the Cloze task helps": "true in 6 of 6 cases",
     }, "SASRec and GRU4Rec+ are equal"
+
+
+def test_the_papers_statements_about_widths_are_counted():
+    """By hand, for both metrics: SASRec falls at 256, Caser turns three times and rises more at the end."""
+    curves = {
+        "gru4rec": (0.01, 0.02, 0.03, 0.035, 0.04),
+        "gru4rec_plus": (0.02, 0.03, 0.05, 0.055, 0.06),
+        "caser": (0.05, 0.03, 0.06, 0.02, 0.09),
+        "sasrec": (0.1, 0.2, 0.3, 0.31, 0.3),
+        "bert4rec": (0.2, 0.3, 0.4, 0.41, 0.42),
+    }
+    values = {f"{model}@{width}": value for model, curve in curves.items() for width, value in zip(WIDTHS, curve)}
+    assert list(claims(text_of("figure3", findings("figure3", values))[0]).values()) == [
+        "true in 8 of 10 cases",
+        "on Beauty and Steam true in 2 of 10 cases, on MovieLens not run",
+        "true in 2 of 2 cases",
+        "true in 60 of 60 cases",
+        "true in 40 of 40 cases",
+    ]
+    del values["bert4rec@32"]
+    assert list(claims(text_of("figure3", findings("figure3", values))[0]).values()) == [
+        "true in 8 of 10 cases",
+        "on Beauty and Steam true in 2 of 8 cases, 2 not run, on MovieLens not run",
+        "not run",
+        "true in 54 of 54 cases, 6 not run",
+        "true in 32 of 32 cases, 8 not run",
+    ]
+
+
+def test_the_papers_statements_about_lengths_and_mask_proportions_are_counted():
+    jobs = Plan(("beauty",)).make_jobs("table4")
+    lines = {}
+    for length, value, seconds in (
+        ("10", 0.1, 1.0),
+        ("20", 0.3, 2.0),
+        ("30", 0.2, 4.0),
+        ("40", 0.1, 3.0),
+        ("50", 0, 5),
+    ):
+        (job,) = jobs["beauty", length]
+        lines[job.key] = line_of(job, value, retrain={"steps": 100, "seconds": seconds, "best_step": 100})
+    text, _ = text_of("table4", Findings("table4", Plan(("beauty",)), lines))
+    assert list(claims(text).values()) == ["Beauty 20", "true in 3 of 4 cases"]
+    speeds, published, _ = rows_after(text, "samples/s")
+    assert speeds == ["6,400", "3,200", "1,600", "2,133", "1,280"] and published[0] == "5,504", "speed is not marked"
+    values = dict(zip(map(str, PROPORTIONS), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.55, 0.56, 0.3)))
+    text, _ = text_of("figure4", findings("figure4", values))
+    said = ["true in 1 of 1 cases", "true in 2 of 3 cases", "Beauty 0.6 (the paper's 0.6)"]
+    assert list(claims(text).values()) == said and rows_after(text, "rho = 0.6")[0] == ["**0.6000**", "**0.6000**"]
 
 
 def test_the_answer_is_the_first_thing_in_the_report():

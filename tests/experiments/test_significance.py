@@ -100,15 +100,17 @@ def test_pairs_without_ranks_are_in_the_tally_with_the_sign_of_their_means(tmp_p
     assert "BERT4Rec's mean is higher: SASRec on Beauty (0 of 6). That is 0 of 6." in text
 
 
-def test_a_comparison_goes_when_one_of_its_runs_has_other_results(tmp_path):
+def test_comparisons_outlive_the_work_directories_but_not_the_results_of_their_runs(tmp_path):
     found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "ncf": 9, "bert4rec": 6})
     report.write({"table2": found}, sweep)
-    before = sweep.results.read_json(significance.FILE)
+    text, before = (tmp_path / "results" / "report.md").read_text(), sweep.results.read_json(significance.FILE)
+    elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
+    report.write({"table2": found}, elsewhere)
+    assert (tmp_path / "results" / "report.md").read_text() == text and "corrected" in text
     lines = sweep.results.read()
     changed = Plan(("beauty",)).make_jobs("table2")["beauty", "ncf"][0]
     lines[changed.key]["test"]["popular"]["mrr"] += 0.01
     sweep.results.path.write_text("".join(f"{json.dumps(line)}\n" for line in lines.values()))
-    elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
     report.write({"table2": Findings("table2", Plan(("beauty",)), lines)}, elsewhere)
     after = sweep.results.read_json(significance.FILE)
     assert len(before) == 2 and after == {name: one for name, one in before.items() if changed.key not in name}
@@ -122,15 +124,6 @@ def test_the_kept_comparisons_fit_the_kept_results():
         for protocol, of_metrics in compared.items():
             for metric, one in of_metrics.items():
                 assert one["mean"] == pytest.approx(second[protocol][metric] - first[protocol][metric], abs=1e-9), name
-
-
-def test_comparisons_outlive_the_work_directories(tmp_path):
-    found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "bert4rec": 6})
-    report.write({"table2": found}, sweep)
-    before = (tmp_path / "results" / "report.md").read_text()
-    elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
-    report.write({"table2": found}, elsewhere)
-    assert (tmp_path / "results" / "report.md").read_text() == before and "corrected" in before
 
 
 @pytest.mark.parametrize(("of_users", "of_seeds"), [(1.0, 0.0), (0.3, 1.0), (0.0, 1.0)])
