@@ -205,15 +205,14 @@ def _make_runs_section(shown: Sequence[Line]) -> Section:
     return Section("All runs", [*paragraphs, *_list_remarks(shown)], [grid])
 
 
-def _name_file(file: Mapping[str, Any] | None) -> str:
-    return "an unknown file" if file is None else f"{file['name']}, SHA-256 of its content {file['sha256']}"
+def _name_file(file: Mapping[str, Any]) -> str:
+    return f"{file['name']}, SHA-256 of its content {file['sha256']}"
 
 
 def describe_file(dataset: str, file: Mapping[str, Any] | None) -> str:
-    """Returns a sentence: on which file the results of a data set were measured."""
-    if datasets.find_source(dataset) is None:
-        return f"{find_title(dataset)}: built in."
-    return f"{find_title(dataset)}: {_name_file(file)}{AS_PUBLISHED[file and file['as_published']]}"
+    """Returns a sentence: on which file the results of a data set were measured; None if it is built in."""
+    text = f"{_name_file(file)}{AS_PUBLISHED[file['as_published']]}" if file else "built in."
+    return f"{find_title(dataset)}: {text}"
 
 
 def _describe_versions(environment: Mapping[str, Any]) -> str:
@@ -328,11 +327,11 @@ def _note_missing_dropout(findings: Findings) -> list[str]:
     return [f"On {' and '.join(same)} the default has no dropout, so “w/o dropout” is the same run."] if same else []
 
 
-def render(form: str, sections: Sequence[Section], title: str = TITLE) -> str:
+def render(form: str, sections: Sequence[Section]) -> str:
     """Returns the report as "md" or "html". The page only needs the pictures beside it."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=form == "html", trim_blocks=True, lstrip_blocks=True)
-    return environment.get_template(f"report.{form}.j2").render(title=title, sections=sections) + "\n"
+    return environment.get_template(f"report.{form}.j2").render(title=TITLE, sections=sections) + "\n"
 
 
 def write(findings: Mapping[str, Findings], sweep: Sweep) -> list[Path]:

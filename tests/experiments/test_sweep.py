@@ -12,12 +12,13 @@ import filelock
 import pytest
 from support import fake_runs
 from support.fake_runs import DIES, LOSES, RAISES, WAITS
+from support.invented_results import line_of
 from support.paths import ROOT, TESTS
 
 from bert4rec_tf.foundation.errors import UserError
 from experiments.plan import Job, Plan
 from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results, read_commit
-from experiments.sweep import RUNNING, Sweep, list_states
+from experiments.sweep import RUNNING, Sweep, list_states, show
 from experiments.tables import TABLES, Variant
 
 PATIENCE = 120.0
@@ -173,6 +174,22 @@ def test_a_run_of_another_sweep_is_skipped(tmp_path, capsys):
         statuses = other.run([one])
     assert statuses[one.key] == BUSY and not other.results.read()
     assert "another sweep runs it" in capsys.readouterr().out
+
+
+def test_the_listing_estimates_the_rest_by_the_run_with_the_most_equal_settings(tmp_path, capsys):
+    """50 of 60 seconds for 20 steps, and 10 beside them; a run of another width says nothing. Half of a run is done."""
+    wide, narrow, stopped = job(hidden_dim=32), job(hidden_dim=8), job(2, hidden_dim=32, steps=40)
+    for one, seconds in ((wide, 50.0), (narrow, 5.0)):
+        phase = {"steps": 20, "seconds": seconds, "best_step": 20}
+        sweep(tmp_path).results.put(line_of(one, seconds=seconds + 10, retrain=phase, data_file=None))
+    sweep(tmp_path).folder(stopped).mkdir(parents=True)
+    half = {"key": stopped.key, "run": stopped.run.to_dict(), "status": STOPPED, "budget": 1.0, "data_file": None}
+    sweep(tmp_path).results.put({**half, "wall_seconds": 45.0, "peak_memory": None})
+    jobs = [wide, stopped, job(3, hidden_dim=32), job(model="sasrec")]
+    show(jobs, sweep(tmp_path, jobs=2))
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    states = [["finished", "bpr_mf"], ["stopped", "0:01:05"], ["missing", "0:01:00"], ["missing", "unknown"]]
+    assert rows == [*states, ["About", "0:01:05"]], "the longest, as both run at once"
 
 
 def test_a_damaged_line_of_results_is_an_error_with_its_number(tmp_path):
