@@ -64,7 +64,7 @@ def finished_with_ranks(folder, means):
 
 
 def test_significance_comes_from_the_saved_ranks(tmp_path):
-    means = {"pop": 30, "ncf": 6, "sasrec": 2, "bert4rec": 6}
+    means = {"pop": 30, "ncf": 6.5, "sasrec": 2, "bert4rec": 6}
     found, sweep = finished_with_ranks(tmp_path, means)
     report.write({"table2": found}, sweep)
     all_ranks = {model: ranks(number, mean) for number, (model, mean) in enumerate(means.items())}
@@ -77,6 +77,7 @@ def test_significance_comes_from_the_saved_ranks(tmp_path):
     corrected = significance.correct_by_holm(p_values)
     counts = [sum(corrected[one] < 0.01 and better[one] == sign for one in corrected) for sign in (True, False)]
     assert all(counts) and sum(counts) < 18, "the example has all three kinds"
+    assert any(p_values[one] < 0.01 <= corrected[one] for one in corrected), "and one that the correction decides"
     text = (tmp_path / "results" / "report.md").read_text()
     assert "all 18 comparisons here are corrected together by Holm's method" in text
     assert f"better with p < 0.01 in {counts[0]} of 18 comparisons, worse in {counts[1]}, " in text
