@@ -88,7 +88,7 @@ def test_a_failed_trial_is_reported_and_a_search_without_any_other_fails(tmp_pat
 @pytest.mark.parametrize("budget", [1.0, 0.5])
 @pytest.mark.parametrize(
     ("model", "dataset", "preset"),
-    [("bpr_mf", "ml-1m", "fast"), ("sasrec", "steam", "fast"), ("bert4rec", "beauty", "released")],
+    [("bpr_mf", "ml-1m", "fast"), ("sasrec", "beauty", "fast"), ("bert4rec", "beauty", "released")],
 )
 def test_the_printed_settings_give_the_measured_run(tmp_path, monkeypatch, model, dataset, preset, budget):
     """With every setting that the search did not vary, as ML-1m's larger batches."""
@@ -96,7 +96,8 @@ def test_the_printed_settings_give_the_measured_run(tmp_path, monkeypatch, model
         known = presets.find_preset("fast", dataset, model)
         changed = dataclasses.replace(known, settings={**known.settings, "batch_size": 512, "learning_rate": 3e-3})
         monkeypatch.setitem(presets.PRESETS, ("fast", dataset, model), changed)
-    invent(monkeypatch, lambda run: run.flatten()["hidden_dim"] / 1e4)
+    best = 64 if model == "sasrec" else 256  # the preset's width, whose number of steps is known: it is selected again
+    invent(monkeypatch, lambda run: 0.3 - abs(run.flatten()["hidden_dim"] - best) / 1e4)
     one = tune.Search(model, dataset, Plan((dataset,), preset, budget=budget))
     trials = one.run(3, tmp_path)
     protocol = {"protocol", "evaluate_every"} | ({"steps", "warmup_steps"} if budget != 1 else set())
