@@ -5,9 +5,8 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -33,7 +32,9 @@ def make_parser() -> Parser:
     parser.add_argument("--figures", help="numbers, as 3,4 (default: all; none where --tables is given)")
     parser.add_argument("--datasets", help=f"some of {','.join(DATASETS)} (default: all)")
     parser.add_argument("--seeds", default="1", help="repeat every run with these (default: 1)")
-    parser.add_argument("--preset", default="fast", help="settings of BERT4Rec: fast, released or table2")
+    parser.add_argument(
+        "--preset", default="fast", choices=("fast", "released", "table2"), help="settings of BERT4Rec (default: fast)"
+    )
     parser.add_argument("--budget", type=float, default=1.0, help="share of the presets' steps, as 0.25 (default: 1)")
     parser.add_argument("--quick", action="store_true", help="everything on the built-in data with tiny models")
     parser.add_argument("--list", action="store_true", help="show what is done, running and missing, and run nothing")
@@ -57,27 +58,33 @@ def make_parser() -> Parser:
     return parser
 
 
-def find_tables(kind: str, text: str | None, other: str | None) -> list[str]:
-    """Returns the names in TABLES of `kind` ("table" or "figure") that the flags name."""
-    names_by_number = {name.removeprefix(kind): name for name in TABLES if name.startswith(kind)}
-    if text is None:
-        return list(names_by_number.values()) if other is None else []
-    numbers = [number.strip() for number in text.split(",")]
-    if not set(numbers) <= set(names_by_number):
-        raise UserError(f"`{kind}s` must be numbers among {', '.join(names_by_number)}. Received: {kind}s={text}")
-    return [names_by_number[number] for number in numbers]
+def parse_names(what: str, text: str, known_names: Collection[str]) -> list[str]:
+    """Returns the names in a text with commas. Raises UserError for an unknown one, which is called `what`."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known_names:
+            raise unknown_name_error(what, name, known_names)
+    return names
 
 
-def parse_datasets(text: str | None, quick: bool) -> tuple[str, ...]:
+def find_tables(tables: str | None, figures: str | None) -> list[str]:
+    """Returns the names in TABLES that the flags give the numbers of; all without flags."""
+    if tables is None and figures is None:
+        return list(TABLES)
+    return [
+        f"{kind}{number}"
+        for kind, text in (("table", tables), ("figure", figures))
+        if text is not None
+        for number in parse_names(kind, text, [name.removeprefix(kind) for name in TABLES if name.startswith(kind)])
+    ]
+
+
+def parse_datasets(text: str | None, quick: bool) -> Sequence[str]:
     if text is None:
         return QUICK_DATASETS if quick else DATASETS
     if quick:
         raise UserError(f"`datasets` goes without --quick, which has the built-in one. Received: datasets={text}")
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if name not in DATASETS:
-            raise unknown_name_error("dataset", name, DATASETS)
-    return names
+    return parse_names("dataset", text, DATASETS)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -94,10 +101,6 @@ def check(options: argparse.Namespace) -> None:
             raise UserError(f"`{name}` must be at least 1. Received: {name}={value}")
     if options.time_budget is not None and not options.time_budget > 0:
         raise UserError(f"`time_budget` must be above 0 minutes. Received: time_budget={options.time_budget}")
-    if options.preset == "best":
-        raise UserError(
-            "`preset` must be fast, released or table2; Table 2 has a column for best. Received: preset=best"
-        )
     if not 0 < options.budget <= 1:
         raise UserError(f"`budget` must be above 0 and at most 1. Received: budget={options.budget}")
     if options.tune is not None:
@@ -122,14 +125,10 @@ def main(arguments: Sequence[str]) -> int:
         import_tensorflow()
         from experiments import tune
 
-        return tune.main(
-            options.tune.split(","), plan, workdir / "tuning", options.trials, options.data_dir, options.threads
-        )
-    names = [
-        *find_tables("table", options.tables, options.figures),
-        *find_tables("figure", options.figures, options.tables),
-    ]
-    not_published = list_unpublished(names, plan)
+        models = parse_names("model to tune", options.tune, tune.SPACES)
+        return tune.main(models, plan, workdir / "tuning", options.trials, options.data_dir, options.threads)
+    names = find_tables(options.tables, options.figures)
+    refuse_unpublished(names, plan)
     results = Results(options.results or (workdir if options.quick else HERE / "results"))
     seconds = 60 * options.time_budget if options.time_budget else None
     sweep = Sweep(results, workdir, options.data_dir, options.jobs, seconds, options.threads)
@@ -139,33 +138,29 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     from experiments import report
 
+    statuses, has_data = {}, True
     if not options.report:
         start_server()
-    statuses = {} if options.report else sweep.run(jobs)
-    has_data = options.report or "table1" not in names or fetch(plan.datasets, sweep)
+        statuses = sweep.run(jobs)
+        has_data = "table1" not in names or fetch(plan.datasets, sweep)
     whole = dataclasses.replace(plan, datasets=QUICK_DATASETS if options.quick else DATASETS)
     lines, attentions = results.read(), results.list_attentions()
     findings = {name: Findings(name, whole, lines, attentions) for name in TABLES}
-    for path in report.write(findings, sweep, [job.key for job in jobs], not_published):
+    for path in report.write(findings, sweep):
         print(path)
     return int(FAILED in statuses.values() or not has_data)
 
 
-def list_unpublished(names: Sequence[str], plan: Plan) -> list[str]:
-    """Returns the tables that the paper does not have for any of the plan's data sets, as "Table 3 of Steam".
-
-    Raises UserError if these are all the tables in `names`.
-    """
-    none = [name for name in names if not plan.quick and not set(plan.datasets) & set(TABLES[name].datasets)]
-    titles = " or ".join(datasets.find_dataset(data).title for data in plan.datasets)
-    parts = [f"{make_label(name)} of {titles}" for name in none]
-    if len(none) == len(names):
-        published = sorted({data for name in none for data in TABLES[name].datasets}, key=DATASETS.index)
+def refuse_unpublished(names: Sequence[str], plan: Plan) -> None:
+    """Raises UserError if the paper has none of the tables for any of the plan's data sets."""
+    published = {data for name in names for data in TABLES[name].datasets}
+    if not plan.quick and not published & set(plan.datasets):
+        titles = " or ".join(datasets.find_dataset(data).title for data in plan.datasets)
+        parts = " and no ".join(f"{make_label(name)} of {titles}" for name in names)
         raise UserError(
-            f"`datasets` must have one of {', '.join(published)}, for the paper has no {' and no '.join(parts)}. "
-            f"Received: datasets={','.join(plan.datasets)}"
+            f"`datasets` must have one of {', '.join(sorted(published, key=DATASETS.index))}, for the paper has no "
+            f"{parts}. Received: datasets={','.join(plan.datasets)}"
         )
-    return parts
 
 
 def fetch(names: Sequence[str], sweep: Sweep) -> bool:
@@ -173,21 +168,16 @@ def fetch(names: Sequence[str], sweep: Sweep) -> bool:
     are_there = True
     for name in names:
         try:
-            if datasets.find_file(name, sweep.data_dir) is None:
-                datasets.find_or_download(name, sweep.data_dir)
+            datasets.find_or_download(name, sweep.data_dir)
         except UserError as error:
             warn(str(error))
             are_there = False
     return are_there
 
 
-def raise_interrupt(*_: Any) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 def command(arguments: Sequence[str]) -> None:
     """Runs `main` and exits with its code. A UserError prints one line; SIGTERM acts like Ctrl-C."""
-    signal.signal(signal.SIGTERM, raise_interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     exit_on_error(lambda: sys.exit(main(arguments)))
 
 

@@ -1,9 +1,9 @@
-"""The results of a table's cells: means over the seeds of finished runs, and the paper's numbers."""
+"""The results of a table's cells: means over the seeds of finished runs, and the paper's numbers. NaN is not known."""
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from experiments.tables import TABLES
 
 SAMPLES = "samples_per_second"
 """Used like a metric: examples per second of a run's last training, including the time of its measurements."""
+
+ALPHA = "alpha"
+"""Used like a metric: the popularity correction that is best for the validation items."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class Findings:
         budgets: data set -> the share of the presets' steps that its runs had.
         left_out: (data set, another budget) -> how many finished runs had that budget.
         runs: (data set, variant) -> the jobs and lines of its finished runs, in the order of the seeds.
-        elsewhere: key -> line of the runs that were measured on another data file than the rest of their data set. The
-            rest is on the authors' own file if any run is, else on the file of most runs.
+        elsewhere: keys of the runs that were measured on another data file than the rest of their data set. The rest is
+            on the authors' own file if any run is, else on the file of most runs.
     """
 
     name: str
@@ -45,7 +48,7 @@ class Findings:
     budgets: dict[str, float] = field(init=False, default_factory=dict)
     left_out: dict[tuple[str, float], int] = field(init=False, default_factory=dict)
     runs: dict[tuple[str, str], list[tuple[Job, Line]]] = field(init=False, default_factory=dict)
-    elsewhere: dict[str, Line] = field(init=False, default_factory=dict)
+    elsewhere: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self.elsewhere.update(_find_other_files(self.lines))
@@ -80,57 +83,64 @@ class Findings:
     def list_variants(self, dataset: str) -> list[str]:
         return [variant for of, variant in self.runs if of == dataset]
 
-    def list_values(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> list[float]:
-        """Returns a metric of each finished seed that has it. Older lines have no LIST_METRICS."""
-        lines = self._list_lines(dataset, variant)
-        if metric == SAMPLES:
-            return [speed for speed in map(_compute_speed, lines) if speed is not None]
-        return [line["test"][protocol][metric] for line in lines if metric in line["test"][protocol]]
-
-    def compute_mean_alpha(self, dataset: str, variant: str) -> float | None:
-        """Returns the best popularity correction, the mean over seeds; None if no run has one."""
-        return _average([entry["alpha"] for entry in self._list_corrections(dataset, variant)])
-
-    def compute_corrected_mean(self, dataset: str, variant: str, metric: str, protocol: str) -> float | None:
-        """Returns a metric with the correction `alpha`, the mean over seeds; None if no run has one."""
-        return _average([entry["test"][protocol][metric] for entry in self._list_corrections(dataset, variant)])
-
-    def _list_corrections(self, dataset: str, variant: str) -> list[Mapping[str, Any]]:
-        return [line[CORRECTION] for line in self._list_lines(dataset, variant) if CORRECTION in line]
-
-    def _list_lines(self, dataset: str, variant: str) -> list[Line]:
+    def list_lines(self, dataset: str, variant: str) -> list[Line]:
+        """Returns the lines of a cell's finished runs, in the order of the seeds."""
         return [line for _, line in self.runs.get((dataset, variant), ())]
 
-    def compute_mean(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
-        return _average(self.list_values(dataset, variant, metric, protocol))
+    def list_values(
+        self, dataset: str, variant: str, metric: str, protocol: str = POPULAR, corrected: bool = False
+    ) -> list[float]:
+        """Returns a metric of each finished seed that has it; with `corrected`, of the ranks with ALPHA."""
+        lines = self.list_lines(dataset, variant)
+        if metric == SAMPLES:
+            return [speed for speed in map(_compute_speed, lines) if speed is not None]
+        corrections = [line[CORRECTION] for line in lines if CORRECTION in line]
+        if metric == ALPHA:
+            return [correction[ALPHA] for correction in corrections]
+        tests = [measured["test"][protocol] for measured in (corrections if corrected else lines)]
+        return [test[metric] for test in tests if metric in test]  # older lines have no LIST_METRICS
+
+    def compute_mean(
+        self, dataset: str, variant: str, metric: str, protocol: str = POPULAR, corrected: bool = False
+    ) -> float:
+        """Returns the mean of `list_values`; NaN if there are none."""
+        values = self.list_values(dataset, variant, metric, protocol, corrected)
+        return float(np.mean(values)) if values else math.nan
+
+    def compute_means(
+        self, variants: Sequence[str], metrics: Sequence[str], datasets: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """Returns the means among popular items, float [datasets, metrics, variants]; NaN where there are none."""
+        names = self.list_datasets() if datasets is None else datasets
+        means = [
+            self.compute_mean(name, variant, metric) for name in names for metric in metrics for variant in variants
+        ]
+        return np.reshape(means, (len(names), len(metrics), len(variants)))
 
     def has_known_spread(self, dataset: str, variant: str) -> bool:
         """Returns whether chance in training is known: several seeds, or a model that only counts and has none."""
-        lines = self._list_lines(dataset, variant)
+        lines = self.list_lines(dataset, variant)
         return len(lines) > 1 or not any(list_trainings(line) for line in lines)
 
     def is_elsewhere(self, dataset: str, variant: str) -> bool:
         """Returns whether one of a cell's runs is in `elsewhere`."""
-        return any(line["key"] in self.elsewhere for line in self._list_lines(dataset, variant))
+        return any(line["key"] in self.elsewhere for line in self.list_lines(dataset, variant))
 
-    def find_published(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float | None:
-        """Returns the published number; None if there is none."""
+    def find_published(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float:
+        """Returns the published number; NaN if there is none."""
         published = read_paper().get(self.name, {}) if protocol == POPULAR else {}
-        return published.get(dataset, {}).get(variant, {}).get(metric)
+        return published.get(dataset, {}).get(variant, {}).get(metric, math.nan)
 
     def name_pair(self, dataset: str, first: str, second: str) -> str | None:
         """Returns the keys of two cells' runs, "first second", of the first seed that both have; None if none is."""
-        keys = {job.run.seed: job.key for job, _ in self.runs.get((dataset, second), ())}
-        jobs = (job for job, _ in self.runs.get((dataset, first), ()) if job.run.seed in keys)
-        return next((f"{job.key} {keys[job.run.seed]}" for job in jobs), None)
+        ours, theirs = (
+            {line["run"]["seed"]: line["key"] for line in self.list_lines(dataset, one)} for one in (first, second)
+        )
+        return next((f"{key} {theirs[seed]}" for seed, key in ours.items() if seed in theirs), None)
 
 
-def _average(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
-
-
-def _find_other_files(lines: Mapping[str, Line]) -> dict[str, Line]:
-    """Returns `Findings.elsewhere`: key -> finished line of another data file."""
+def _find_other_files(lines: Mapping[str, Line]) -> set[str]:
+    """Returns `Findings.elsewhere`."""
     places = {}
     for key, line in lines.items():
         if line["status"] == FINISHED:
@@ -141,7 +151,7 @@ def _find_other_files(lines: Mapping[str, Line]) -> dict[str, Line]:
         max((place for place in counts if place[0] == dataset), key=lambda place: (place[1], counts[place]))
         for dataset, *_ in counts
     }
-    return {key: lines[key] for key, place in places.items() if place not in main_files}
+    return {key for key, place in places.items() if place not in main_files}
 
 
 def _compute_speed(line: Line) -> float | None:

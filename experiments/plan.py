@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import MASKED_MODEL
-from bert4rec_tf.config.run_record import SELECT, TRAININGS, Run
+from bert4rec_tf.config.run_record import SELECT, Run
 from experiments.tables import TABLES, Variant
 
 SELECT_ONLY = {"protocol": SELECT}
@@ -16,11 +16,6 @@ QUICK = {"steps": 20, "warmup_steps": 5, "evaluate_every": 20, "batch_size": 64,
 QUICK_MASKED = {"mask_copies": 1, "num_layers": 1}
 QUICK_WIDTH = 32
 """A quick run takes seconds: few steps, few examples, one block, and no model wider than this."""
-
-
-def count_trainings(run: Run) -> int:
-    """Returns the number of a run's trainings: 2 if the model is trained again after the steps are selected, else 1."""
-    return len(TRAININGS[run.training.protocol])
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """The report: every table and figure beside the paper's, made from the results that are there."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import itertools
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ from bert4rec_tf.foundation import files, plots
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import format_clock, warn
 from experiments import answer, claims, figures, significance
-from experiments.findings import Findings
+from experiments.findings import ALPHA, Findings
 from experiments.grids import (
     ELSEWHERE,
     NOT_RUN,
@@ -27,8 +29,8 @@ from experiments.grids import (
     format_difference,
     make_all_grids,
 )
-from experiments.plan import QUICK, QUICK_WIDTH
-from experiments.results import FAILED, FINISHED, STOPPED, Line, select_newest
+from experiments.plan import QUICK, QUICK_WIDTH, Job
+from experiments.results import FAILED, FINISHED, STOPPED, Line
 from experiments.sweep import Sweep
 from experiments.tables import TABLES, make_label
 
@@ -69,164 +71,148 @@ class Section(NamedTuple):
     pictures: Sequence[figures.Picture] = ()
 
 
-@dataclass
-class Report:
-    """A report and its material.
+def make_sections(
+    findings: Mapping[str, Findings],
+    comparisons: Mapping[str, Any],
+    statistics: Mapping[str, Mapping[str, Any]],
+    pictures: Mapping[str, Sequence[figures.Picture]],
+) -> list[Section]:
+    """Returns the sections: the answer, about the results, the tables in the paper's order, and the runs.
 
-    Attributes:
+    Args:
         findings: table -> its runs and results.
-        comparisons: as `significance.sentences` takes them.
+        comparisons: as `significance.write_sentences` takes them.
         statistics: data set -> its row of Table 1, if its file is or was there.
-        pictures: table -> file names and what the pictures show.
-        requested: keys of the runs that the command line requests; None for all of `findings`.
-        not_published: requested tables that are not in the paper, as "Table 3 of Steam".
+        pictures: figure -> file names and what the pictures show.
     """
+    cells: dict[str, list[str]] = {}
+    for table in findings.values():
+        for job, _ in itertools.chain(*table.runs.values()):
+            cells.setdefault(job.key, []).extend(job.cells)
+    lines = next(iter(findings.values())).lines
+    shown = [{**lines[key], "cells": "; ".join(texts)} for key, texts in cells.items()]
+    jobs = {name: table.plan.make_all_jobs([name]) for name, table in findings.items()}
+    sections = [_make_about_section(findings, jobs, lines, shown)]
+    if "table2" in findings:
+        grid = answer.make_grid(findings["table2"], comparisons)
+        sentences = [*_count_known(jobs, lines, shown), *answer.write_sentences(findings["table2"], grid.rows)]
+        sections.insert(0, Section("Which model ranks best?", sentences, [grid]))
+    for name in TABLES:
+        title = f"{make_label(name)}: {TABLES[name].title}"
+        if name == "table1" and name in findings:
+            sections.append(Section(title, *describe_statistics(statistics)))
+        elif name in findings:
+            drawn = pictures.get(name, ())
+            paragraphs = _write_paragraphs(findings[name], comparisons, bool(drawn))
+            sections.append(Section(title, paragraphs, make_all_grids(findings[name]), drawn))
+    return [*sections, _make_runs_section(shown)]
 
-    findings: Mapping[str, Findings]
-    comparisons: Mapping[str, Any] = field(default_factory=dict)
-    statistics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    pictures: Mapping[str, Sequence[figures.Picture]] = field(default_factory=dict)
-    requested: Collection[str] | None = None
-    not_published: Sequence[str] = ()
 
-    def make_sections(self) -> list[Section]:
-        """Returns the sections: the answer, about the results, the tables in the paper's order, and the runs."""
-        tables = [self._make_section(table) for name in TABLES if (table := self.findings.get(name))]
-        first: list[Section] = []
-        if table := self.findings.get("table2"):
-            grid = answer.make_grid(table, self.comparisons)
-            sentences = [*self._count_known(), *answer.write_sentences(table, grid.rows)]
-            first = [Section("Which model ranks best?", sentences, [grid])]
-        return [*first, self._make_about_section(), *tables, self._make_runs_section()]
+def _count_known(jobs: Mapping[str, Sequence[Job]], lines: Mapping[str, Line], shown: Sequence[Line]) -> list[str]:
+    """Returns the report's first sentences: how many of the runs are finished, and what that leaves open."""
+    keys_by_table = {make_label(name): {job.key for job in some} for name, some in jobs.items() if some}
+    keys_by_data: dict[str, set[str]] = {}
+    for job in itertools.chain(*jobs.values()):
+        keys_by_data.setdefault(find_title(job.run.dataset), set()).add(job.key)
+    every = set().union(*keys_by_table.values())
+    finished = {key for key in every if lines.get(key, {}).get("status") == FINISHED}
+    others = {line["key"] for line in shown} - every
+    measured = {find_title(line["run"]["dataset"]) for line in shown}
+    open_data = [title for title in keys_by_data if title not in measured]
 
-    def _count_known(self) -> list[str]:
-        """Returns the report's first sentences: how many of the runs are finished, and what that leaves open."""
-        tables = [table for table in self.findings.values() if TABLES[table.name].variants]
-        of_tables = {table.name: table.plan.make_all_jobs([table.name]) for table in tables}
-        jobs = {job.key: job for some in of_tables.values() for job in some}
-        finished = {key for key, line in self._lines().items() if line["status"] == FINISHED}
+    def count(keys_by_title: Mapping[str, set[str]]) -> str:
+        return "; ".join(f"{title} {len(keys & finished)} of {len(keys)}" for title, keys in keys_by_title.items())
 
-        def count(keys: Iterable[str]) -> str:
-            keys = set(keys)
-            return f"{len(keys & finished)} of {len(keys)}"
+    return [
+        f"Known: {len(finished)} of {len(every)} runs that the tables and figures need are finished, one for each "
+        f"cell: {count(keys_by_data)}. By table: {count(keys_by_table)}. {len(others)} more are shown, with another "
+        "seed or another share of the steps.",
+        f"Not known: {len(every - finished)} runs are missing. Their cells say “{NOT_RUN}” or show a run "
+        "with a share of the steps, and what the paper says about them is neither confirmed nor refuted."
+        + (f" Nothing was run on {', '.join(open_data)}." if open_data else ""),
+    ]
 
-        names = dict.fromkeys(data for table in tables for data in table.list_datasets())
-        of_data = {name: {key for key, job in jobs.items() if job.run.dataset == name} for name in names}
-        others = {line["key"] for _, line in self._list_shown()} - jobs.keys()
-        open_data = [
-            find_title(name) for name in names if not any(name in table.list_measured_datasets() for table in tables)
-        ]
-        return [
-            f"Known: {count(jobs)} runs that the tables and figures need are finished, one for each cell: "
-            + "; ".join(f"{find_title(name)} {count(keys)}" for name, keys in of_data.items())
-            + ". By table: "
-            + "; ".join(f"{make_label(name)} {count(job.key for job in some)}" for name, some in of_tables.items())
-            + f". {len(others)} more are shown, with another seed or another share of the steps.",
-            f"Not known: {len(jobs.keys() - finished)} runs are missing. Their cells say “{NOT_RUN}” or show a run "
-            "with a share of the steps, and what the paper says about them is neither confirmed nor refuted."
-            + (f" Nothing was run on {', '.join(open_data)}." if open_data else ""),
-        ]
 
-    def _make_section(self, findings: Findings) -> Section:
-        name, table = findings.name, TABLES[findings.name]
-        title = f"{make_label(name)}: {table.title}"
-        if name == "table1":
-            return Section(title, *describe_statistics(self.statistics))
-        paragraphs = [table.note] if table.note else []
-        paragraphs += claims.write_sentences(findings)
-        if name == "table2":
-            paragraphs += significance.write_sentences(findings, self.comparisons)
-        for more in DETAILS.get(name, ()):
-            paragraphs += more(findings)
-        paragraphs += _list_remarks(findings.lines[job.key] for some in findings.runs.values() for job, _ in some)
-        paragraphs += _describe_budgets(findings)
-        measured = findings.list_measured_datasets()
-        missing = [find_title(data) for data in findings.list_datasets() if data not in measured]
-        if missing:
-            paragraphs.append(f"{', '.join(missing)}: {NOT_RUN}.")
-        pictures = self.pictures.get(name, ())
-        if name.startswith("figure") and measured and not pictures:
-            reason = "no line has two points" if plots.is_available() else "it needs the extra [plots]"
-            paragraphs.append(f"No picture: {reason}.")
-        return Section(title, paragraphs, make_all_grids(findings), pictures)
+def _write_paragraphs(findings: Findings, comparisons: Mapping[str, Any], has_pictures: bool) -> list[str]:
+    """Returns the paragraphs above the grids of a table or figure."""
+    name, note = findings.name, TABLES[findings.name].note
+    paragraphs = [*([note] if note else []), *claims.write_sentences(findings)]
+    if name == "table2":
+        paragraphs += significance.write_sentences(findings, comparisons)
+        paragraphs += [*_compare_narrow(findings), _describe_mean_gains(findings), *_explain_correction(findings)]
+    if name == "table5":
+        paragraphs += _note_missing_dropout(findings)
+    paragraphs += _list_remarks(line for _, line in itertools.chain(*findings.runs.values()))
+    paragraphs += _describe_budgets(findings)
+    measured = findings.list_measured_datasets()
+    missing = [find_title(data) for data in findings.list_datasets() if data not in measured]
+    if missing:
+        paragraphs.append(f"{', '.join(missing)}: {NOT_RUN}.")
+    if name.startswith("figure") and measured and not has_pictures:
+        reason = "no line has two points" if plots.is_available() else "it needs the extra [plots]"
+        paragraphs.append(f"No picture: {reason}.")
+    return paragraphs
 
-    def _make_about_section(self) -> Section:
-        """Returns the section about the results: data files, versions, and the number of runs."""
-        every = {job.key for table in self.findings.values() for job in table.plan.make_all_jobs([table.name])}
-        part = every if self.requested is None else set(self.requested)
-        shown, lines = [line for _, line in self._list_shown()], self._lines()
-        statuses = [lines.get(key, {}).get("status") for key in part]
-        counts = {status: statuses.count(status) for status in (FINISHED, FAILED, STOPPED)}
-        counts["missing"] = len(part) - sum(counts.values())
-        states = ", ".join(f"{status}: {count}" for status, count in counts.items())
-        paragraphs = [f"Runs shown here: {len(shown)}. Runs asked for: {len(part)} ({states}).", READING]
-        if self.not_published:
-            paragraphs.append(f"The paper has no {' and no '.join(self.not_published)}.")
-        if any(table.plan.quick for table in self.findings.values()):
-            paragraphs.append(
-                f"These are quick runs: {QUICK['steps']} steps, no model wider than d = {QUICK_WIDTH} and BERT4Rec of "
-                "one block, whatever a title says. They show that everything works, and nothing about the models."
-            )
-        used = {(line["run"]["dataset"], str(line["data_file"])): line["data_file"] for line in shown}
-        paragraphs += [describe_file(dataset, file) for (dataset, _), file in sorted(used.items())]
-        paragraphs += self._describe_other_files()
-        paragraphs += sorted({f"Versions: {_describe_versions(line['environment'])}." for line in shown})
-        mentioned = {*every, *part, *(line["key"] for line in shown)}
-        for line in (select_newest(line) for key, line in sorted(lines.items()) if key in mentioned):
-            if line["status"] == FAILED:
-                run = line["run"]
-                paragraphs.append(f"Failed: {run['model']} on {run['dataset']}, run {line['key']} ({line['error']}).")
-        return Section("About these results", paragraphs)
 
-    def _describe_other_files(self) -> list[str]:
-        """Returns sentences: which runs are of another data file than the others of their data set."""
-        keys: dict[tuple[str, str], list[str]] = {}
-        elsewhere = {key for table in self.findings.values() for key in table.elsewhere}
-        for _, line in self._list_shown():
-            if line["key"] in elsewhere:
-                place = find_title(line["run"]["dataset"]), _name_file(line["data_file"])
-                keys.setdefault(place, []).append(f"{line['key']} ({line['run']['model']})")
-        return [
-            f"{ELSEWHERE} These runs on {title} used another data file than the rest, so compare them with care: "
-            f"{', '.join(some)}. The other file is {file}."
-            for (title, file), some in sorted(keys.items())
-        ]
-
-    def _lines(self) -> Mapping[str, Line]:
-        return next(iter(self.findings.values())).lines if self.findings else {}
-
-    def _list_shown(self) -> list[tuple[str, Line]]:
-        """Returns the cells and the line of each finished run that a table shows."""
-        cells: dict[str, list[str]] = {}
-        for table in self.findings.values():
-            for job, _ in (pair for pairs in table.runs.values() for pair in pairs):
-                cells.setdefault(job.key, []).extend(job.cells)
-        return [("; ".join(pairs), self._lines()[key]) for key, pairs in cells.items()]
-
-    def _make_runs_section(self) -> Section:
-        """Returns the section with a row per finished run: its cells, its budget, and the time and memory it took."""
-        shown = self._list_shown()
-        if not shown:
-            return Section("All runs", ["No run is finished."])
-        last = [line["key"] for _, line in shown if _is_best_at_the_end(line)]
-        capped = f"Best at the last step that was allowed, so more steps may do better: {', '.join(last)}."
-        rows = [list(map(Text, _make_run_row(cells, line).values())) for cells, line in shown]
-        return Section(
-            "All runs",
-            [RUNS, *([capped] if last else []), *_list_remarks(line for _, line in shown)],
-            [Grid(list(_make_run_row(*shown[0])), rows, "Finished runs, with NDCG@10 among 100 popular items")],
+def _make_about_section(
+    findings: Mapping[str, Findings],
+    jobs: Mapping[str, Sequence[Job]],
+    lines: Mapping[str, Line],
+    shown: Sequence[Line],
+) -> Section:
+    """Returns the section about the results: data files, versions, and the number of runs."""
+    needed = {job.key for job in itertools.chain(*jobs.values())}
+    counts = Counter(lines[key]["status"] if key in lines else "missing" for key in needed)
+    states = ", ".join(f"{status}: {counts[status]}" for status in (FINISHED, FAILED, STOPPED, "missing"))
+    paragraphs = [f"Runs shown here: {len(shown)}. Runs asked for: {len(needed)} ({states}).", READING]
+    if any(table.plan.quick for table in findings.values()):
+        paragraphs.append(
+            f"These are quick runs: {QUICK['steps']} steps, no model wider than d = {QUICK_WIDTH} and BERT4Rec of "
+            "one block, whatever a title says. They show that everything works, and nothing about the models."
         )
+    used = {(line["run"]["dataset"], str(line["data_file"])): line["data_file"] for line in shown}
+    paragraphs += [describe_file(dataset, file) for (dataset, _), file in sorted(used.items())]
+    elsewhere = set().union(*(table.elsewhere for table in findings.values()))
+    others = _name_runs(
+        ((f"{ELSEWHERE} These runs on {find_title(line['run']['dataset'])}", _name_file(line["data_file"])), line)
+        for line in shown
+        if line["key"] in elsewhere
+    )
+    paragraphs += [
+        f"{runs} used another data file than the rest, so compare them with care: {names}. The other file is {file}."
+        for (runs, file), names in sorted(others.items())
+    ]
+    paragraphs += sorted({f"Versions: {_describe_versions(line['environment'])}." for line in shown})
+    paragraphs += [
+        f"Failed: {line['run']['model']} on {line['run']['dataset']}, run {key} ({line['error']})."
+        for key, line in sorted(lines.items())
+        if line["status"] == FAILED
+    ]
+    return Section("About these results", paragraphs)
 
 
-def _name_file(file: Mapping[str, Any] | None) -> str:
-    return "an unknown file" if file is None else f"{file['name']}, SHA-256 of its content {file['sha256']}"
+def _make_runs_section(shown: Sequence[Line]) -> Section:
+    """Returns the section with a row per finished run: its cells, its budget, and the time and memory it took."""
+    if not shown:
+        return Section("All runs", ["No run is finished."])
+    paragraphs = [RUNS]
+    last = [line["key"] for line in shown if line.get(SELECT, {}).get("best_step") == line["run"]["training"]["steps"]]
+    if last:
+        paragraphs.append(f"Best at the last step that was allowed, so more steps may do better: {', '.join(last)}.")
+    rows = list(map(_make_run_row, shown))
+    texts = [list(map(Text, row.values())) for row in rows]
+    grid = Grid(list(rows[0]), texts, "Finished runs, with NDCG@10 among 100 popular items")
+    return Section("All runs", [*paragraphs, *_list_remarks(shown)], [grid])
+
+
+def _name_file(file: Mapping[str, Any]) -> str:
+    return f"{file['name']}, SHA-256 of its content {file['sha256']}"
 
 
 def describe_file(dataset: str, file: Mapping[str, Any] | None) -> str:
-    """Returns a sentence: on which file the results of a data set were measured."""
-    if datasets.find_source(dataset) is None:
-        return f"{find_title(dataset)}: built in."
-    return f"{find_title(dataset)}: {_name_file(file)}{AS_PUBLISHED[file and file['as_published']]}"
+    """Returns a sentence: on which file the results of a data set were measured; None if it is built in."""
+    text = f"{_name_file(file)}{AS_PUBLISHED[file['as_published']]}" if file else "built in."
+    return f"{find_title(dataset)}: {text}"
 
 
 def _describe_versions(environment: Mapping[str, Any]) -> str:
@@ -235,24 +221,25 @@ def _describe_versions(environment: Mapping[str, Any]) -> str:
     return f"{versions}; {threads} on {', '.join(environment['devices'])}"
 
 
-def _is_best_at_the_end(line: Line) -> bool:
-    return line.get(SELECT, {}).get("best_step") == line["run"]["training"]["steps"]
+def _name_runs(lines: Iterable[tuple[Hashable, Line]]) -> dict[Any, str]:
+    """Returns what is said of some lines -> the runs of which it is said."""
+    names: dict[Hashable, list[str]] = {}
+    for what, line in lines:
+        names.setdefault(what, []).append(f"{line['key']} ({line['run']['model']})")
+    return {what: ", ".join(some) for what, some in names.items()}
 
 
 def _list_remarks(lines: Iterable[Line]) -> list[str]:
     """Returns sentences: what is known to be wrong with runs, from the `remark` of their lines."""
-    keys: dict[str, list[str]] = {}
-    for line in lines:
-        if "remark" in line:
-            keys.setdefault(line["remark"], []).append(f"{line['key']} ({line['run']['model']})")
-    return [f"Read with care: {', '.join(some)}: {remark}." for remark, some in keys.items()]
+    names = _name_runs((line["remark"], line) for line in lines if "remark" in line)
+    return [f"Read with care: {some}: {remark}." for remark, some in names.items()]
 
 
 def _format_percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _make_run_row(cells: str, line: Line) -> dict[str, str]:
+def _make_run_row(line: Line) -> dict[str, str]:
     run, trained = line["run"], [line[phase]["steps"] for phase in (SELECT, RETRAIN) if phase in line]
     steps = " and ".join(f"{count:,}" for count in trained) + f" of {run['training']['batch_size']}"
 
@@ -263,7 +250,7 @@ def _make_run_row(cells: str, line: Line) -> dict[str, str]:
         "run": line["key"],
         "data": find_title(run["dataset"]),
         "model": run["model"],
-        "cells": cells,
+        "cells": line["cells"],
         "seed": str(run["seed"]),
         "budget": _format_percent(line["budget"]),
         "steps": steps if any(trained) else "none",
@@ -305,27 +292,20 @@ def _compare_narrow(findings: Findings) -> list[str]:
     return [f"{text}: {'; '.join(parts)}."] if parts else []
 
 
-def _describe_mean_gains(findings: Findings) -> list[str]:
+def _describe_mean_gains(findings: Findings) -> str:
     """Returns a sentence: section 4.4's mean gains over the strongest other model, on the complete data sets."""
     parts = []
     for metric, published in read_paper()["gains"].items():
-        gains = [
-            gain
-            for dataset in findings.list_datasets()
-            if (gain := compute_gain(findings, dataset, metric)) is not None
-        ]
-        mean = f"{np.mean(gains):+.2%} on {len(gains)}" if gains else NOT_RUN
+        gains = [compute_gain(findings, dataset, metric) for dataset in findings.list_datasets()]
+        known = [gain for gain in gains if not math.isnan(gain)]
+        mean = f"{np.mean(known):+.2%} on {len(known)}" if known else NOT_RUN
         parts.append(f"{metric.upper()} {mean} (paper: {published:+.2%} on 4)")
-    return [f"Mean gain over the best other model (section 4.4) on the data sets with all nine: {'; '.join(parts)}."]
+    return f"Mean gain over the best other model (section 4.4) on the data sets with all nine: {'; '.join(parts)}."
 
 
 def _explain_correction(findings: Findings) -> list[str]:
     """Returns what the correction for popularity means, if a run was measured with one."""
-    if all(
-        findings.compute_mean_alpha(dataset, model) is None
-        for dataset in findings.list_measured_datasets()
-        for model in findings.list_variants(dataset)
-    ):
+    if not any(findings.list_values(*place, ALPHA) for place in findings.runs):
         return []
     return [
         "Correction for popularity: items are ranked by score - alpha log(count + 1) without training again. Alpha is "
@@ -347,46 +327,32 @@ def _note_missing_dropout(findings: Findings) -> list[str]:
     return [f"On {' and '.join(same)} the default has no dropout, so “w/o dropout” is the same run."] if same else []
 
 
-DETAILS: dict[str, Sequence[Callable[[Findings], list[str]]]] = {
-    "table2": (_compare_narrow, _describe_mean_gains, _explain_correction),
-    "table5": (_note_missing_dropout,),
-}
-"""Table -> the functions that make its own paragraphs."""
-
-
-def render(form: str, sections: Sequence[Section], title: str = TITLE) -> str:
+def render(form: str, sections: Sequence[Section]) -> str:
     """Returns the report as "md" or "html". The page only needs the pictures beside it."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=form == "html", trim_blocks=True, lstrip_blocks=True)
-    return environment.get_template(f"report.{form}.j2").render(title=title, sections=sections) + "\n"
+    return environment.get_template(f"report.{form}.j2").render(title=TITLE, sections=sections) + "\n"
 
 
-def write(
-    findings: Mapping[str, Findings],
-    sweep: Sweep,
-    requested: Collection[str] | None = None,
-    not_published: Sequence[str] = (),
-) -> list[Path]:
+def write(findings: Mapping[str, Findings], sweep: Sweep) -> list[Path]:
     """Writes the report. First makes its comparisons, statistics and pictures, as far as ranks and data are here.
 
-    `requested` and `not_published`: as in `Report`. Returns the paths of `report.md` and `report.html`.
+    Returns the paths of `report.md` and `report.html`.
     """
     results = sweep.results
     if "table2" in findings:
         table2 = findings["table2"]
-        folders = {job.key: sweep.find_folder_of(job, line) for some in table2.runs.values() for job, line in some}
+        folders = {job.key: sweep.find_folder_of(job, line) for job, line in itertools.chain(*table2.runs.values())}
         names = {*significance.name_pairs(table2).values(), *answer.name_pairs(table2).values()}
         significance.compare_all(sorted(names), folders, results)
     statistics = load_statistics(findings["table1"], sweep) if "table1" in findings else {}
     pictures = figures.draw(findings, results)
-    comparisons = results.read_json(significance.FILE)
-    report = Report(findings, comparisons, statistics, pictures, requested, not_published)
-    sections, paths = report.make_sections(), []
+    sections = make_sections(findings, results.read_json(significance.FILE), statistics, pictures)
     files.make_folder(results.folder)
-    for form in ("md", "html"):
-        paths.append(results.folder / f"report.{form}")
-        files.write_text(paths[-1], render(form, sections))
-    return paths
+    paths = {form: results.folder / f"report.{form}" for form in ("md", "html")}
+    for form, path in paths.items():
+        files.write_text(path, render(form, sections))
+    return list(paths.values())
 
 
 def load_statistics(findings: Findings, sweep: Sweep) -> dict[str, dict[str, str]]:
@@ -398,10 +364,9 @@ def load_statistics(findings: Findings, sweep: Sweep) -> dict[str, dict[str, str
         if is_there and rows.get(name, {}).get("data_file", ...) != file:
             try:
                 columns = datasets.format_table1_columns(datasets.load(name, sweep.data_dir))
+                new_rows[name] = {"data_file": file, "columns": columns}
             except UserError as error:
                 warn(str(error))
-                continue
-            new_rows[name] = {"data_file": file, "columns": columns}
     if new_rows:
         with sweep.results.lock():
             rows = {**sweep.results.read_json(STATISTICS), **new_rows}

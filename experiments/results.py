@@ -21,7 +21,6 @@ Line = Mapping[str, Any]
 
 FILE = "results.jsonl"
 ATTENTION = "attention-"
-BEGUN = "begun"
 
 FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
 """The `status` of a line: measured, ended with an error, or stopped and to be resumed."""
@@ -38,8 +37,7 @@ class Results:
     A sitting is one process that worked on a run. A line has `key` (the run's digest), `status`, `run`, `budget` (the
     share of its preset's steps), `data_file` and `commit` (of the last sitting's code). Its `peak_memory` in bytes and
     `wall_seconds` are of all sittings on that data file; killed sittings leave no line, so `wall_seconds` is at least
-    the time of the trainings. A failed line has its `error`, a finished one the content of `metrics.json`. If the run
-    was later stopped or failed on another data file, the finished line has that line in `begun`.
+    the time of the trainings. A failed line has its `error`, a finished one the content of `metrics.json`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -80,9 +78,8 @@ class Results:
     def put(self, sitting: dict[str, Any]) -> dict[str, Any]:
         """Adds the line of a sitting, whose `wall_seconds` and `peak_memory` are its own. The file is always complete.
 
-        The new line replaces the older one of its key. If both are of the same data file, times are added. A finished
-        line is kept instead if the new one is of the same data file; if the new one is of another data file and not
-        finished, the finished line keeps it in `begun`.
+        The new line replaces the older one of its key, whose time and memory it includes if both are of the same data
+        file. A finished line is only replaced by a finished one of another data file.
 
         Returns:
             The new line; or the finished line of the same data file, if there was one.
@@ -90,36 +87,27 @@ class Results:
         with self.lock():
             lines = self.read()
             older = lines.get(sitting["key"], {})
-            is_finished = older.get("status") == FINISHED
-            if is_finished and is_same_file(older.get("data_file"), sitting.get("data_file")):
-                return older
-            line = _add_earlier_sittings(older.get(BEGUN) if is_finished else older, sitting)
-            stays = is_finished and line["status"] != FINISHED
-            lines[line["key"]] = {**older, BEGUN: line} if stays else line
-            ordered = sorted(lines.values(), key=lambda row: (row["run"]["dataset"], row["run"]["model"], row["key"]))
-            files.write_text(self.path, "".join(f"{json.dumps(row, sort_keys=True)}\n" for row in ordered))
+            line = {**sitting, "peak_memory": sitting["peak_memory"] or 0}
+            if older and is_same_file(older["data_file"], sitting["data_file"]):
+                if older["status"] == FINISHED:
+                    return older
+                line["wall_seconds"] += older["wall_seconds"]
+                line["peak_memory"] = max(line["peak_memory"], older["peak_memory"] or 0)
+            trained = sum(training["seconds"] for training in list_trainings(line))
+            line["wall_seconds"] = round(max(line["wall_seconds"], trained), 1)
+            line["peak_memory"] = line["peak_memory"] or None
+            if older.get("status") != FINISHED or line["status"] == FINISHED:
+                lines[line["key"]] = line
+                ordered = sorted(
+                    lines.values(), key=lambda row: (row["run"]["dataset"], row["run"]["model"], row["key"])
+                )
+                files.write_text(self.path, "".join(f"{json.dumps(row, sort_keys=True)}\n" for row in ordered))
             return line
-
-
-def select_newest(line: Line) -> Line:
-    """Returns the line of a run's last sitting, which may be on another data file than its finished line."""
-    return line.get(BEGUN, line)
 
 
 def list_trainings(line: Line) -> list[Line]:
     """Returns a line's entries of the trainings that took steps."""
     return [line[phase] for phase in (SELECT, RETRAIN) if phase in line and line[phase]["steps"]]
-
-
-def _add_earlier_sittings(older: Line | None, sitting: dict[str, Any]) -> dict[str, Any]:
-    """Returns the sitting's line with the older line's time and memory included. The time is at least that of the
-    trainings, which includes killed sittings."""
-    seconds, memory = sitting["wall_seconds"], sitting["peak_memory"] or 0
-    if older and is_same_file(older.get("data_file"), sitting.get("data_file")):
-        seconds += older.get("wall_seconds", 0.0)
-        memory = max(memory, older.get("peak_memory") or 0)
-    trained = sum(training["seconds"] for training in list_trainings(sitting))
-    return {**sitting, "wall_seconds": round(max(seconds, trained), 1), "peak_memory": memory or None}
 
 
 def is_same_file(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:

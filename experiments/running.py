@@ -8,8 +8,6 @@ from bert4rec_tf.foundation.startup import import_tensorflow
 
 import_tensorflow()
 
-import tensorflow as tf
-
 from bert4rec_tf.config.popularity_option import CHOOSE
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
@@ -49,26 +47,20 @@ def compute_mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndar
     skipped. The attention is float64 [layers, heads, POSITIONS, POSITIONS]; rows are the positions that attend. Raises
     UserError if no input is long enough.
     """
-    long_enough = users[np.minimum(histories.lengths[users], model.max_history) + 1 >= POSITIONS]
-    if not len(long_enough):
+    sizes = np.minimum(histories.lengths[users], model.max_history) + 1  # with the mask token
+    num_users = int(np.sum(sizes >= POSITIONS))
+    if not num_users:
         raise UserError(f"Figure 2 needs inputs of at least {POSITIONS} positions; no user has one")
-    long_enough = long_enough[np.argsort(histories.lengths[long_enough], kind="stable")]
     total: np.ndarray | float = 0.0
-    for begin in range(0, len(long_enough), BATCH_SIZE):
-        batch_users = long_enough[begin : begin + BATCH_SIZE]
-        items, lengths = histories.take_last(
-            batch_users, int(min(histories.lengths[batch_users].max(), model.max_history))
-        )
-        inputs, ends = model.append_mask({"items": items, "lengths": lengths})
-        _, attention = model.encode(inputs, return_attention=True)
-        places = ends[:, None] - POSITIONS + 1 + tf.range(POSITIONS)
-        for_heads = tf.repeat(places[:, None], attention[0].shape[1], axis=1)
-        layers = [
-            tf.gather(tf.gather(layer, for_heads, batch_dims=2), for_heads, axis=3, batch_dims=2) for layer in attention
-        ]
-        values = np.stack([np.asarray(layer, np.float64) for layer in layers])
-        total = total + (values / values.sum(axis=-1, keepdims=True)).sum(axis=1)
-    return total / len(long_enough), len(long_enough)
+    for size in np.unique(sizes[sizes >= POSITIONS]):
+        alike = users[sizes == size]
+        for begin in range(0, len(alike), BATCH_SIZE):
+            items, lengths = histories.take_last(alike[begin : begin + BATCH_SIZE], int(size) - 1)
+            inputs, _ = model.append_mask({"items": items, "lengths": lengths})
+            _, attention = model.encode(inputs, return_attention=True)
+            values = np.stack([np.asarray(layer[:, :, -POSITIONS:, -POSITIONS:], np.float64) for layer in attention])
+            total = total + (values / values.sum(axis=-1, keepdims=True)).sum(axis=1)
+    return total / num_users, num_users
 
 
 def keep_attention(path: Path, run: Run, model: BERT4Rec, sequences: Sequences) -> None:

@@ -2,22 +2,23 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import filelock
 
-from bert4rec_tf.config.run_record import Run
+from bert4rec_tf.config.run_record import TRAININGS, Run
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import POPULAR
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.progress import format_clock
 from bert4rec_tf.runs.workdir import WorkDirectory
 from experiments import processes, results
-from experiments.plan import Job, count_trainings
+from experiments.plan import Job
 from experiments.processes import Request, Task
 from experiments.results import (
     BUSY,
@@ -28,7 +29,6 @@ from experiments.results import (
     Results,
     is_same_file,
     list_trainings,
-    select_newest,
 )
 
 MISSING, RUNNING = "missing", "running"
@@ -192,15 +192,15 @@ class Sweep:
 
 def show(jobs: Sequence[Job], sweep: Sweep) -> None:
     """Prints every job's state, and how long the rest may take."""
-    seconds_left, unknown = [], 0
+    known, unknown = [], 0
     for job, state, seconds in list_states(jobs, sweep):
         remaining = "" if state == FINISHED else "unknown" if seconds is None else format_clock(seconds)
         print(f"{state:<9} {remaining:>9}  {job.title}")
-        seconds_left.append(seconds or 0.0)
+        known.append(seconds or 0.0)
         unknown += seconds is None
     rest = f", and {unknown} runs of unknown length" if unknown else ""
-    remaining = max(sum(seconds_left) / sweep.jobs, max(seconds_left, default=0.0))
-    print(f"About {format_clock(remaining)} left, estimated from the finished runs{rest}.")
+    remaining = format_clock(max(sum(known) / sweep.jobs, *known, 0.0))
+    print(f"About {remaining} left, estimated from the finished runs{rest}.")
 
 
 def list_states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | None]]:
@@ -212,44 +212,29 @@ def list_states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float
         if sweep.is_finished(job):
             rows.append((job, FINISHED, 0.0))
             continue
-        line = select_newest(lines.get(job.key, {}))
-        status = line.get("status", MISSING)
-        state = RUNNING if sweep.is_running(job) else MISSING if status == FINISHED else status
-        whole = estimate_seconds(job.run, list(lines.values()))
-        rows.append((job, state, None if whole is None else max(0.0, whole - _sum_done(job, line, sweep))))
+        line = lines.get(job.key, {})
+        state = line.get("status", MISSING)
+        seconds = estimate_seconds(job.run, lines.values())
+        if seconds is not None and state == STOPPED and sweep.folder(job).exists():
+            seconds = max(0.0, seconds - line["wall_seconds"])
+        rows.append((job, RUNNING if sweep.is_running(job) else MISSING if state == FINISHED else state, seconds))
     return rows
 
 
-def _sum_done(job: Job, line: Line, sweep: Sweep) -> float:
-    """Returns the seconds already spent on a stopped job, if it can be resumed here; else 0."""
-    if line.get("status") != STOPPED or not sweep.folder(job).exists():
-        return 0.0
-    return line["wall_seconds"] if is_same_file(line["data_file"], sweep.find_data_file(job.run.dataset)) else 0.0
-
-
-def estimate_seconds(run: Run, lines: Sequence[Line]) -> float | None:
+def estimate_seconds(run: Run, lines: Iterable[Line]) -> float | None:
     """Returns the seconds that a whole run may take: the mean of the finished runs with the most equal settings.
 
-    Only runs of the same model on the same data set count. None if there are none.
+    Only runs of the same model on the same data set count, each at the pace of its trainings, plus its time outside
+    them. None if there are none.
     """
-    settings = run.to_dict()
+    settings, steps = run.to_dict(), run.training.steps * len(TRAININGS[run.training.protocol])
     alike: dict[int, list[float]] = {}
     for line in lines:
         other = line["run"]
         if line["status"] == FINISHED and (other["model"], other["dataset"]) == (run.model, run.dataset):
             groups = ("architecture", "masking", "training")
             same = sum(other[group].get(name) == value for group in groups for name, value in settings[group].items())
-            alike.setdefault(same, []).append(_scale_seconds(line, run.training.steps * count_trainings(run)))
-    if not alike:
-        return None
-    nearest = alike[max(alike)]
-    return sum(nearest) / len(nearest)
-
-
-def _scale_seconds(line: Line, steps: int) -> float:
-    """Returns the seconds of `steps` at a finished run's pace, plus its time outside the trainings."""
-    entries = list_trainings(line)
-    if not entries:
-        return line["wall_seconds"]
-    spent = sum(training["seconds"] for training in entries)
-    return max(0.0, line["wall_seconds"] - spent) + spent / sum(training["steps"] for training in entries) * steps
+            trained, spent = (sum(entry[what] for entry in list_trainings(line)) for what in ("steps", "seconds"))
+            outside = max(0.0, line["wall_seconds"] - spent)
+            alike.setdefault(same, []).append(outside + spent / max(1, trained) * steps)
+    return fmean(alike[max(alike)]) if alike else None

@@ -43,16 +43,14 @@ class Variant:
     Attributes:
         title: its title.
         model: the run's model.
-        hidden_dim: its width; None for the preset's. The authors' presets have BERT4Rec's dropout for each width.
-        changes: further settings in place of the preset's.
-        changes_by_data: data set -> still further settings.
+        changes: settings in place of the preset's. The authors' presets have BERT4Rec's dropout for each width.
+        changes_by_data: data set -> further settings.
         preset: its own preset; None for the plan's.
         datasets: data sets that have it; None for all of the table's.
     """
 
     title: str
     model: str = MASKED_MODEL
-    hidden_dim: int | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     changes_by_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     preset: str | None = None
@@ -61,10 +59,8 @@ class Variant:
     def make_changes(self, dataset: str, preset: str) -> dict[str, Any]:
         """Returns all settings in place of those of `preset`. With another rho or N, the predictions fit both."""
         changes = {**self.changes, **self.changes_by_data.get(dataset, {})}
-        if self.hidden_dim is not None:
-            changes["hidden_dim"] = self.hidden_dim
-            if self.model == MASKED_MODEL and preset != "fast":
-                changes = {**get_released_dropout(dataset, self.hidden_dim), **changes}
+        if "hidden_dim" in changes and self.model == MASKED_MODEL and preset != "fast":
+            changes = {**get_released_dropout(dataset, changes["hidden_dim"]), **changes}
         if {"mask_proportion", "max_length"} & self.changes.keys():
             masked = {**presets.find_preset(preset, dataset).settings, **changes}
             changes["max_predictions"] = compute_max_predictions(masked["mask_proportion"], masked["max_length"])
@@ -112,6 +108,7 @@ class Table:
 
 
 BOTH = ("beauty", "ml-1m")
+NARROW, WIDE = {"hidden_dim": 64}, {"hidden_dim": 256}
 ONE_MASK = {"max_predictions": 1}
 """Masks one item per example: at d = 256 in Table 3, and at the preset's width in Table 2."""
 
@@ -127,9 +124,7 @@ TABLE2 = {
     "item_transitions": Variant(
         f"item_transitions{NOT_IN_PAPER}", "item_transitions", datasets=(*BOTH, *QUICK_DATASETS)
     ),
-    "sasrec_softmax": Variant(
-        f"SASRec, softmax{NOT_IN_PAPER}", "sasrec", None, SOFTMAX, SOFTMAX_BY_DATA, datasets=BOTH
-    ),
+    "sasrec_softmax": Variant(f"SASRec, softmax{NOT_IN_PAPER}", "sasrec", SOFTMAX, SOFTMAX_BY_DATA, datasets=BOTH),
     "sasrec_best": Variant(f"SASRec, preset best{NOT_IN_PAPER}", "sasrec", preset="best", datasets=BOTH),
     "bert4rec_one_mask": Variant(f"BERT4Rec, 1 mask{NOT_IN_PAPER}", changes=ONE_MASK, datasets=BOTH),
     "bert4rec_best": Variant(
@@ -178,9 +173,9 @@ TABLES: dict[str, Table] = {
         "What bidirection and the Cloze task bring, at d = 256",
         BOTH,
         {
-            "sasrec": Variant("SASRec", "sasrec", 256),
-            "one_mask": Variant("BERT4Rec (1 mask)", hidden_dim=256, changes=ONE_MASK),
-            "bert4rec": Variant("BERT4Rec", hidden_dim=256),
+            "sasrec": Variant("SASRec", "sasrec", WIDE),
+            "one_mask": Variant("BERT4Rec (1 mask)", changes=WIDE | ONE_MASK),
+            "bert4rec": Variant("BERT4Rec", changes=WIDE),
         },
         ("hr@10", "ndcg@10", "mrr"),
         note=STEPS_OF_A_WIDTH,
@@ -191,11 +186,10 @@ TABLES: dict[str, Table] = {
         {
             str(length): Variant(
                 f"N = {length}",
-                hidden_dim=64,
-                changes={"max_length": length},
+                changes=NARROW | {"max_length": length},
                 datasets=tuple(dataset for dataset, lengths in LENGTHS.items() if length in lengths),
             )
-            for length in sorted({length for lengths in LENGTHS.values() for length in lengths})
+            for length in sorted(set().union(*LENGTHS.values()))
         },
         quick=("10", "20"),
         note="The best of a row is bold, the second best underlined. “samples/s” is the speed of training with its "
@@ -206,9 +200,9 @@ TABLES: dict[str, Table] = {
         "What each part of BERT4Rec contributes",
         DATASETS,
         {
-            **{key: Variant(title, hidden_dim=64, changes=changes) for key, (title, changes) in ABLATIONS.items()},
+            **{key: Variant(title, changes=NARROW | changes) for key, (title, changes) in ABLATIONS.items()},
             "layers_4_no_residual": Variant(  # of section 4.8
-                "4 layers w/o RC", hidden_dim=64, changes={"num_layers": 4, "use_residual": False}, datasets=("ml-20m",)
+                "4 layers w/o RC", changes=NARROW | {"num_layers": 4, "use_residual": False}, datasets=("ml-20m",)
             ),
         },
         ("ndcg@10",),
@@ -219,7 +213,7 @@ TABLES: dict[str, Table] = {
     "figure2": Table(
         "Where the last ten positions attend",
         ("beauty",),
-        {"default": Variant("BERT4Rec", hidden_dim=64)},
+        {"default": Variant("BERT4Rec", changes=NARROW)},
         (),
         note="Each row of a map is a position, and shows how it divides its attention among the last ten; the very "
         "last is the mask token. Attention to earlier positions is left out, and each row scaled to a sum of 1. The "
@@ -230,7 +224,7 @@ TABLES: dict[str, Table] = {
         "How results change with the width d",
         DATASETS,
         {
-            f"{model}@{width}": Variant(f"{MODELS[model]}, d = {width}", model, width)
+            f"{model}@{width}": Variant(f"{MODELS[model]}, d = {width}", model, {"hidden_dim": width})
             for model in SEQUENTIAL
             for width in WIDTHS
         },
@@ -240,7 +234,7 @@ TABLES: dict[str, Table] = {
     "figure4": Table(
         "How results change with the mask proportion rho",
         DATASETS,
-        {str(rho): Variant(f"rho = {rho}", hidden_dim=64, changes={"mask_proportion": rho}) for rho in PROPORTIONS},
+        {str(rho): Variant(f"rho = {rho}", changes=NARROW | {"mask_proportion": rho}) for rho in PROPORTIONS},
         quick=("0.2", "0.5"),
         note="The best of each column is bold.",
     ),

@@ -1,6 +1,6 @@
 """`--tune`: searches a model's grid on the validation item (`runs.tuning`). The test item is never measured."""
 
-import pprint
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +8,9 @@ from typing import Any
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import MASKED_MODEL
-from bert4rec_tf.config.presets.entry import NOT_MEASURED
 from bert4rec_tf.config.run_record import SELECT_AND_RETRAIN, Run
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.foundation.errors import UserError, unknown_name_error
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs import tuning
 from bert4rec_tf.runs.environment import set_threads
 from experiments.plan import SELECT_ONLY, Plan
@@ -41,7 +40,7 @@ are missing, because they have no training steps."""
 QUICK_DISTANCE = 5
 """Steps between measurements in a quick search. Trials are pruned at measurements."""
 
-PROTOCOL = (*SELECT_ONLY, "evaluate_every")
+SEARCH_ONLY = (*SELECT_ONLY, "evaluate_every")
 """Settings of the search's trainings that are not part of its result."""
 SHORTENED = ("steps", "warmup_steps")
 """Settings that a budget scales."""
@@ -74,65 +73,44 @@ class Search:
             del settings["num_heads"], settings["intermediate_dim"]  # both follow the width
         return Run.make(self.dataset, self.model, plain.seed, **settings)
 
-    def format_preset(self, trials: Sequence[dict[str, Any]]) -> str:
-        """Returns the best settings as an entry of `bert4rec_tf/config/presets`, and as a command.
+    def format_command(self, trials: Sequence[dict[str, Any]]) -> str:
+        """Returns the command of the run that was measured best, but with the preset's protocol and number of steps.
 
-        Both give the run that was measured, except for PROTOCOL and, with a budget, for the number of steps, which is
-        the preset's. If the preset's number of steps was selected for its own settings, it is selected again. Raises
-        UserError if no trial was trained to its end.
+        If the preset's number of steps was selected for its own settings, it is selected again. Raises UserError if no
+        trial was trained to its end.
         """
-        best, start = tuning.find_best(trials), self._find_preset()
-        changed = self._find_changes(best["values"])
-        flags = " ".join(f"--{setting}={value}" for setting, value in changed.items())
-        share = "" if self.plan.budget == 1 else f", with {100 * self.plan.budget:.3g} % of the steps"
-        entry = presets.Preset(
-            start.name,
-            self.dataset,
-            self.model,
-            f"NDCG@10 {best['curve'][-1]:.4f} on the validation item (best of {len(trials)} trials{share}).",
-            NOT_MEASURED,
-            {**start.settings, **start.search, **changed},
+        best = tuning.find_best(trials)
+        preset = presets.find_preset(
+            self.plan.preset if self.model == MASKED_MODEL else "fast", self.dataset, self.model
         )
-        text = pprint.pformat(entry, width=110, sort_dicts=False)
-        return f"# An entry for bert4rec_tf/config/presets:\n{text},\n# Or by flags:\n{start.command} {flags}"
-
-    def _find_preset(self) -> presets.Preset:
-        preset = self.plan.preset if self.model == MASKED_MODEL else "fast"
-        return presets.find_preset(preset, self.dataset, self.model)
-
-    def _find_changes(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Returns a point's settings, and the other settings in which its run differs from the preset."""
-        flat = self.make_run(values).flatten()
-        names = (*values, "max_predictions") if self.model == MASKED_MODEL else values
-        changes, start = {name: flat[name] for name in names}, self._find_preset()
-        if start.search:  # steps that were selected before are not those of these settings
+        flat = self.make_run(best["values"]).flatten()
+        names = (*best["values"], "max_predictions") if self.model == MASKED_MODEL else best["values"]
+        changes = {name: flat[name] for name in names}
+        if preset.search:
             changes["protocol"] = SELECT_AND_RETRAIN
-        from_preset = presets.make_run(self.dataset, self.model, start.name, self.plan.seeds[0], **changes).flatten()
-        left_out = {*PROTOCOL, *(SHORTENED if self.plan.budget != 1 else ())}
-        others = {
-            name: value for name, value in flat.items() if name not in left_out and value != from_preset.get(name)
-        }
-        return {**changes, **others}
+        usual = presets.make_run(self.dataset, self.model, preset.name, self.plan.seeds[0], **changes).flatten()
+        left_out = {*SEARCH_ONLY, *(SHORTENED if self.plan.budget != 1 else ())}
+        changes |= {name: value for name, value in flat.items() if name not in left_out and value != usual.get(name)}
+        share = "" if self.plan.budget == 1 else f", with {100 * self.plan.budget:.3g} % of the steps"
+        quality = f"NDCG@10 {best['curve'][-1]:.4f} on the validation item (best of {len(trials)} trials{share})"
+        flags = " ".join(f"--{name}={value}" for name, value in changes.items())
+        return f"# {quality}:\n{preset.command} {flags}"
 
 
 def main(
     models: Sequence[str], plan: Plan, folder: Path, trials: int, data_dir: Path | None, threads: int | None
 ) -> int:
     """Searches for each model on each data set and prints the best settings. Returns 1 if one completes no trial."""
-    for model in models:
-        if model not in SPACES:
-            raise unknown_name_error("model to tune", model, SPACES)
     if threads is not None:
         set_threads(threads)
     failed = 0
-    for dataset in plan.datasets:
-        for model in models:
-            print(f"Searching settings of {model} on {dataset}", flush=True)
-            search = Search(model, dataset, plan)
-            best_settings = search.run(trials, folder / f"{dataset}-{model}", data_dir)
-            try:
-                print(search.format_preset(best_settings), flush=True)
-            except UserError as error:
-                print(f"{model} on {dataset}: {error}", flush=True)
-                failed = 1
+    for dataset, model in itertools.product(plan.datasets, models):
+        print(f"Searching settings of {model} on {dataset}", flush=True)
+        search = Search(model, dataset, plan)
+        measured = search.run(trials, folder / f"{dataset}-{model}", data_dir)
+        try:
+            print(search.format_command(measured), flush=True)
+        except UserError as error:
+            print(f"{model} on {dataset}: {error}", flush=True)
+            failed = 1
     return failed

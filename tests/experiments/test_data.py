@@ -3,48 +3,27 @@
 import re
 import subprocess
 
-import pytest
-
-from bert4rec_tf.foundation import files
 from bert4rec_tf.runs.workdir import WorkDirectory
 from experiments import processes, results, running
 from experiments.plan import Job, Plan
-from experiments.results import FINISHED, Results
+from experiments.results import FAILED, FINISHED, STOPPED, Results
 from experiments.sweep import Sweep
 from experiments.tables import Variant
 
 
-def pop(dataset="beauty"):
-    return Job(Plan((dataset,)).make_run(dataset, Variant("POP", "pop"), 1))
-
-
-def carry_out_here(task, request, _):
-    return {"status": FINISHED, "folder": running.carry_out(request), "peak_memory": 1}
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """Carries out a sweep's requests in this process."""
-    monkeypatch.setattr(processes, "call", carry_out_here)
-
-
-def write(folder, last):
-    """A file of Beauty in which every user meets another of the items at the end."""
-    rows = [f"{user} {item}" for user in range(1, 9) for item in (*range(user, user + 5), 20 + (user * last) % 7)]
-    files.make_folder(folder)
-    (folder / "beauty.txt").write_text("\n".join(rows) + "\n")
-
-
-def sweep_in(folder):
-    return Sweep(Results(folder / "results"), folder / "work", data_dir=folder / "data")
-
-
-def test_a_run_on_other_data_works_beside_the_first(tmp_path, here):
+def test_a_run_on_other_data_works_beside_the_first(tmp_path, monkeypatch):
     """Its folder is taken already by the run on the first data, which stays as it was and is found again."""
-    one, found = pop(), {}
-    for last in (1, 2, 1):
-        write(tmp_path / "data", last)
-        sweep = sweep_in(tmp_path)
+
+    def carry_out_here(task, request, _):
+        return {"status": FINISHED, "folder": running.carry_out(request), "peak_memory": 1}
+
+    monkeypatch.setattr(processes, "call", carry_out_here)
+    one, found = Job(Plan(("beauty",)).make_run("beauty", Variant("POP", "pop"), 1)), {}
+    (tmp_path / "data").mkdir()
+    for last in (1, 2, 1):  # every user has another of the items at the end
+        rows = [f"{user} {item}" for user in range(1, 9) for item in (*range(user, user + 5), 20 + (user * last) % 7)]
+        (tmp_path / "data" / "beauty.txt").write_text("\n".join(rows) + "\n")
+        sweep = Sweep(Results(tmp_path / "results"), tmp_path / "work", data_dir=tmp_path / "data")
         assert sweep.run([one]) == {one.key: FINISHED}
         line = sweep.results.read()[one.key]
         folder = sweep.find_folder_of(one, line)
@@ -52,6 +31,27 @@ def test_a_run_on_other_data_works_beside_the_first(tmp_path, here):
         assert WorkDirectory(folder).read_metrics()["data_fingerprint"] == line["data_fingerprint"]
     assert found[1] == sweep.folder(one)
     assert found[2].name.startswith(f"{found[1].name}-") and found[2] != found[1]
+
+
+def test_a_sitting_on_other_data_never_hides_a_finished_one(tmp_path):
+    """Times of sittings on one data file are added; a finished line only gives way to a finished one."""
+    run = Plan(("beauty",)).make_run("beauty", Variant("POP", "pop"), 1).to_dict()
+    kept = Results(tmp_path)
+
+    def put(status, content, seconds, memory):
+        file = {"name": "beauty.txt", "sha256": content, "as_published": True}
+        sitting = {"key": "a", "run": run, "status": status, "data_file": file}
+        kept.put({**sitting, "wall_seconds": seconds, "peak_memory": memory})
+        line = kept.read()["a"]
+        return line["status"], line["data_file"]["sha256"], line["wall_seconds"], line["peak_memory"]
+
+    assert put(STOPPED, "1", 10.0, 5) == (STOPPED, "1", 10.0, 5)
+    assert put(FAILED, "2", 1.0, None) == (FAILED, "2", 1.0, None), "of other data: nothing is added"
+    assert put(STOPPED, "2", 2.0, 7) == (STOPPED, "2", 3.0, 7)
+    assert put(FINISHED, "2", 4.0, 6) == (FINISHED, "2", 7.0, 7)
+    for status, content in ((FINISHED, "2"), (FAILED, "2"), (FAILED, "3"), (STOPPED, "3")):
+        assert put(status, content, 1.0, 1) == (FINISHED, "2", 7.0, 7)
+    assert put(FINISHED, "3", 1.0, 1) == (FINISHED, "3", 1.0, 1)
 
 
 def git(folder, *arguments):

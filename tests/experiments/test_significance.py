@@ -64,7 +64,7 @@ def finished_with_ranks(folder, means):
 
 
 def test_significance_comes_from_the_saved_ranks(tmp_path):
-    means = {"pop": 30, "ncf": 6, "sasrec": 2, "bert4rec": 6}
+    means = {"pop": 30, "ncf": 6.5, "sasrec": 2, "bert4rec": 6}
     found, sweep = finished_with_ranks(tmp_path, means)
     report.write({"table2": found}, sweep)
     all_ranks = {model: ranks(number, mean) for number, (model, mean) in enumerate(means.items())}
@@ -77,6 +77,7 @@ def test_significance_comes_from_the_saved_ranks(tmp_path):
     corrected = significance.correct_by_holm(p_values)
     counts = [sum(corrected[one] < 0.01 and better[one] == sign for one in corrected) for sign in (True, False)]
     assert all(counts) and sum(counts) < 18, "the example has all three kinds"
+    assert any(p_values[one] < 0.01 <= corrected[one] for one in corrected), "and one that the correction decides"
     text = (tmp_path / "results" / "report.md").read_text()
     assert "all 18 comparisons here are corrected together by Holm's method" in text
     assert f"better with p < 0.01 in {counts[0]} of 18 comparisons, worse in {counts[1]}, " in text
@@ -100,15 +101,17 @@ def test_pairs_without_ranks_are_in_the_tally_with_the_sign_of_their_means(tmp_p
     assert "BERT4Rec's mean is higher: SASRec on Beauty (0 of 6). That is 0 of 6." in text
 
 
-def test_a_comparison_goes_when_one_of_its_runs_has_other_results(tmp_path):
+def test_comparisons_outlive_the_work_directories_but_not_the_results_of_their_runs(tmp_path):
     found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "ncf": 9, "bert4rec": 6})
     report.write({"table2": found}, sweep)
-    before = sweep.results.read_json(significance.FILE)
+    text, before = (tmp_path / "results" / "report.md").read_text(), sweep.results.read_json(significance.FILE)
+    elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
+    report.write({"table2": found}, elsewhere)
+    assert (tmp_path / "results" / "report.md").read_text() == text and "corrected" in text
     lines = sweep.results.read()
     changed = Plan(("beauty",)).make_jobs("table2")["beauty", "ncf"][0]
     lines[changed.key]["test"]["popular"]["mrr"] += 0.01
     sweep.results.path.write_text("".join(f"{json.dumps(line)}\n" for line in lines.values()))
-    elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
     report.write({"table2": Findings("table2", Plan(("beauty",)), lines)}, elsewhere)
     after = sweep.results.read_json(significance.FILE)
     assert len(before) == 2 and after == {name: one for name, one in before.items() if changed.key not in name}
@@ -124,15 +127,6 @@ def test_the_kept_comparisons_fit_the_kept_results():
                 assert one["mean"] == pytest.approx(second[protocol][metric] - first[protocol][metric], abs=1e-9), name
 
 
-def test_comparisons_outlive_the_work_directories(tmp_path):
-    found, sweep = finished_with_ranks(tmp_path, {"pop": 30, "bert4rec": 6})
-    report.write({"table2": found}, sweep)
-    before = (tmp_path / "results" / "report.md").read_text()
-    elsewhere = Sweep(sweep.results, tmp_path / "nowhere")
-    report.write({"table2": found}, elsewhere)
-    assert (tmp_path / "results" / "report.md").read_text() == before and "corrected" in before
-
-
 @pytest.mark.parametrize(("of_users", "of_seeds"), [(1.0, 0.0), (0.3, 1.0), (0.0, 1.0)])
 def test_the_interval_of_a_lead_over_seeds_covers_the_truth(of_users, of_seeds):
     """Two models with a true lead of .01, drawn 2,000 times: the users' chance is one for all seeds of a lead."""
@@ -142,6 +136,6 @@ def test_the_interval_of_a_lead_over_seeds_covers_the_truth(of_users, of_seeds):
         bests, seconds = (draw.normal(mean, 0.002 * of_seeds, 3) for mean in (0.2 + lead, 0.2))
         one_seed = bests[0] - seconds[0]
         known = {"low": one_seed - 1.96 * 0.002 * of_users, "high": one_seed + 1.96 * 0.002 * of_users}
-        low, high = answer.compute_interval(known, bests, seconds)
+        low, high = answer.compute_interval(answer.measure_variance(known), bests, seconds)
         covered += low <= 0.01 <= high
     assert 0.94 < covered / 2_000 < 0.985

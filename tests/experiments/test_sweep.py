@@ -12,12 +12,13 @@ import filelock
 import pytest
 from support import fake_runs
 from support.fake_runs import DIES, LOSES, RAISES, WAITS
+from support.invented_results import line_of
 from support.paths import ROOT, TESTS
 
 from bert4rec_tf.foundation.errors import UserError
 from experiments.plan import Job, Plan
 from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results, read_commit
-from experiments.sweep import RUNNING, Sweep, list_states
+from experiments.sweep import RUNNING, Sweep, list_states, show
 from experiments.tables import TABLES, Variant
 
 PATIENCE = 120.0
@@ -88,7 +89,7 @@ def assert_complete(folder):
         assert trace == [str(step) for step in range(20)]
 
 
-def test_a_line_of_results_records_everything_of_its_run(tmp_path):
+def test_a_line_of_results_records_everything_of_its_run_which_is_not_run_again(tmp_path):
     one = job()
     assert sweep(tmp_path).run([one]) == {one.key: FINISHED}
     (line,) = lines(tmp_path)
@@ -98,15 +99,7 @@ def test_a_line_of_results_records_everything_of_its_run(tmp_path):
     assert line["retrain"]["steps"] == one.run.training.steps and line["budget"] == 1
     assert line["peak_memory"] > 10e6 and line["wall_seconds"] > 0.3 and line["data_file"] is None
     assert "versions" in line["environment"] and line["commit"] == read_commit()
-
-
-def test_a_finished_run_is_not_run_again(tmp_path):
-    one = job()
-    sweep(tmp_path).run([one])
-    before = (tmp_path / "results" / "results.jsonl").read_bytes()
-    again = sweep(tmp_path, task=fake_runs.kill)
-    assert again.run([one]) == {one.key: FINISHED}
-    assert (tmp_path / "results" / "results.jsonl").read_bytes() == before
+    assert sweep(tmp_path, task=fake_runs.kill).run([one]) == {one.key: FINISHED} and lines(tmp_path) == [line]
 
 
 def test_failing_runs_are_recorded_and_the_others_go_on(tmp_path, capfd):
@@ -183,6 +176,22 @@ def test_a_run_of_another_sweep_is_skipped(tmp_path, capsys):
     assert "another sweep runs it" in capsys.readouterr().out
 
 
+def test_the_listing_estimates_the_rest_by_the_run_with_the_most_equal_settings(tmp_path, capsys):
+    """50 of 60 seconds for 20 steps, and 10 beside them; a run of another width says nothing. Half of a run is done."""
+    wide, narrow, stopped = job(hidden_dim=32), job(hidden_dim=8), job(2, hidden_dim=32, steps=40)
+    for one, seconds in ((wide, 50.0), (narrow, 5.0)):
+        phase = {"steps": 20, "seconds": seconds, "best_step": 20}
+        sweep(tmp_path).results.put(line_of(one, seconds=seconds + 10, retrain=phase, data_file=None))
+    sweep(tmp_path).folder(stopped).mkdir(parents=True)
+    half = {"key": stopped.key, "run": stopped.run.to_dict(), "status": STOPPED, "budget": 1.0, "data_file": None}
+    sweep(tmp_path).results.put({**half, "wall_seconds": 45.0, "peak_memory": None})
+    jobs = [wide, stopped, job(3, hidden_dim=32), job(model="sasrec")]
+    show(jobs, sweep(tmp_path, jobs=2))
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    states = [["finished", "bpr_mf"], ["stopped", "0:01:05"], ["missing", "0:01:00"], ["missing", "unknown"]]
+    assert rows == [*states, ["About", "0:01:05"]], "the longest, as both run at once"
+
+
 def test_a_damaged_line_of_results_is_an_error_with_its_number(tmp_path):
     (tmp_path / "results.jsonl").write_text('{"key": "a"}\n{"key":\n')
     with pytest.raises(UserError, match=r"results.jsonl, line 2: not the result of a run"):
@@ -192,7 +201,7 @@ def test_a_damaged_line_of_results_is_an_error_with_its_number(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--tables=7"], "`tables` must be numbers among 1, 2, 3, 4, 5. Received: tables=7"),
+        (["--tables=7"], "Unknown table: '7'. Known: 1, 2, 3, 4, 5"),
         (["--jobs=0"], "`jobs` must be at least 1. Received: jobs=0"),
         (["--budget=2"], "`budget` must be above 0 and at most 1. Received: budget=2.0"),
         (["--time_budget=nan"], "`time_budget` must be above 0 minutes. Received: time_budget=nan"),

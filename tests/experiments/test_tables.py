@@ -30,7 +30,7 @@ def changes(run, base):
 
 
 def of(name, dataset, preset="fast"):
-    """The run of each variant, and what it changes over the preset at d = 64."""
+    """The run of each variant."""
     jobs = Plan((dataset,), preset).make_jobs(name)
     return {variant: some[0].run for (_, variant), some in jobs.items()}
 
@@ -92,6 +92,20 @@ def test_tables_share_runs_and_what_one_keeps_is_kept():
     ]
     (one,) = merge_equal(jobs)
     assert one.attention and one.run == presets.make_run("beauty")
+
+
+def test_runs_change_what_their_titles_say():
+    usual = presets.make_run("beauty")
+    for name, variant, expected in (
+        ("table3", "one_mask", {"hidden_dim": 256, "max_predictions": 1}),
+        ("table4", "20", {"max_length": 20, "max_predictions": 12}),
+        ("table5", "no_residual", {"use_residual": False}),
+        ("figure4", "0.9", {"mask_proportion": 0.9, "max_predictions": 45}),
+    ):
+        changed = changes(of(name, "beauty")[variant], usual)
+        assert expected == {key: changed[key] for key in changed if key not in ("num_heads", "intermediate_dim")}
+    wide = of("figure3", "ml-1m", "released")["bert4rec@128"].flatten()
+    assert (wide["hidden_dim"], wide["dropout"]) == (128, 0.5), "released for this width; the preset's own is 0.2"
 
 
 def test_a_budget_scales_steps_warm_up_and_measurements():

@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("optuna", reason="the extra [tune] is not installed")
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.presets import Preset
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.evaluation.ranker import RankingTask
@@ -86,18 +85,10 @@ def test_a_failed_trial_is_reported_and_a_search_without_any_other_fails(tmp_pat
     assert "bpr_mf on synthetic: no trial could be trained to its end: MemoryError: a large table" in said
 
 
-def entered(text, monkeypatch):
-    """Enters a printed entry among the presets; returns the printed flags by their names."""
-    pasted, command = re.search(r"# An entry for \S+:\n(.*)\n# Or by flags:\n(.*)", text, re.DOTALL).groups()
-    (entry,) = eval(f"[{pasted}]", {"Preset": Preset})
-    monkeypatch.setitem(presets.PRESETS, (entry.name, entry.dataset, entry.model), entry)
-    return dict(re.findall(r"--(\w+)=(\S+)", command))
-
-
 @pytest.mark.parametrize("budget", [1.0, 0.5])
 @pytest.mark.parametrize(
     ("model", "dataset", "preset"),
-    [("bpr_mf", "ml-1m", "fast"), ("sasrec", "steam", "fast"), ("bert4rec", "beauty", "released")],
+    [("bpr_mf", "ml-1m", "fast"), ("sasrec", "beauty", "fast"), ("bert4rec", "beauty", "released")],
 )
 def test_the_printed_settings_give_the_measured_run(tmp_path, monkeypatch, model, dataset, preset, budget):
     """With every setting that the search did not vary, as ML-1m's larger batches."""
@@ -116,19 +107,20 @@ def test_the_printed_settings_give_the_measured_run(tmp_path, monkeypatch, model
     expected = compared(one.make_run(tuning.find_best(trials)["values"]))
     searched = presets.find_preset(preset, dataset, model).search  # its steps are chosen again
     before = {**presets.make_run(dataset, model, preset).flatten(), **searched}
-    text = one.format_preset(trials)
-    with monkeypatch.context() as patch:
-        flags = entered(text, patch)
-        pasted = presets.make_run(dataset, model, preset)
-        assert compared(pasted) == expected
-        fixed = model == "bert4rec" and preset == "released"
-        assert pasted.training.protocol == ("fixed" if fixed else "select_and_retrain")
-        assert (pasted.training.steps, pasted.flatten()["warmup_steps"]) == (before["steps"], before["warmup_steps"])
-        told = presets.find_preset(preset, dataset, model).expect
-        assert ("with 50 % of the steps" in told) == (budget == 0.5)
+    said, command = one.format_command(trials).splitlines()
+    assert f"(best of {len(trials)} trials" in said and ("with 50 % of the steps" in said) == (budget == 0.5)
+    flags = dict(re.findall(r"--(\w+)=(\S+)", command))
     assert (flags.pop("dataset"), flags.pop("model"), flags.pop("preset", "fast")) == (dataset, model, preset)
     values = {name: type(before[name])(value) for name, value in flags.items()}
-    assert compared(presets.make_run(dataset, model, preset, **values)) == expected
+    printed = presets.make_run(dataset, model, preset, **values)
+    assert compared(printed) == expected and printed.training.steps == before["steps"]
+    assert printed.training.protocol == ("fixed" if preset == "released" else "select_and_retrain")
+
+
+def test_a_number_of_steps_that_was_selected_for_other_settings_is_selected_again():
+    trial = {"values": {"weight_decay": 0.1}, "state": tuning.COMPLETE, "curve": [0.3]}
+    command = tune.Search("sasrec", "beauty", Plan(("beauty",))).format_command([trial])
+    assert command.endswith("--weight_decay=0.1 --protocol=select_and_retrain")
 
 
 def test_another_search_in_the_folder_is_refused(tmp_path):
@@ -139,7 +131,7 @@ def test_another_search_in_the_folder_is_refused(tmp_path):
         SEARCH.run(1, tmp_path)
 
 
-def test_the_tuned_settings_have_the_papers_grid():
+def test_the_tuned_settings_have_the_papers_grid_of_possible_runs():
     assert set(tune.SPACES) == set(MODELS) - {"pop"}
     for model, space in tune.SPACES.items():
         assert space["hidden_dim"] == (16, 32, 64, 128, 256)
@@ -147,12 +139,5 @@ def test_the_tuned_settings_have_the_papers_grid():
         assert l2 is None or set(l2) >= {1, 0.1, 0.01, 0.001, 0.0001}
         if "dropout" in space:
             assert space["dropout"] == (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-        run = presets.make_run("ml-1m", model)
-        assert set(space) <= set(run.flatten())
-
-
-def test_every_point_of_the_grids_is_a_run():
-    for model, space in tune.SPACES.items():
-        for name, values in space.items():
-            for value in values:
-                presets.make_run("beauty", model, **{name: value})
+        for name, value in ((name, value) for name, values in space.items() for value in values):
+            presets.make_run("beauty", model, **{name: value})  # refuses settings that the model does not have

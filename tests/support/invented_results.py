@@ -2,7 +2,7 @@
 
 from experiments.findings import Findings
 from experiments.plan import Plan
-from experiments.report import Report, render
+from experiments.report import make_sections, render
 from experiments.results import FINISHED
 from support.fake_runs import measured
 
@@ -29,8 +29,8 @@ def findings(name, values, plan=None, others=()):
     return Findings(name, plan, {line["key"]: line for line in (*lines, *others)})
 
 
-def text_of(name, found, **material):
-    sections = Report({name: found}, **material).make_sections()
+def text_of(name, found):
+    sections = make_sections({name: found}, {}, {}, {})
     return render("md", sections), render("html", sections)
 
 
