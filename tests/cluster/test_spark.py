@@ -100,7 +100,7 @@ def test_a_missing_java_is_an_error_in_one_line(tmp_path, monkeypatch):
 
 def write_actions(path, num_users):
     draw = random.Random(3)
-    rows = [f"u{user},{item}" for user in range(num_users) for item in draw.choices(exports.NAMES[-9:], k=5)]
+    rows = [f"u{user},{item}" for user in range(num_users) for item in draw.choices(exports.NAMES[-6:], k=5)]
     path.write_text("\n".join(["user,item", *rows]) + "\n")
 
 
