@@ -5,7 +5,7 @@ vectors in another shape may round differently, and then equal items would not t
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +24,11 @@ BLOCK = 2048
 STRIP = 128
 """Items of a strip of the evidence, a divisor of BLOCK. Of 10,000 items it takes 5 MB: the cache holds popular ones."""
 
-PART = 1 << 16
-"""Scores that are compared at once. Arrays of this size stay in a small cache, and their memory is used again."""
+PART = 1 << 17
+"""Scores of a part, which some users have in a block: half a megabyte, which stays in a small cache."""
+
+EVIDENCE_USERS = 4096
+"""Users of a batch that read all pairs of items once."""
 
 DENSE_ITEMS = 11_000
 """Of so many items, all pairs may be in a dense table: of half a gigabyte at most."""
@@ -74,16 +77,18 @@ class ProductScores:
     def get_width(self, vectors: Any) -> int:
         return BLOCK
 
-    def score_block(self, vectors: Any, number: int) -> np.ndarray:
-        """Returns the scores of a block, [b, width]: column j for row number * width + j; LOWEST if there is no item.
+    def score_block(self, vectors: Any, number: int) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yields the rows of each part of a block, and their scores: column j for row number * width + j of the table.
 
-        The caller may change them. The next call overwrites them.
+        They are [rows, width], LOWEST if there is no item. The caller may change them. The next part overwrites them.
         """
         columns = slice(number * BLOCK, (number + 1) * BLOCK)
-        rows = self._table[columns]
-        rows = tf.pad(rows, [[0, BLOCK - len(rows)], [0, 0]])
-        products = np.asarray(tf.matmul(vectors, rows, transpose_b=True))
-        return self._add_biases(products, columns, self._buffer.take(*products.shape))
+        table = self._table[columns]
+        table = tf.pad(table, [[0, BLOCK - len(table)], [0, 0]])
+        products = np.asarray(tf.matmul(vectors, table, transpose_b=True))
+        for rows in split_rows(products):
+            part = products[rows]
+            yield rows, self._add_biases(part, columns, self._buffer.take(*part.shape))
 
     def score_targets(self, vectors: Any, targets: np.ndarray) -> np.ndarray:
         """Returns the scores of the targets, [b]; a few may be rounded differently from those in the blocks."""
@@ -136,13 +141,13 @@ class EvidenceScores(ProductScores):
         terms = weights[is_item], items[is_item].astype(np.int32), ends
         return sparse.csr_matrix(terms, (len(items), self._strips.shape[1]))
 
-    def score_block(self, histories: Any, number: int) -> np.ndarray:
-        scores = self._buffer.take(histories.shape[0], BLOCK)
+    def score_block(self, histories: Any, number: int) -> Iterator[tuple[slice, np.ndarray]]:
+        block = self._buffer.take(histories.shape[0], BLOCK)
         for begin in range(0, BLOCK, STRIP):
             first = number * BLOCK + begin
             columns = slice(first, first + STRIP)
-            self._add_biases(histories @ self._strips[first // STRIP], columns, scores[:, begin : begin + STRIP])
-        return scores
+            self._add_biases(histories @ self._strips[first // STRIP], columns, block[:, begin : begin + STRIP])
+        return ((rows, block[rows]) for rows in split_rows(block))
 
     def score_targets(self, histories: Any, targets: np.ndarray) -> np.ndarray:
         lengths = np.diff(histories.indptr)
@@ -174,8 +179,8 @@ class DenseScores:
     def get_width(self, block: np.ndarray) -> int:
         return block.shape[1]
 
-    def score_block(self, block: np.ndarray, number: int) -> np.ndarray:
-        return block
+    def score_block(self, block: np.ndarray, number: int) -> Iterator[tuple[slice, np.ndarray]]:
+        return ((rows, block[rows]) for rows in split_rows(block))
 
     def score_targets(self, block: np.ndarray, targets: np.ndarray) -> np.ndarray:
         return block[np.arange(len(block)), targets]
@@ -188,7 +193,7 @@ class CandidateIndex(NamedTuple):
         in_table: int32 [p], places in the flattened table of candidates [b, c].
         in_block: int32 [p], places in the flattened scores of a block [b, width].
         is_seen: bool [p], whether the user has seen the item.
-        ends: int32 [blocks + 1]; block i has the entries from ends[i] to ends[i + 1] - 1.
+        ends: int [blocks + 1]; block i has the entries from ends[i] to ends[i + 1] - 1.
     """
 
     in_table: np.ndarray
@@ -199,15 +204,15 @@ class CandidateIndex(NamedTuple):
     @classmethod
     def from_candidates(cls, candidates: np.ndarray, num_seen: int, width: int, num_blocks: int) -> "CandidateIndex":
         """`candidates`: int32 [b, c], 0 for none, the last `num_seen` columns seen. `width`: of a block."""
-        in_table = np.flatnonzero(candidates > 0)
+        in_table = np.flatnonzero(candidates).astype(np.int32)
         numbers = (candidates.ravel()[in_table] // width).astype(np.min_scalar_type(num_blocks))
         # A stable sort of short integers is a radix sort, ten times as fast as one of items.
         in_table = in_table[np.argsort(numbers, kind="stable")]
-        rows, columns = np.divmod(in_table, candidates.shape[1])
+        rows = in_table // candidates.shape[1]
         in_block = rows * width + candidates.ravel()[in_table] % width
         ends = np.r_[0, np.cumsum(np.bincount(numbers, minlength=num_blocks))]
-        is_seen = columns >= candidates.shape[1] - num_seen
-        return cls(in_table.astype(np.int32), in_block.astype(np.int32), is_seen, ends.astype(np.int32))
+        is_seen = in_table - rows * candidates.shape[1] >= candidates.shape[1] - num_seen
+        return cls(in_table, in_block, is_seen, ends)
 
 
 class BestItems:
@@ -222,32 +227,36 @@ class BestItems:
         self.items = np.zeros([users, LIST_LENGTH], np.int32)
         self.scores = np.full([users, LIST_LENGTH], LOWEST, dtype)
 
-    def add_block(self, block: np.ndarray, first_item: int) -> None:
-        """Adds the scores [b, width] of the items from `first_item` on."""
-        width = block.shape[1]
-        limits = self.scores[:, -1].copy()
-        parts = []
-        for rows in _split_rows(block):
-            scores, is_open = block[rows], limits[rows] == LOWEST
-            if is_open.any():  # so that only as many scores as needed are above the limit
-                place = -min(LIST_LENGTH, width)
-                lasts = np.partition(scores[is_open], place, axis=1)[:, place]
-                limits[rows][is_open] = np.nextafter(lasts, np.array(LOWEST, lasts.dtype))
-            parts.append(rows.start * width + np.flatnonzero(scores > limits[rows, None]))
-        places = np.concatenate(parts)
-        rows, columns = np.divmod(places, width)
-        numbers = np.bincount(rows, minlength=len(block))
+    def find_better(self, part: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns users, columns and scores of what may be among their best in a part [rows, width]. For `add`."""
+        limits = self.scores[rows, -1]
+        is_open = limits == LOWEST
+        if is_open.any():  # with as many as needed above the limit
+            place = -min(LIST_LENGTH, part.shape[1])
+            limits = limits.copy()
+            limits[is_open] = np.partition(part[is_open], place, axis=1)[:, place]
+            np.nextafter(limits, limits.dtype.type(LOWEST), out=limits, where=is_open)
+        places = np.flatnonzero(part > limits[:, None])
+        users, columns = np.divmod(places, part.shape[1])
+        return rows.start + users, columns, part.reshape(-1)[places]
+
+    def add(self, users: np.ndarray, items: np.ndarray, scores: np.ndarray) -> None:
+        """Adds items of users, both ascending and after those of the blocks so far, by their scores."""
+        numbers = np.bincount(users, minlength=len(self.items))
         users = np.flatnonzero(numbers)
+        numbers = numbers[users]
         new = [[0, 0], [0, numbers.max(initial=0)]]
-        items, scores = np.pad(self.items[users], new), np.pad(self.scores[users], new, constant_values=LOWEST)
-        slots = np.repeat(np.arange(len(users)), numbers[users]), LIST_LENGTH + number_within_groups(numbers[users])
-        items[slots], scores[slots] = first_item + columns, block.reshape(-1)[places]
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :LIST_LENGTH]
-        self.items[users], self.scores[users] = (np.take_along_axis(part, order, axis=1) for part in (items, scores))
+        slots = np.repeat(np.arange(len(users)), numbers), LIST_LENGTH + number_within_groups(numbers)
+        all_items, all_scores = np.pad(self.items[users], new), np.pad(self.scores[users], new)
+        all_scores[:, LIST_LENGTH:] = LOWEST
+        all_items[slots], all_scores[slots] = items, scores
+        order = np.argsort(-all_scores, axis=1, kind="stable")[:, :LIST_LENGTH]
+        self.items[users] = np.take_along_axis(all_items, order, axis=1)
+        self.scores[users] = np.take_along_axis(all_scores, order, axis=1)
 
 
-def _split_rows(table: np.ndarray) -> list[slice]:
-    """Returns the rows of a table, PART numbers or less at a time."""
+def split_rows(table: np.ndarray) -> list[slice]:
+    """Returns the rows of a table, so many at a time that they have about PART numbers."""
     height = max(PART // table.shape[1], 1)
     return [slice(begin, begin + height) for begin in range(0, len(table), height)]
 
@@ -283,16 +292,21 @@ class FullRanking:
             scores = np.zeros(candidates.shape, target_scores.dtype)
             best = BestItems(len(candidates), target_scores.dtype)
             for number, (begin, end) in enumerate(itertools.pairwise(places.ends.tolist())):
-                block = self.blocks.score_block(source, number)
-                cells, in_block = block.reshape(-1), places.in_block[begin:end]
-                scores.reshape(-1)[places.in_table[begin:end]] = cells[in_block]
-                for rows in _split_rows(block):
-                    has_nan |= bool(np.isnan(block[rows].max()))
-                    reached = block[rows] >= target_scores[rows, None]
+                in_block, better = places.in_block[begin:end], []
+                for rows, part in self.blocks.score_block(source, number):
+                    first, last = np.searchsorted(in_block, np.multiply([rows.start, rows.stop], width)).tolist()
+                    here, cells = slice(begin + first, begin + last), part.reshape(-1)
+                    in_part = places.in_block[here] - rows.start * width
+                    scores.reshape(-1)[places.in_table[here]] = cells[in_part]
+                    has_nan |= bool(np.isnan(part.max()))
+                    reached = part >= target_scores[rows, None]
                     at_least_target[rows] += [np.count_nonzero(row) for row in reached]  # not by `axis`: slow
+                    if lists_best:
+                        cells[in_part[places.is_seen[here]]] = LOWEST
+                        better.append(best.find_better(part, rows))
                 if lists_best:
-                    cells[in_block[places.is_seen[begin:end]]] = LOWEST
-                    best.add_block(block, number * width)
+                    users, columns, best_scores = (np.concatenate(found) for found in zip(*better))
+                    best.add(users, number * width + columns, best_scores)
             if np.array_equal(scores[:, 0], target_scores):
                 break
             target_scores = scores[:, 0]

@@ -323,7 +323,7 @@ def _pick_best(scores: np.ndarray, items: np.ndarray) -> np.ndarray:
     In a tie the earlier column wins, so a target in the last one loses, as in its rank.
     """
     best = BestItems(len(scores), scores.dtype)
-    best.add_block(np.where(items > 0, scores, LOWEST), 0)
+    best.add(*best.find_better(np.where(items > 0, scores, LOWEST), slice(0, len(scores))))
     return np.where(best.scores > LOWEST, np.take_along_axis(items, best.items, axis=1), PAD)
 
 
