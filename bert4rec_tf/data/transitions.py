@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from bert4rec_tf.config.transition_settings import CompleteSettings
-from bert4rec_tf.data.sequences import Sequences, number_within_groups
+from bert4rec_tf.data.sequences import PAD, Sequences, number_within_groups
 
 BLOCK_ACTIONS = 1 << 20
 """To limit memory, first items are counted in blocks of about this many actions, or of one item."""
@@ -19,6 +19,9 @@ BLOCK_ACTIONS = 1 << 20
 DENSE_SHARE, DENSE_CELLS = 64, 1 << 17
 """With at most DENSE_SHARE pairs of items per action, pairs are counted in tables of about DENSE_CELLS, which the cache
 holds."""
+
+PLACES = 1 << 13
+"""Places whose neighbours are read at once."""
 
 LARGEST_BITS = (1 << 31) - 1
 """The bits of positive float32 values are integers up to this one."""
@@ -120,34 +123,33 @@ def count_weighted(
         for block in count_transitions(sequences, len(distance_weights)):
             yield block.first_item, block.combine(distance_weights, backward)
         return
-    items, counts = sequences.items, sequences.count_items()
-    places_in_history = number_within_groups(sequences.lengths).astype(np.int32)
-    num_after = np.repeat(sequences.lengths.astype(np.int32), sequences.lengths) - 1 - places_in_history
-    by_item = np.argsort(items, kind="stable")
-    bounds = np.concatenate([[0], np.cumsum(counts)])
-    height = max(DENSE_CELLS // size, 1)
-    for first in range(0, size, height):
-        rows = min(height, size - first)
-        places = by_item[bounds[first] : bounds[first + rows]]
-        begins = (items[places] - first) * size
-        sums = np.zeros(rows * size)
-
-        def count(
-            step: int,
-            limits: np.ndarray,
-            places: np.ndarray = places,
-            begins: np.ndarray = begins,
-            cells: int = sums.size,
-        ) -> np.ndarray:
-            is_inside = limits >= abs(step)
-            return np.bincount(begins[is_inside] + items[places[is_inside] + step], minlength=cells)
-
-        limits_after, limits_before = num_after[places], places_in_history[places]
+    window, items = len(distance_weights), sequences.items.astype(np.min_scalar_type(size))
+    spaced = np.zeros(len(items) + window * (sequences.num_users + 1), items.dtype)  # zeros between two histories
+    places = np.arange(len(items), dtype=np.min_scalar_type(-len(spaced)))
+    places += np.repeat(window * np.arange(1, sequences.num_users + 1, dtype=places.dtype), sequences.lengths)
+    spaced[places] = items
+    by_item = places[np.argsort(items, kind="stable")]
+    bounds = np.concatenate([[0], np.cumsum(sequences.count_items())])
+    steps = np.r_[-window:0, 1 : window + 1][:, None]
+    first = 0
+    while first < size:
+        # Popular items come first: fewer at a time.
+        after = np.searchsorted(bounds, bounds[first] + DENSE_CELLS, side="right") - 1
+        after = min(max(after, first + 1), first + max(DENSE_CELLS // size, 1), size)
+        places = by_item[bounds[first] : bounds[after]]
+        begins = (spaced[places] - np.intp(first)) * size
+        # A few places at a time: the neighbours of a place are together, so a cache has them after the first step.
+        parts = np.array_split(places, len(places) // PLACES + 1)
+        neighbors = np.concatenate([spaced.take(part + steps, mode="clip") for part in parts], axis=1)
+        sums = np.zeros((after - first) * size)
         for distance, weight in enumerate(distance_weights, 1):
-            sums += count(distance, limits_after) * weight
+            sums += np.bincount(begins + neighbors[window + distance - 1], minlength=len(sums)) * weight
             if backward:
-                sums += count(-distance, limits_before) * weight * backward
-        yield first, sparse.csr_matrix(sums.reshape(rows, size))
+                sums += np.bincount(begins + neighbors[window - distance], minlength=len(sums)) * weight * backward
+        sums = sums.reshape(after - first, size)
+        sums[:, PAD] = 0
+        yield first, sparse.csr_matrix(sums)
+        first = after
 
 
 def weigh_distances(window: int, power: float, decay: float) -> np.ndarray:

@@ -5,18 +5,20 @@ vectors in another shape may round differently, and then equal items would not t
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from scipy import sparse
 
-from bert4rec_tf.data.sequences import PAD, number_within_groups
+from bert4rec_tf.config.transition_settings import CompleteSettings
+from bert4rec_tf.data import transitions
+from bert4rec_tf.data.sequences import PAD, Sequences, number_within_groups
 from bert4rec_tf.evaluation.metrics import LIST_LENGTH
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.item_transitions import ItemTransitions
+from bert4rec_tf.models.item_transitions import ItemTransitions, find_pairs
 
 BLOCK = 2048
 """Items of a block. With 1,024 users its scores take 8 MB, and stay in a large cache until they are counted."""
@@ -118,27 +120,43 @@ class EvidenceScores(ProductScores):
     The table of all pairs is dense here. SciPy adds its rows, in the order of the history.
 
     Args:
-        model: a model of at most DENSE_ITEMS items that has counted.
-        biases: as for `ProductScores`; they are added to the score.
+        pairs: what `item_transitions.find_pairs` yields, of at most DENSE_ITEMS items.
+        age_weights: as for `TransitionEvidence.assign`.
+        biases: as for `ProductScores`, the first one for all items; they are added to the evidence.
     """
 
-    def __init__(self, model: ItemTransitions, biases: list[Tensor]) -> None:
-        evidence, num_items = model.evidence, model.num_items
-        biases = [np.asarray(evidence.mix)[1] * np.asarray(evidence.log_shares), *biases]
-        super().__init__(model.user_vectors, [], biases, num_items)
-        parts = (evidence.splits, evidence.neighbors, evidence.strengths)
-        splits, neighbors, strengths = (np.asarray(part) for part in parts)
+    def __init__(self, pairs: Iterable[tuple[Any, ...]], age_weights: np.ndarray, biases: list[np.ndarray]) -> None:
+        num_items = len(biases[0]) - 1
+        self.num_blocks = -(-(num_items + 1) // BLOCK)
+        self._age_weights = age_weights
+        self._biases = _pad_biases(biases, self.num_blocks * BLOCK, num_items)
+        self._buffer = Buffer()
         self._strips = np.zeros([self.num_blocks * BLOCK // STRIP, num_items + 1, STRIP], np.float32)
-        for item, (begin, end) in enumerate(itertools.pairwise(splits.tolist())):
-            strips, columns = np.divmod(neighbors[begin:end], STRIP)
-            self._strips[strips, item, columns] = strengths[begin:end]
+        for items, neighbors, strengths in pairs:
+            strips, columns = np.divmod(neighbors, STRIP)
+            self._strips[strips, items, columns] = strengths
+
+    @classmethod
+    def from_model(cls, model: ItemTransitions, biases: list[np.ndarray]) -> "EvidenceScores":
+        evidence = model.evidence
+        splits, neighbors, strengths = map(np.asarray, (evidence.splits, evidence.neighbors, evidence.strengths))
+        parts = enumerate(itertools.starmap(slice, itertools.pairwise(splits.tolist())))
+        pairs = ((item, neighbors[part], strengths[part]) for item, part in parts)
+        popularity = np.asarray(evidence.mix)[1] * np.asarray(evidence.log_shares)
+        return cls(pairs, np.asarray(evidence.age_weights), [popularity, *biases])
+
+    @classmethod
+    def from_sequences(cls, sequences: Sequences, settings: CompleteSettings, max_history: int) -> "EvidenceScores":
+        """Does what `from_model` does for a model that counts `sequences`, without the memory for its pairs."""
+        popularity = np.float32(settings.popularity_weight) * transitions.compute_log_shares(sequences.count_items())
+        return cls(find_pairs(sequences, settings), transitions.weigh_ages(max_history, settings), [popularity])
 
     def prepare(self, batch: Batch) -> Any:
         """Returns the weights of the items of histories, a sparse matrix [b, n + 1] in the order of the histories."""
-        items, weights = np.split(np.asarray(self._vectors(batch)), 2, axis=1)
-        is_item = items != PAD
-        ends = np.r_[0, np.cumsum(np.count_nonzero(is_item, axis=1))]
-        terms = weights[is_item], items[is_item].astype(np.int32), ends
+        items, lengths = batch["items"], batch["lengths"]
+        rows, places = np.nonzero(items)
+        weights = self._age_weights[lengths[rows], lengths[rows] - 1 - places]
+        terms = weights, items[rows, places], np.r_[0, np.cumsum(lengths)]
         return sparse.csr_matrix(terms, (len(items), self._strips.shape[1]))
 
     def score_block(self, histories: Any, number: int) -> Iterator[tuple[slice, np.ndarray]]:
@@ -172,8 +190,9 @@ class DenseScores:
 
     def prepare(self, batch: Batch) -> np.ndarray:
         scores = np.asarray(self._score(batch))
-        block = self._buffer.take(len(scores), scores.shape[1] + 1, scores.dtype)
-        block[:, 0], block[:, 1:] = LOWEST, scores
+        block = self._buffer.take(len(scores), -(-(scores.shape[1] + 1) // 8) * 8, scores.dtype)  # for `_count_true`
+        block.fill(LOWEST)
+        block[:, 1 : scores.shape[1] + 1] = scores
         return block
 
     def get_width(self, block: np.ndarray) -> int:
@@ -255,6 +274,13 @@ class BestItems:
         self.scores[users] = np.take_along_axis(all_scores, order, axis=1)
 
 
+def _count_true(table: np.ndarray) -> np.ndarray:
+    """Returns how many values of each row are True. Eight rows of bytes are added at a time, none above 255."""
+    words = table.view(np.uint64)
+    sums = np.add.reduceat(words, np.arange(0, words.shape[1], 255), axis=1)
+    return sums.view(np.uint8).sum(axis=1, dtype=np.int32)
+
+
 def split_rows(table: np.ndarray) -> list[slice]:
     """Returns the rows of a table, so many at a time that they have about PART numbers."""
     height = max(PART // table.shape[1], 1)
@@ -299,8 +325,7 @@ class FullRanking:
                     in_part = places.in_block[here] - rows.start * width
                     scores.reshape(-1)[places.in_table[here]] = cells[in_part]
                     has_nan |= bool(np.isnan(part.max()))
-                    reached = part >= target_scores[rows, None]
-                    at_least_target[rows] += [np.count_nonzero(row) for row in reached]  # not by `axis`: slow
+                    at_least_target[rows] += _count_true(part >= target_scores[rows, None])
                     if lists_best:
                         cells[in_part[places.is_seen[here]]] = LOWEST
                         better.append(best.find_better(part, rows))

@@ -66,7 +66,7 @@ def make_ranker(model: Recommender, correction: tuple[np.ndarray, float] | None 
     if isinstance(model, Pop):
         blocks = SharedRanking(sum(biases, np.asarray(model.counts)))
     elif isinstance(model, ItemTransitions) and model.num_items <= DENSE_ITEMS:
-        blocks, batch_size = EvidenceScores(model, biases), EVIDENCE_USERS
+        blocks, batch_size = EvidenceScores.from_model(model, biases), EVIDENCE_USERS
     elif (products := model.score_products()) is not None:
         table, bias = products
         biases = biases if bias is None else [bias, *biases]
