@@ -131,6 +131,7 @@ def count_weighted(
     by_item = places[np.argsort(items, kind="stable")]
     bounds = np.concatenate([[0], np.cumsum(sequences.count_items())])
     steps = np.r_[-window:0, 1 : window + 1][:, None]
+    buffer = np.empty(max(DENSE_CELLS, size))  # new pages for each sum would take longer than the sum
     first = 0
     while first < size:
         # Popular items come first: fewer at a time.
@@ -141,11 +142,15 @@ def count_weighted(
         # A few places at a time: the neighbours of a place are together, so a cache has them after the first step.
         parts = np.array_split(places, len(places) // PLACES + 1)
         neighbors = np.concatenate([spaced.take(part + steps, mode="clip") for part in parts], axis=1)
-        sums = np.zeros((after - first) * size)
+        sums, cells = np.zeros((after - first) * size), np.empty_like(begins)
+        terms = buffer[: len(sums)]
         for distance, weight in enumerate(distance_weights, 1):
-            sums += np.bincount(begins + neighbors[window + distance - 1], minlength=len(sums)) * weight
-            if backward:
-                sums += np.bincount(begins + neighbors[window - distance], minlength=len(sums)) * weight * backward
+            for row, share in ((window + distance - 1, 1.0), (window - distance, backward)):
+                if share:
+                    terms.fill(0)
+                    np.add.at(terms, np.add(begins, neighbors[row], out=cells), 1.0)
+                    np.multiply(terms, weight, out=terms)
+                    sums += np.multiply(terms, share, out=terms)
         sums = sums.reshape(after - first, size)
         sums[:, PAD] = 0
         yield first, sparse.csr_matrix(sums)
