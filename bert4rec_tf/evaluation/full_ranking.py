@@ -29,8 +29,8 @@ STRIP = 128
 PART = 1 << 17
 """Scores of a part, which some users have in a block: half a megabyte, which stays in a small cache."""
 
-EVIDENCE_USERS = 4096
-"""Users of a batch that read all pairs of items once."""
+EVIDENCE_USERS, SUMMED_USERS = 4096, 200
+"""Users of a batch, which reads all pairs of items once; and of a product, whose 100 KB need no new pages."""
 
 DENSE_ITEMS = 11_000
 """Of so many items, all pairs may be in a dense table: of half a gigabyte at most."""
@@ -152,27 +152,33 @@ class EvidenceScores(ProductScores):
         return cls(find_pairs(sequences, settings), transitions.weigh_ages(max_history, settings), [popularity])
 
     def prepare(self, batch: Batch) -> Any:
-        """Returns the weights of the items of histories, a sparse matrix [b, n + 1] in the order of the histories."""
+        """Returns the weights of the items of histories, in their order: sparse matrices [SUMMED_USERS, n + 1]."""
         items, lengths = batch["items"], batch["lengths"]
         rows, places = np.nonzero(items)
         weights = self._age_weights[lengths[rows], lengths[rows] - 1 - places]
         terms = weights, items[rows, places], np.r_[0, np.cumsum(lengths)]
-        return sparse.csr_matrix(terms, (len(items), self._strips.shape[1]))
+        table = sparse.csr_matrix(terms, (len(items), self._strips.shape[1]))
+        return [table[begin : begin + SUMMED_USERS] for begin in range(0, len(items), SUMMED_USERS)]
 
     def score_block(self, histories: Any, number: int) -> Iterator[tuple[slice, np.ndarray]]:
-        block = self._buffer.take(histories.shape[0], BLOCK)
+        block = self._buffer.take(sum(part.shape[0] for part in histories), BLOCK)
         for begin in range(0, BLOCK, STRIP):
             first = number * BLOCK + begin
             columns = slice(first, first + STRIP)
-            self._add_biases(histories @ self._strips[first // STRIP], columns, block[:, begin : begin + STRIP])
+            for row, part in zip(range(0, len(block), SUMMED_USERS), histories):
+                scores = block[row : row + SUMMED_USERS, begin : begin + STRIP]
+                self._add_biases(part @ self._strips[first // STRIP], columns, scores)
         return ((rows, block[rows]) for rows in split_rows(block))
 
     def score_targets(self, histories: Any, targets: np.ndarray) -> np.ndarray:
-        lengths = np.diff(histories.indptr)
-        strips, columns = np.divmod(np.repeat(targets, lengths), STRIP)
+        parts = zip(histories, np.split(targets, range(SUMMED_USERS, len(targets), SUMMED_USERS)))
+        return self._add_biases(np.concatenate([self._sum_targets(*part) for part in parts]), targets)
+
+    def _sum_targets(self, histories: sparse.csr_matrix, targets: np.ndarray) -> np.ndarray:
+        strips, columns = np.divmod(np.repeat(targets, np.diff(histories.indptr)), STRIP)
         terms = histories.data * self._strips[strips, histories.indices, columns]
         ones = sparse.csr_matrix((terms, np.zeros(len(terms), np.int32), histories.indptr), (len(targets), 1))
-        return self._add_biases(ones @ np.ones(1, np.float32), targets)
+        return ones @ np.ones(1, np.float32)
 
 
 class DenseScores:
