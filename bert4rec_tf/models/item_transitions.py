@@ -82,7 +82,7 @@ def count_evidence(
     settings: ItemTransitionsSettings,
     popularity_power: float = 0.0,
 ) -> None:
-    """Counts the transitions of training histories and sets the evidence, by settings without a None, as `find_pairs`."""
+    """Counts the transitions of training histories and sets the evidence (`find_pairs`), by settings without a None."""
     parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
     num_pairs = np.zeros(sequences.num_items + 1, np.int64)
     for rows, columns, values in find_pairs(sequences, settings, popularity_power):
