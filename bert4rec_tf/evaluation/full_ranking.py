@@ -171,14 +171,11 @@ class EvidenceScores(ProductScores):
         return ((rows, block[rows]) for rows in split_rows(block))
 
     def score_targets(self, histories: Any, targets: np.ndarray) -> np.ndarray:
-        parts = zip(histories, np.split(targets, range(SUMMED_USERS, len(targets), SUMMED_USERS)))
-        return self._add_biases(np.concatenate([self._sum_targets(*part) for part in parts]), targets)
-
-    def _sum_targets(self, histories: sparse.csr_matrix, targets: np.ndarray) -> np.ndarray:
-        strips, columns = np.divmod(np.repeat(targets, np.diff(histories.indptr)), STRIP)
-        terms = histories.data * self._strips[strips, histories.indices, columns]
-        ones = sparse.csr_matrix((terms, np.zeros(len(terms), np.int32), histories.indptr), (len(targets), 1))
-        return ones @ np.ones(1, np.float32)
+        table = sparse.vstack(histories, format="csr")
+        strips, columns = np.divmod(np.repeat(targets, np.diff(table.indptr)), STRIP)
+        terms = table.data * self._strips[strips, table.indices, columns]
+        sums = sparse.csr_matrix((terms, np.zeros(len(terms), np.int32), table.indptr), (len(targets), 1))
+        return self._add_biases(sums @ np.ones(1, np.float32), targets)
 
 
 class DenseScores:

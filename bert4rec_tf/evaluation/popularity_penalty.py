@@ -12,13 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.popularity_option import check_correction
-from bert4rec_tf.evaluation.full_ranking import (
-    DENSE_ITEMS,
-    EVIDENCE_USERS,
-    EvidenceScores,
-    ProductScores,
-    SharedRanking,
-)
+from bert4rec_tf.evaluation import full_ranking
 from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
 from bert4rec_tf.evaluation.ranker import BATCH_SIZE, Ranker, RankingTask, rank_targets
 from bert4rec_tf.foundation.types import Batch, Tensor
@@ -64,13 +58,13 @@ def make_ranker(model: Recommender, correction: tuple[np.ndarray, float] | None 
     blocks: Any = None
     batch_size = BATCH_SIZE
     if isinstance(model, Pop):
-        blocks = SharedRanking(sum(biases, np.asarray(model.counts)))
-    elif isinstance(model, ItemTransitions) and model.num_items <= DENSE_ITEMS:
-        blocks, batch_size = EvidenceScores.from_model(model, biases), EVIDENCE_USERS
+        blocks = full_ranking.SharedRanking(sum(biases, np.asarray(model.counts)))
+    elif isinstance(model, ItemTransitions) and model.num_items <= full_ranking.DENSE_ITEMS:
+        blocks, batch_size = full_ranking.EvidenceScores.from_model(model, biases), full_ranking.EVIDENCE_USERS
     elif (products := model.score_products()) is not None:
         table, bias = products
         biases = biases if bias is None else [bias, *biases]
-        blocks = ProductScores(model.user_vectors, table, biases, model.num_items)
+        blocks = full_ranking.ProductScores(model.user_vectors, table, biases, model.num_items)
     return Ranker(score, model.max_history, batch_size, blocks)
 
 

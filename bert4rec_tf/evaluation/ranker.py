@@ -10,15 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, pad_rows
-from bert4rec_tf.evaluation.full_ranking import (
-    BATCH,
-    LOWEST,
-    BestItems,
-    DenseScores,
-    FullRanking,
-    ProductScores,
-    SharedRanking,
-)
+from bert4rec_tf.evaluation import full_ranking
 from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW, compute_list_metrics, compute_metrics
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
@@ -188,16 +180,16 @@ class Ranker:
         score: Callable[[Batch, Tensor | None], Tensor],
         max_history: int | None = None,
         batch_size: int = BATCH_SIZE,
-        products: ProductScores | SharedRanking | None = None,
+        products: full_ranking.ProductScores | full_ranking.SharedRanking | None = None,
     ) -> None:
         self.max_history = max_history
         self.batch_size = batch_size
-        self._score = tf_function(score, input_signature=[BATCH, tf.TensorSpec([None, None], tf.int32)])
+        self._score = tf_function(score, input_signature=[full_ranking.BATCH, tf.TensorSpec([None, None], tf.int32)])
         self._scores_all_at_once = products is None
-        if isinstance(products, SharedRanking):
-            self._full_ranking: FullRanking | SharedRanking = products
+        if isinstance(products, full_ranking.SharedRanking):
+            self._full_ranking: full_ranking.FullRanking | full_ranking.SharedRanking = products
         else:
-            self._full_ranking = FullRanking(products or DenseScores(score))
+            self._full_ranking = full_ranking.FullRanking(products or full_ranking.DenseScores(score))
 
     def rank(
         self,
@@ -322,12 +314,12 @@ def _pick_best(scores: np.ndarray, items: np.ndarray) -> np.ndarray:
 
     In a tie the earlier column wins, so a target in the last one loses, as in its rank.
     """
-    best = BestItems(len(scores), scores.dtype)
-    best.add(*best.find_better(np.where(items > 0, scores, LOWEST), slice(0, len(scores))))
-    return np.where(best.scores > LOWEST, np.take_along_axis(items, best.items, axis=1), PAD)
+    best = full_ranking.BestItems(len(scores), scores.dtype)
+    best.add(*best.find_better(np.where(items > 0, scores, full_ranking.LOWEST), slice(0, len(scores))))
+    return np.where(best.scores > full_ranking.LOWEST, np.take_along_axis(items, best.items, axis=1), PAD)
 
 
-def _merge_best(unseen: BestItems, seen: np.ndarray, seen_scores: np.ndarray) -> np.ndarray:
+def _merge_best(unseen: full_ranking.BestItems, seen: np.ndarray, seen_scores: np.ndarray) -> np.ndarray:
     """Returns the best of the best unseen items and of the seen ones, int32 [b, LIST_LENGTH], 0 for none.
 
     In a tie the earlier item wins, as among the unseen ones.
