@@ -30,7 +30,7 @@ PART = 1 << 17
 """Scores of a part, which some users have in a block: half a megabyte, which stays in a small cache."""
 
 EVIDENCE_USERS, SUMMED_USERS = 4096, 200
-"""Users of a batch, which reads all pairs of items once; and of a product, whose 100 KB need no new pages."""
+"""Users of a batch, which reads all pairs of items once; and of a product, which takes 100 KB."""
 
 DENSE_ITEMS = 11_000
 """Of so many items, all pairs may be in a dense table: of half a gigabyte at most."""
