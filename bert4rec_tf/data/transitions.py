@@ -11,14 +11,17 @@ import numpy as np
 from scipy import sparse
 
 from bert4rec_tf.config.transition_settings import CompleteSettings
-from bert4rec_tf.data.sequences import Sequences, number_within_groups
+from bert4rec_tf.data.sequences import PAD, Sequences, number_within_groups
 
-BLOCK_ACTIONS = 1 << 20
+BLOCK_ACTIONS = 1 << 17
 """To limit memory, first items are counted in blocks of about this many actions, or of one item."""
 
 DENSE_SHARE, DENSE_CELLS = 64, 1 << 17
 """With at most DENSE_SHARE pairs of items per action, pairs are counted in tables of about DENSE_CELLS, which the cache
 holds."""
+
+PLACES = 1 << 13
+"""Places whose neighbours are read at once."""
 
 LARGEST_BITS = (1 << 31) - 1
 """The bits of positive float32 values are integers up to this one."""
@@ -33,14 +36,14 @@ class TransitionCounts:
 
     Attributes:
         first_item: the first items are `first_item` and those after it, one row each.
-        pairs: the pairs that occur, [rows, n + 1], with the place of each pair in its `data` as its value.
-        forward, backward: for each distance from 1 on, the places of the pairs and their counts, int32.
+        pairs: the pairs that occur, [rows, n + 1]. The data have no meaning.
+        distances: the numbers of each of these pairs, int32 [pairs, 2 x window]: after it at distance 1, before it at
+            distance 1, after it at distance 2, and so on.
     """
 
     first_item: int
     pairs: sparse.csr_matrix
-    forward: list[tuple[np.ndarray, np.ndarray]]
-    backward: list[tuple[np.ndarray, np.ndarray]]
+    distances: sparse.csr_matrix
 
     def combine(self, distance_weights: np.ndarray, backward: float) -> sparse.csr_matrix:
         """Returns the weighted sums of the counts, float64 [rows, n + 1].
@@ -48,14 +51,9 @@ class TransitionCounts:
         An item d positions after the first has the weight `distance_weights[d - 1]`; one d positions before it,
         `backward` times that. The terms of a pair are added in order of distance, so equal pairs have equal bits.
         """
-        sums = np.zeros(self.pairs.nnz)
-        for weight, (places, counts), (places_before, counts_before) in zip(
-            distance_weights, self.forward, self.backward
-        ):
-            sums[places] += counts * weight
-            if backward:
-                sums[places_before] += counts_before * weight * backward
-        return sparse.csr_matrix((sums, self.pairs.indices, self.pairs.indptr), self.pairs.shape)
+        weights = np.zeros(self.distances.shape[1])
+        weights[: 2 * len(distance_weights)] = np.outer(distance_weights, [1.0, backward]).ravel()
+        return sparse.csr_matrix((self.distances @ weights, self.pairs.indices, self.pairs.indptr), self.pairs.shape)
 
 
 def count_transitions(
@@ -71,41 +69,30 @@ def count_transitions(
     last_items = np.flatnonzero(np.diff(np.cumsum(counts) // block_actions, append=-1))
     bounds = np.concatenate([[0], np.cumsum(counts)[last_items]])
     first_items = [0, *(last_items + 1).tolist()]
+    size, num_columns = sequences.num_items + 1, 2 * window
     for (start, end), (first, after) in zip(pairwise(bounds.tolist()), pairwise(first_items)):
         places = by_item[start:end]
-        shape = (after - first, sequences.num_items + 1)
-
-        def count(
-            step: int, places: np.ndarray = places, first: int = first, shape: tuple = shape
-        ) -> sparse.csr_matrix:
-            other_places = places + step
+        cells = (items[places] - np.int64(first)) * size
+        keys = []  # a number for each pair and distance, in their order
+        for column in range(num_columns):
+            other_places = places + (-(column // 2 + 1) if column % 2 else column // 2 + 1)
             inside = (other_places >= begins[places]) & (other_places < ends[places])
-            pairs = items[places[inside]] - first, items[other_places[inside]]
-            return sparse.csr_matrix((np.ones(len(pairs[0]), np.int32), pairs), shape)
+            keys.append((cells[inside] + items[other_places[inside]]) * num_columns + column)
+        all_keys = np.sort(np.concatenate(keys))
+        is_first = _find_changes(all_keys)
+        pair_keys, columns = np.divmod(all_keys[is_first], num_columns)
+        begins_of_pairs = _find_changes(pair_keys)
+        rows, others = np.divmod(pair_keys[begins_of_pairs], size)
+        row_ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=after - first))]
+        pairs = sparse.csr_matrix((np.zeros(len(rows), bool), others, row_ends), (after - first, size))
+        numbers = np.diff(is_first, append=len(all_keys)).astype(np.int32)
+        table = numbers, columns, np.r_[begins_of_pairs, len(columns)]
+        yield TransitionCounts(first, pairs, sparse.csr_matrix(table, (len(rows), num_columns)))
 
-        yield _index_pairs(
-            first, [count(step) for step in range(1, window + 1)], [count(-step) for step in range(1, window + 1)]
-        )
 
-
-def _index_pairs(
-    first_item: int, forward: list[sparse.csr_matrix], backward: list[sparse.csr_matrix]
-) -> TransitionCounts:
-    sums = forward + backward
-    while len(sums) > 1:  # in pairs, because a sum takes as long as its result is large
-        sums = [sum(sums[at + 1 : at + 2], sums[at]) for at in range(0, len(sums), 2)]
-    pairs = sums[0].tocsr()
-    pairs.sort_indices()
-    pairs.data = np.arange(1, pairs.nnz + 1, dtype=np.int32)  # from 1, because a product drops zeros
-
-    def locate_pairs(counts: sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
-        counts.sort_indices()
-        ones = sparse.csr_matrix((np.ones(counts.nnz, np.int32), counts.indices, counts.indptr), counts.shape)
-        return ones.multiply(pairs).tocsr().data - np.int32(1), counts.data
-
-    # Each is dropped when it is indexed, because together they are what takes most memory.
-    indexed = [[locate_pairs(counts.pop(0)) for _ in range(len(counts))] for counts in (forward, backward)]
-    return TransitionCounts(first_item, pairs, *indexed)
+def _find_changes(ordered: np.ndarray) -> np.ndarray:
+    """Returns the places of values that differ from the one before; the first does."""
+    return np.flatnonzero(np.r_[ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])
 
 
 def count_weighted(
@@ -120,34 +107,37 @@ def count_weighted(
         for block in count_transitions(sequences, len(distance_weights)):
             yield block.first_item, block.combine(distance_weights, backward)
         return
-    items, counts = sequences.items, sequences.count_items()
-    places_in_history = number_within_groups(sequences.lengths).astype(np.int32)
-    num_after = np.repeat(sequences.lengths.astype(np.int32), sequences.lengths) - 1 - places_in_history
-    by_item = np.argsort(items, kind="stable")
-    bounds = np.concatenate([[0], np.cumsum(counts)])
-    height = max(DENSE_CELLS // size, 1)
-    for first in range(0, size, height):
-        rows = min(height, size - first)
-        places = by_item[bounds[first] : bounds[first + rows]]
-        begins = (items[places] - first) * size
-        sums = np.zeros(rows * size)
-
-        def count(
-            step: int,
-            limits: np.ndarray,
-            places: np.ndarray = places,
-            begins: np.ndarray = begins,
-            cells: int = sums.size,
-        ) -> np.ndarray:
-            is_inside = limits >= abs(step)
-            return np.bincount(begins[is_inside] + items[places[is_inside] + step], minlength=cells)
-
-        limits_after, limits_before = num_after[places], places_in_history[places]
+    window, items = len(distance_weights), sequences.items.astype(np.min_scalar_type(size))
+    spaced = np.zeros(len(items) + window * (sequences.num_users + 1), items.dtype)  # zeros between two histories
+    places = np.arange(len(items), dtype=np.min_scalar_type(-len(spaced)))
+    places += np.repeat(window * np.arange(1, sequences.num_users + 1, dtype=places.dtype), sequences.lengths)
+    spaced[places] = items
+    by_item = places[np.argsort(items, kind="stable")]
+    bounds = np.concatenate([[0], np.cumsum(sequences.count_items())])
+    steps = np.r_[-window:0, 1 : window + 1][:, None]
+    buffer = np.empty(max(DENSE_CELLS, size))  # new pages for each sum would take longer than the sum
+    first = 0
+    while first < size:
+        # Popular items come first: fewer at a time.
+        after = np.searchsorted(bounds, bounds[first] + DENSE_CELLS, side="right") - 1
+        after = min(max(after, first + 1), first + max(DENSE_CELLS // size, 1), size)
+        places = by_item[bounds[first] : bounds[after]]
+        begins = (spaced[places] - np.intp(first)) * size
+        # A few places at a time: the neighbours of a place are together, so a cache has them after the first step.
+        parts = np.array_split(places, len(places) // PLACES + 1)
+        neighbors = np.concatenate([spaced.take(part + steps, mode="clip") for part in parts], axis=1)
+        sums, cells = np.zeros((after - first) * size), np.empty_like(begins)
+        terms = buffer[: len(sums)]
         for distance, weight in enumerate(distance_weights, 1):
-            sums += count(distance, limits_after) * weight
-            if backward:
-                sums += count(-distance, limits_before) * weight * backward
-        yield first, sparse.csr_matrix(sums.reshape(rows, size))
+            for row, share in ((window + distance - 1, 1.0), (window - distance, backward)):
+                if share:
+                    terms.fill(0)
+                    np.add.at(terms, np.add(begins, neighbors[row], out=cells), 1.0)
+                    sums += np.multiply(terms, weight * share, out=terms)
+        sums = sums.reshape(after - first, size)
+        sums[:, PAD] = 0
+        yield first, sparse.csr_matrix(sums)
+        first = after
 
 
 def weigh_distances(window: int, power: float, decay: float) -> np.ndarray:

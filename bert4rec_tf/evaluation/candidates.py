@@ -148,7 +148,8 @@ def _draw_block(
 def _mark_first(items: np.ndarray) -> np.ndarray:
     """Returns bool [rows, width]: whether an item occurs for the first time in its row."""
     bits = int(items.shape[1]).bit_length()
-    keys = np.sort((items.astype(np.int64) << bits) + np.arange(items.shape[1]), axis=1)
+    dtype = np.min_scalar_type(-(int(items.max()) + 1 << bits))  # mostly int32, which is sorted in half the time
+    keys = np.sort((items.astype(dtype) << bits) + np.arange(items.shape[1], dtype=dtype), axis=1)
     repeated = np.zeros(items.shape, bool)
     np.equal(keys[:, 1:] >> bits, keys[:, :-1] >> bits, out=repeated[:, 1:])
     row, column = np.nonzero(repeated)

@@ -125,14 +125,16 @@ class _Search:
         counted = _every_kth_user(self._histories)
         self._share = counted.num_actions / max(self._histories.num_actions, 1)
         window = fixed.window or max(change["window"] for change in GRID["window"])
-        (self._counts,) = transitions.count_transitions(counted, window, block_actions=counted.num_actions + 1)
-        neighbors = 10 * self._counts.pairs.nnz // self._num_items + 1  # of all items of a history
+        self._counts = list(transitions.count_transitions(counted, window))
+        self._pairs = sparse.vstack([block.pairs for block in self._counts], format="csr")
+        self._pairs.data = np.arange(1, self._pairs.nnz + 1, dtype=np.int32)  # from 1, because 0 means no pair
+        neighbors = 10 * self._pairs.nnz // self._num_items + 1  # of all items of a history
         rows = sample_rows(len(split.users), min(SEARCH_USERS, SEARCH_SCORES // min(neighbors, self._num_items) + 1))
         self._users, self._targets = split.users[rows], split.targets("validation")[rows]
         self._seen = _mark_seen(self._histories, self._users, self._targets)
         self._measured: dict[CompleteSettings, tuple[float, bool]] = {}
         self._combined, self._evidence, self._weights = _Latest(), _Latest(), _Latest()
-        is_dense = self._counts.pairs.nnz > DENSE_EVIDENCE * self._num_items**2
+        is_dense = self._pairs.nnz > DENSE_EVIDENCE * self._num_items**2
         self._table = np.empty([self._num_items + 1] * 2, np.float32) if is_dense else None
         self._rivals: _Rivals | None = None
 
@@ -226,11 +228,11 @@ class _Search:
         owners, candidates = np.concatenate(users)[order], np.concatenate(items)[order]
         lengths = np.diff(weights.indptr)[owners]
         places = np.repeat(weights.indptr[owners], lengths) + number_within_groups(lengths)
-        pairs = self._counts.pairs[weights.indices[places], np.repeat(candidates, lengths)]
+        pairs = self._pairs[weights.indices[places], np.repeat(candidates, lengths)]
         numbers = np.asarray(pairs).ravel().astype(np.int64)
         rows = np.repeat(np.arange(len(owners)), lengths)[numbers > 0]
         ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(owners)))]
-        shape = (len(owners), self._counts.pairs.nnz)
+        shape = (len(owners), self._pairs.nnz)
         pair_places = numbers[numbers > 0] - 1
         table = sparse.csr_matrix((np.zeros(len(pair_places), np.float32), pair_places, ends), shape)
         return _Rivals(candidates, np.searchsorted(owners, users[0]), table, places[numbers > 0])
@@ -239,11 +241,15 @@ class _Search:
         """Returns the evidence of all pairs, float32 [n + 1, n + 1], in the order of the counts' pairs."""
         weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
         key = weights.tobytes(), settings.backward
-        counts = self._combined.get(key, lambda: self._counts.combine(weights, settings.backward))
+        counts = self._combined.get(key, lambda: self._combine(weights, settings.backward))
         smoothing = settings.smoothing * self._share
         return self._evidence.get(
             (key, smoothing), lambda: transitions.weigh_evidence(counts, smoothing, self._num_items)
         )
+
+    def _combine(self, distance_weights: np.ndarray, backward: float) -> sparse.csr_matrix:
+        sums = np.concatenate([block.combine(distance_weights, backward).data for block in self._counts])
+        return sparse.csr_matrix((sums, self._pairs.indices, self._pairs.indptr), self._pairs.shape)
 
 
 def rank_sparse(sums: sparse.csr_matrix, added: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -5,29 +5,54 @@ vectors in another shape may round differently, and then equal items would not t
 """
 
 import itertools
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from scipy import sparse
 
-from bert4rec_tf.data.sequences import PAD
+from bert4rec_tf.config.transition_settings import CompleteSettings
+from bert4rec_tf.data import transitions
+from bert4rec_tf.data.sequences import PAD, Sequences, number_within_groups
 from bert4rec_tf.evaluation.metrics import LIST_LENGTH
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.item_transitions import ItemTransitions
+from bert4rec_tf.models.item_transitions import ItemTransitions, find_pairs
 
 BLOCK = 2048
 """Items of a block. With 1,024 users its scores take 8 MB, and stay in a large cache until they are counted."""
 
-GROUP = 16
-"""The best items are searched for in groups of so many columns."""
+STRIP = 128
+"""Items of a strip of the evidence, a divisor of BLOCK. Of 10,000 items it takes 5 MB: the cache holds popular ones."""
+
+PART = 1 << 17
+"""Scores of a part, which some users have in a block: half a megabyte, which stays in a small cache."""
+
+EVIDENCE_USERS, SUMMED_USERS = 4096, 200
+"""Users of a batch, which reads all pairs of items once; and of a product, which takes 100 KB."""
 
 DENSE_ITEMS = 11_000
 """Of so many items, all pairs may be in a dense table: of half a gigabyte at most."""
 
 LOWEST = -np.inf
+
+SINGLES = tf.TensorSpec([None], tf.int32)
+BATCH = {"users": SINGLES, "items": tf.TensorSpec([None, None], tf.int32), "lengths": SINGLES}
+"""What models get, as for `Recommender.score`."""
+
+
+class Buffer:
+    """Memory for one table after the other. New pages for each would take longer than what is computed in them."""
+
+    def __init__(self) -> None:
+        self._table = np.empty([0, 0], np.float32)
+
+    def take(self, rows: int, columns: int, dtype: np.dtype | type = np.float32) -> np.ndarray:
+        """Returns a table [rows, columns] with any content, which the next call may return too."""
+        if len(self._table) < rows or self._table.shape[1] != columns or self._table.dtype != dtype:
+            self._table = np.empty([rows, columns], dtype)
+        return self._table[:rows]
 
 
 class ProductScores:
@@ -42,41 +67,51 @@ class ProductScores:
 
     def __init__(self, vectors: Callable[[Batch], Tensor], table: Tensor, biases: list[Tensor], num_items: int) -> None:
         self.num_blocks = -(-(num_items + 1) // BLOCK)
-        self._vectors = vectors
+        self._vectors = tf_function(vectors, input_signature=[BATCH])
         self._table = tf.convert_to_tensor(table)
         self._biases = _pad_biases(biases, self.num_blocks * BLOCK, num_items)
+        self._buffer = Buffer()
 
-    def prepare(self, batch: Batch) -> Tensor:
+    def prepare(self, batch: Batch) -> Any:
         """Returns what the blocks of a batch are computed from: the users' vectors."""
         return self._vectors(batch)
 
-    def get_width(self, vectors: Tensor) -> int:
+    def get_width(self, vectors: Any) -> int:
         return BLOCK
 
-    def score_block(self, vectors: Tensor, number: Tensor) -> Tensor:
-        """Returns the scores of a block, float32 [b, width]: column j for row number * width + j; LOWEST if no item."""
-        begin = number * BLOCK
-        rows = self._table[begin : begin + BLOCK]
-        rows = tf.pad(rows, [[0, BLOCK - tf.shape(rows)[0]], [0, 0]])
-        return self._add_biases(tf.matmul(vectors, rows, transpose_b=True), lambda bias: bias[begin : begin + BLOCK])
+    def score_block(self, vectors: Any, number: int) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yields the rows of each part of a block, and their scores: column j for row number * width + j of the table.
 
-    def score_targets(self, vectors: Tensor, targets: Tensor) -> Tensor:
-        """Returns the scores of the targets, float32 [b]; a few may be rounded differently from those in the blocks."""
+        They are [rows, width], LOWEST if there is no item. The caller may change them. The next part overwrites them.
+        """
+        columns = slice(number * BLOCK, (number + 1) * BLOCK)
+        table = self._table[columns]
+        table = tf.pad(table, [[0, BLOCK - len(table)], [0, 0]])
+        products = np.asarray(tf.matmul(vectors, table, transpose_b=True))
+        for rows in split_rows(products):
+            part = products[rows]
+            yield rows, self._add_biases(part, columns, self._buffer.take(*part.shape))
+
+    def score_targets(self, vectors: Any, targets: np.ndarray) -> np.ndarray:
+        """Returns the scores of the targets, [b]; a few may be rounded differently from those in the blocks."""
         products = tf.matmul(vectors, tf.gather(self._table, targets), transpose_b=True)
-        return self._add_biases(tf.linalg.diag_part(products), lambda bias: tf.gather(bias, targets))
+        return self._add_biases(np.asarray(tf.linalg.diag_part(products)), targets)
 
-    def _add_biases(self, scores: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        for bias in self._biases:
-            scores += part(bias)
+    def _add_biases(
+        self, products: np.ndarray, columns: slice | np.ndarray, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        scores = np.add(products, self._biases[0][columns], out=out)
+        for bias in self._biases[1:]:
+            scores += bias[columns]
         return scores
 
 
-def _pad_biases(biases: list[Tensor], columns: int, num_items: int) -> list[Tensor]:
+def _pad_biases(biases: list[Tensor], columns: int, num_items: int) -> list[np.ndarray]:
     """Returns at least one bias, each float32 [columns]. The first is LOWEST where there is no item."""
     items = np.arange(columns)
     is_item = (items > 0) & (items <= num_items)
     padded = [np.resize(np.asarray(bias), columns) for bias in biases] or [np.zeros(columns, np.float32)]
-    return [tf.constant(np.where(is_item, padded[0], LOWEST), tf.float32), *map(tf.constant, padded[1:])]
+    return [np.where(is_item, padded[0], LOWEST).astype(np.float32), *padded[1:]]
 
 
 class EvidenceScores(ProductScores):
@@ -85,45 +120,62 @@ class EvidenceScores(ProductScores):
     The table of all pairs is dense here. SciPy adds its rows, in the order of the history.
 
     Args:
-        model: a model of at most DENSE_ITEMS items that has counted.
-        biases: as for `ProductScores`; they are added to the score.
+        pairs: what `item_transitions.find_pairs` yields, of at most DENSE_ITEMS items.
+        age_weights: as for `TransitionEvidence.assign`.
+        biases: as for `ProductScores`, the first one for all items; they are added to the evidence.
     """
 
-    def __init__(self, model: ItemTransitions, biases: list[Tensor]) -> None:
-        evidence, num_items = model.evidence, model.num_items
+    def __init__(self, pairs: Iterable[tuple[Any, ...]], age_weights: np.ndarray, biases: list[np.ndarray]) -> None:
+        num_items = len(biases[0]) - 1
         self.num_blocks = -(-(num_items + 1) // BLOCK)
-        self._vectors = model.user_vectors
-        self._gain, popularity, _ = np.asarray(evidence.mix)
-        biases = [popularity * np.asarray(evidence.log_shares), *biases]
+        self._age_weights = age_weights
         self._biases = _pad_biases(biases, self.num_blocks * BLOCK, num_items)
-        parts = (evidence.splits, evidence.neighbors, evidence.strengths)
-        splits, neighbors, strengths = (np.asarray(part) for part in parts)
-        self._blocks = np.zeros([self.num_blocks, num_items + 1, BLOCK], np.float32)
-        for item, (begin, end) in enumerate(itertools.pairwise(splits.tolist())):
-            blocks, columns = np.divmod(neighbors[begin:end], BLOCK)
-            self._blocks[blocks, item, columns] = strengths[begin:end]
+        self._buffer = Buffer()
+        self._strips = np.zeros([self.num_blocks * BLOCK // STRIP, num_items + 1, STRIP], np.float32)
+        for items, neighbors, strengths in pairs:
+            strips, columns = np.divmod(neighbors, STRIP)
+            self._strips[strips, items, columns] = strengths
 
-    def score_block(self, vectors: Tensor, number: Tensor) -> Tensor:
-        sums = tf.ensure_shape(tf.numpy_function(self._sum_block, [vectors, number], tf.float32), [None, BLOCK])
-        begin = number * BLOCK
-        return self._add_biases(self._gain * sums, lambda bias: bias[begin : begin + BLOCK])
+    @classmethod
+    def from_model(cls, model: ItemTransitions, biases: list[np.ndarray]) -> "EvidenceScores":
+        evidence = model.evidence
+        splits, neighbors, strengths = map(np.asarray, (evidence.splits, evidence.neighbors, evidence.strengths))
+        parts = enumerate(itertools.starmap(slice, itertools.pairwise(splits.tolist())))
+        pairs = ((item, neighbors[part], strengths[part]) for item, part in parts)
+        popularity = np.asarray(evidence.mix)[1] * np.asarray(evidence.log_shares)
+        return cls(pairs, np.asarray(evidence.age_weights), [popularity, *biases])
 
-    def score_targets(self, vectors: Tensor, targets: Tensor) -> Tensor:
-        sums = tf.ensure_shape(tf.numpy_function(self._sum_targets, [vectors, targets], tf.float32), [None])
-        return self._add_biases(self._gain * sums, lambda bias: tf.gather(bias, targets))
+    @classmethod
+    def from_sequences(cls, sequences: Sequences, settings: CompleteSettings, max_history: int) -> "EvidenceScores":
+        """Does what `from_model` does for a model that counts `sequences`, without the memory for its pairs."""
+        popularity = np.float32(settings.popularity_weight) * transitions.compute_log_shares(sequences.count_items())
+        return cls(find_pairs(sequences, settings), transitions.weigh_ages(max_history, settings), [popularity])
 
-    def _sum_block(self, vectors: np.ndarray, number: int) -> np.ndarray:
-        items, weights = np.split(vectors, 2, axis=1)
-        is_item = items != PAD
-        ends = np.r_[0, np.cumsum(np.count_nonzero(is_item, axis=1))]
-        terms = weights[is_item], items[is_item].astype(np.int32), ends
-        return sparse.csr_matrix(terms, (len(items), self._blocks.shape[1])) @ self._blocks[number]
+    def prepare(self, batch: Batch) -> Any:
+        """Returns the weights of the items of histories, in their order: sparse matrices [SUMMED_USERS, n + 1]."""
+        items, lengths = batch["items"], batch["lengths"]
+        rows, places = np.nonzero(items)
+        weights = self._age_weights[lengths[rows], lengths[rows] - 1 - places]
+        terms = weights, items[rows, places], np.r_[0, np.cumsum(lengths)]
+        table = sparse.csr_matrix(terms, (len(items), self._strips.shape[1]))
+        return [table[begin : begin + SUMMED_USERS] for begin in range(0, len(items), SUMMED_USERS)]
 
-    def _sum_targets(self, vectors: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        items, weights = np.split(vectors.T, 2)
-        blocks, columns = np.divmod(targets, BLOCK)
-        terms = weights * self._blocks[blocks, items.astype(np.int32), columns]
-        return sum(terms, np.zeros(len(targets), np.float32))  # in the order of the history
+    def score_block(self, histories: Any, number: int) -> Iterator[tuple[slice, np.ndarray]]:
+        block = self._buffer.take(sum(part.shape[0] for part in histories), BLOCK)
+        for begin in range(0, BLOCK, STRIP):
+            first = number * BLOCK + begin
+            columns = slice(first, first + STRIP)
+            for row, part in zip(range(0, len(block), SUMMED_USERS), histories):
+                scores = block[row : row + SUMMED_USERS, begin : begin + STRIP]
+                self._add_biases(part @ self._strips[first // STRIP], columns, scores)
+        return ((rows, block[rows]) for rows in split_rows(block))
+
+    def score_targets(self, histories: Any, targets: np.ndarray) -> np.ndarray:
+        table = sparse.vstack(histories, format="csr")
+        strips, columns = np.divmod(np.repeat(targets, np.diff(table.indptr)), STRIP)
+        terms = table.data * self._strips[strips, table.indices, columns]
+        sums = sparse.csr_matrix((terms, np.zeros(len(terms), np.int32), table.indptr), (len(targets), 1))
+        return self._add_biases(sums @ np.ones(1, np.float32), targets)
 
 
 class DenseScores:
@@ -136,22 +188,24 @@ class DenseScores:
     num_blocks = 1
 
     def __init__(self, score: Callable[[Batch, Tensor | None], Tensor]) -> None:
-        self._score = score
+        self._score = tf_function(lambda batch: score(batch, None), input_signature=[BATCH])
+        self._buffer = Buffer()
 
-    def prepare(self, batch: Batch) -> Tensor:
-        scores = self._score(batch, None)
-        return tf.pad(
-            scores, [[0, 0], [1, -(1 + tf.shape(scores)[1]) % GROUP]], constant_values=tf.cast(LOWEST, scores.dtype)
-        )
+    def prepare(self, batch: Batch) -> np.ndarray:
+        scores = np.asarray(self._score(batch))
+        block = self._buffer.take(len(scores), -(-(scores.shape[1] + 1) // 8) * 8, scores.dtype)  # for `_count_true`
+        block.fill(LOWEST)
+        block[:, 1 : scores.shape[1] + 1] = scores
+        return block
 
-    def get_width(self, scores: Tensor) -> int:
-        return scores.shape[1]
+    def get_width(self, block: np.ndarray) -> int:
+        return block.shape[1]
 
-    def score_block(self, scores: Tensor, number: Tensor) -> Tensor:
-        return scores
+    def score_block(self, block: np.ndarray, number: int) -> Iterator[tuple[slice, np.ndarray]]:
+        return ((rows, block[rows]) for rows in split_rows(block))
 
-    def score_targets(self, scores: Tensor, targets: Tensor) -> Tensor:
-        return tf.gather(scores, targets, batch_dims=1)
+    def score_targets(self, block: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return block[np.arange(len(block)), targets]
 
 
 class CandidateIndex(NamedTuple):
@@ -161,7 +215,7 @@ class CandidateIndex(NamedTuple):
         in_table: int32 [p], places in the flattened table of candidates [b, c].
         in_block: int32 [p], places in the flattened scores of a block [b, width].
         is_seen: bool [p], whether the user has seen the item.
-        ends: int32 [blocks + 1]; block i has the entries from ends[i] to ends[i + 1] - 1.
+        ends: int [blocks + 1]; block i has the entries from ends[i] to ends[i + 1] - 1.
     """
 
     in_table: np.ndarray
@@ -172,133 +226,119 @@ class CandidateIndex(NamedTuple):
     @classmethod
     def from_candidates(cls, candidates: np.ndarray, num_seen: int, width: int, num_blocks: int) -> "CandidateIndex":
         """`candidates`: int32 [b, c], 0 for none, the last `num_seen` columns seen. `width`: of a block."""
-        in_table = np.flatnonzero(candidates > 0)
+        in_table = np.flatnonzero(candidates).astype(np.int32)
         numbers = (candidates.ravel()[in_table] // width).astype(np.min_scalar_type(num_blocks))
         # A stable sort of short integers is a radix sort, ten times as fast as one of items.
         in_table = in_table[np.argsort(numbers, kind="stable")]
-        rows, columns = np.divmod(in_table, candidates.shape[1])
+        rows = in_table // candidates.shape[1]
         in_block = rows * width + candidates.ravel()[in_table] % width
         ends = np.r_[0, np.cumsum(np.bincount(numbers, minlength=num_blocks))]
-        is_seen = columns >= candidates.shape[1] - num_seen
-        return cls(in_table.astype(np.int32), in_block.astype(np.int32), is_seen, ends.astype(np.int32))
+        is_seen = in_table - rows * candidates.shape[1] >= candidates.shape[1] - num_seen
+        return cls(in_table, in_block, is_seen, ends)
 
 
-class RankState(NamedTuple):
-    """The counts and the best items after some of the blocks.
+class BestItems:
+    """The best items of some users in the blocks so far.
 
     Attributes:
-        at_least_target: int32 [b], how many items have at least the target's score, the target included.
-        has_nan: bool [], whether a score is NaN.
-        maxima: [b, LIST_LENGTH], the best score of each of the groups with the best unseen items.
-        groups: int32 [b, LIST_LENGTH], these groups; group g is the GROUP rows from g * GROUP.
-        scores: [b, LIST_LENGTH, GROUP], all of their scores.
+        items: int32 [b, LIST_LENGTH], the best first, 0 for none. In a tie the earlier item wins.
+        scores: [b, LIST_LENGTH], their scores; LOWEST for none.
     """
 
-    at_least_target: Tensor
-    has_nan: Tensor
-    maxima: Tensor
-    groups: Tensor
-    scores: Tensor
+    def __init__(self, users: int, dtype: np.dtype) -> None:
+        self.items = np.zeros([users, LIST_LENGTH], np.int32)
+        self.scores = np.full([users, LIST_LENGTH], LOWEST, dtype)
 
-    @classmethod
-    def start(cls, target_scores: Tensor) -> "RankState":
-        """Returns the state before the first block. `target_scores`: [b]."""
-        rows = tf.size(target_scores)
-        scores = tf.fill([rows, LIST_LENGTH, GROUP], tf.cast(LOWEST, target_scores.dtype))
-        at_least_target, groups = tf.zeros([rows], tf.int32), tf.zeros([rows, LIST_LENGTH], tf.int32)
-        return cls(at_least_target, tf.constant(False), scores[:, :, 0], groups, scores)
+    def find_better(self, part: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns users, columns and scores of what may be among their best in a part [rows, width]. For `add`."""
+        limits = self.scores[rows, -1]
+        is_open = limits == LOWEST
+        if is_open.any():  # with as many as needed above the limit
+            place = -min(LIST_LENGTH, part.shape[1])
+            limits = limits.copy()
+            limits[is_open] = np.partition(part[is_open], place, axis=1)[:, place]
+            np.nextafter(limits, limits.dtype.type(LOWEST), out=limits, where=is_open)
+        places = np.flatnonzero(part > limits[:, None])
+        users, columns = np.divmod(places, part.shape[1])
+        return rows.start + users, columns, part.reshape(-1)[places]
 
-    def add_block(self, block: Tensor, first_group: Tensor, target_scores: Tensor, seen: Tensor) -> "RankState":
-        """Returns the state after a block's scores [b, w]. `target_scores`: [b]. `seen`: places in it, int32 [s]."""
-        at_least_target = self.at_least_target + tf.reduce_sum(
-            tf.cast(block >= target_scores[:, None], tf.int32), axis=1
-        )
-        hidden = tf.fill(tf.shape(seen), tf.cast(LOWEST, block.dtype))
-        unseen = tf.tensor_scatter_nd_update(tf.reshape(block, [-1]), seen[:, None], hidden)
-        grouped = tf.reshape(unseen, [tf.shape(block)[0], -1, GROUP])
-        maxima = tf.reduce_max(grouped, axis=2)
-        has_nan = self.has_nan | tf.reduce_any(tf.math.is_nan(maxima))
-        # Among equal maxima the earlier group stays, so among equal scores the earlier item is listed.
-        maxima, selected = tf.math.top_k(tf.concat([self.maxima, maxima], axis=1), LIST_LENGTH)
-        old, new = tf.minimum(selected, LIST_LENGTH - 1), tf.maximum(selected - LIST_LENGTH, 0)
-        is_new = selected >= LIST_LENGTH
-        groups = tf.where(is_new, first_group + new, tf.gather(self.groups, old, batch_dims=1))
-        scores = tf.where(
-            is_new[:, :, None], tf.gather(grouped, new, batch_dims=1), tf.gather(self.scores, old, batch_dims=1)
-        )
-        return RankState(at_least_target, has_nan, maxima, groups, scores)
+    def add(self, users: np.ndarray, items: np.ndarray, scores: np.ndarray) -> None:
+        """Adds items of users, both ascending and after those of the blocks so far, by their scores."""
+        numbers = np.bincount(users, minlength=len(self.items))
+        users = np.flatnonzero(numbers)
+        numbers = numbers[users]
+        new = [[0, 0], [0, numbers.max(initial=0)]]
+        slots = np.repeat(np.arange(len(users)), numbers), LIST_LENGTH + number_within_groups(numbers)
+        all_items, all_scores = np.pad(self.items[users], new), np.pad(self.scores[users], new)
+        all_scores[:, LIST_LENGTH:] = LOWEST
+        all_items[slots], all_scores[slots] = items, scores
+        order = np.argsort(-all_scores, axis=1, kind="stable")[:, :LIST_LENGTH]
+        self.items[users] = np.take_along_axis(all_items, order, axis=1)
+        self.scores[users] = np.take_along_axis(all_scores, order, axis=1)
 
-    def list_best(self) -> tuple[Tensor, Tensor]:
-        """Returns the best unseen items, int32 [b, LIST_LENGTH], 0 for none, and their scores.
 
-        In a tie the earlier item wins.
-        """
-        order = tf.argsort(self.groups, axis=1, stable=True)
-        groups, scores = (tf.gather(part, order, batch_dims=1) for part in (self.groups, self.scores))
-        values, columns = tf.math.top_k(tf.reshape(scores, [tf.shape(groups)[0], -1]), LIST_LENGTH)
-        items = tf.gather(groups, columns // GROUP, batch_dims=1) * GROUP + columns % GROUP
-        return tf.where(values > LOWEST, items, PAD), values
+def _count_true(table: np.ndarray) -> np.ndarray:
+    """Returns how many values of each row are True. Eight rows of bytes are added at a time, none above 255."""
+    words = table.view(np.uint64)
+    sums = np.add.reduceat(words, np.arange(0, words.shape[1], 255), axis=1)
+    return sums.view(np.uint8).sum(axis=1, dtype=np.int32)
+
+
+def split_rows(table: np.ndarray) -> list[slice]:
+    """Returns the rows of a table, so many at a time that they have about PART numbers."""
+    height = max(PART // table.shape[1], 1)
+    return [slice(begin, begin + height) for begin in range(0, len(table), height)]
 
 
 class FullRanking:
     """Ranks targets among all items. Keep the object between batches, because it holds the compiled functions."""
 
-    def __init__(self, blocks: ProductScores | DenseScores, batch: dict[str, tf.TensorSpec]) -> None:
+    def __init__(self, blocks: ProductScores | DenseScores) -> None:
         self.blocks = blocks
-        self._prepare = tf_function(blocks.prepare, input_signature=[batch])
-        self._score_targets = tf_function(blocks.score_targets, reduce_retracing=True)
-        self._scan = tf_function(self._scan_blocks, reduce_retracing=True)
 
     def rank(
-        self, batch: Batch, candidates: np.ndarray, num_seen: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool]:
+        self, batch: Batch, candidates: np.ndarray, num_seen: int, lists_best: bool
+    ) -> tuple[np.ndarray, np.ndarray, BestItems, bool]:
         """Ranks the targets of a batch.
 
         Args:
             batch: as for `Recommender.score`.
             candidates: int32 [b, c], 0 for none: the target, other items, and in the last columns the seen items.
             num_seen: how many columns the seen items take.
+            lists_best: whether to search the best items.
 
         Returns:
             How many items have at least the target's score, int32 [b], the target and seen ones included (more than
             there are if the score is LOWEST); the scores of the candidates, float32 [b, c], 0 for none; the best unseen
-            items, int32 [b, LIST_LENGTH], and their scores; whether a score is NaN.
+            items, if `lists_best`; whether a score is NaN.
         """
-        source = self._prepare(batch)
-        places = CandidateIndex.from_candidates(
-            candidates, num_seen, self.blocks.get_width(source), self.blocks.num_blocks
-        )
-        target_scores = self._score_targets(source, candidates[:, 0]).numpy()
-        # As an array, because a graph is traced again for every other tuple.
-        shape = np.array(candidates.shape, np.int32)
+        source = self.blocks.prepare(batch)
+        width = self.blocks.get_width(source)
+        places = CandidateIndex.from_candidates(candidates, num_seen, width, self.blocks.num_blocks)
+        target_scores = self.blocks.score_targets(source, candidates[:, 0])
         for _ in range(2):  # again with the target's score as this pass rounds it
-            results = self._scan(source, target_scores, places, shape)
-            at_least_target, has_nan, best, best_scores, scores = (result.numpy() for result in results)
+            at_least_target, has_nan = np.zeros(len(candidates), np.int32), False
+            scores = np.zeros(candidates.shape, target_scores.dtype)
+            best = BestItems(len(candidates), target_scores.dtype)
+            for number, (begin, end) in enumerate(itertools.pairwise(places.ends.tolist())):
+                in_block, better = places.in_block[begin:end], []
+                for rows, part in self.blocks.score_block(source, number):
+                    first, last = np.searchsorted(in_block, np.multiply([rows.start, rows.stop], width)).tolist()
+                    here, cells = slice(begin + first, begin + last), part.reshape(-1)
+                    in_part = places.in_block[here] - rows.start * width
+                    scores.reshape(-1)[places.in_table[here]] = cells[in_part]
+                    has_nan |= bool(np.isnan(part.max()))
+                    at_least_target[rows] += _count_true(part >= target_scores[rows, None])
+                    if lists_best:
+                        cells[in_part[places.is_seen[here]]] = LOWEST
+                        better.append(best.find_better(part, rows))
+                if lists_best:
+                    users, columns, best_scores = (np.concatenate(found) for found in zip(*better))
+                    best.add(users, number * width + columns, best_scores)
             if np.array_equal(scores[:, 0], target_scores):
                 break
             target_scores = scores[:, 0]
-        return at_least_target, scores, best, best_scores, bool(has_nan)
-
-    def _scan_blocks(
-        self, source: Tensor, target_scores: Tensor, places: CandidateIndex, shape: Tensor
-    ) -> tuple[Tensor, ...]:
-        """Returns `at_least_target`, `has_nan` and `list_best()` of `RankState`, and the scores of the candidates."""
-
-        def step(number: Tensor, state: RankState, values: tf.TensorArray) -> tuple[Tensor, RankState, tf.TensorArray]:
-            block = self.blocks.score_block(source, number)
-            here = slice(places.ends[number], places.ends[number + 1])
-            in_block = places.in_block[here]
-            values = values.write(number, tf.gather(tf.reshape(block, [-1]), in_block))
-            seen = tf.boolean_mask(in_block, places.is_seen[here])
-            return number + 1, state.add_block(block, number * tf.shape(block)[1] // GROUP, target_scores, seen), values
-
-        values = tf.TensorArray(target_scores.dtype, self.blocks.num_blocks, infer_shape=False, element_shape=[None])
-        start = (tf.constant(0), RankState.start(target_scores), values)
-        _, state, values = tf.while_loop(
-            lambda number, *_: number < self.blocks.num_blocks, step, start, parallel_iterations=1
-        )
-        scores = tf.scatter_nd(places.in_table[:, None], values.concat(), tf.reduce_prod(shape)[None])
-        return state.at_least_target, state.has_nan, *state.list_best(), tf.reshape(scores, shape)
+        return at_least_target, scores, best, has_nan
 
 
 class SharedRanking:
@@ -315,9 +355,9 @@ class SharedRanking:
         self._places[self._best] = np.arange(len(self._best))
 
     def rank(
-        self, batch: Batch, candidates: np.ndarray, num_seen: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool]:
-        """Does what `FullRanking.rank` does."""
+        self, batch: Batch, candidates: np.ndarray, num_seen: int, lists_best: bool
+    ) -> tuple[np.ndarray, np.ndarray, BestItems, bool]:
+        """Does what `FullRanking.rank` does, always with the best items."""
         scores = np.where(candidates == PAD, 0, self._scores[candidates])
         total = len(self._ascending) - np.searchsorted(self._ascending, scores[:, 0])
         seen = candidates[:, candidates.shape[1] - num_seen :]
@@ -326,5 +366,7 @@ class SharedRanking:
         is_seen = np.zeros([len(seen), width], bool)
         is_seen[rows, self._places[seen[rows, columns]]] = True
         places = np.argsort(is_seen, axis=1, kind="stable")[:, :LIST_LENGTH]
-        best = np.where(np.take_along_axis(is_seen, places, axis=1), PAD, self._best[places])
-        return total.astype(np.int32), scores, best, self._scores[best], False
+        best = BestItems(len(seen), scores.dtype)
+        best.items = np.where(np.take_along_axis(is_seen, places, axis=1), PAD, self._best[places])
+        best.scores = self._scores[best.items]
+        return total.astype(np.int32), scores, best, False

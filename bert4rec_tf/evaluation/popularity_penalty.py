@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.popularity_option import check_correction
-from bert4rec_tf.evaluation.full_ranking import DENSE_ITEMS, EvidenceScores, ProductScores, SharedRanking
+from bert4rec_tf.evaluation import full_ranking
 from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
-from bert4rec_tf.evaluation.ranker import Ranker, RankingTask, rank_targets
+from bert4rec_tf.evaluation.ranker import BATCH_SIZE, Ranker, RankingTask, rank_targets
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.models.item_transitions import ItemTransitions
@@ -56,15 +56,16 @@ def make_ranker(model: Recommender, correction: tuple[np.ndarray, float] | None 
     score = model.score if correction is None else correct_scores(model.score, *correction)
     biases = [] if correction is None else [-compute_penalties(*correction)]
     blocks: Any = None
+    batch_size = BATCH_SIZE
     if isinstance(model, Pop):
-        blocks = SharedRanking(sum(biases, np.asarray(model.counts)))
-    elif isinstance(model, ItemTransitions) and model.num_items <= DENSE_ITEMS:
-        blocks = EvidenceScores(model, biases)
+        blocks = full_ranking.SharedRanking(sum(biases, np.asarray(model.counts)))
+    elif isinstance(model, ItemTransitions) and model.num_items <= full_ranking.DENSE_ITEMS:
+        blocks, batch_size = full_ranking.EvidenceScores.from_model(model, biases), full_ranking.EVIDENCE_USERS
     elif (products := model.score_products()) is not None:
         table, bias = products
         biases = biases if bias is None else [bias, *biases]
-        blocks = ProductScores(model.user_vectors, table, biases, model.num_items)
-    return Ranker(score, model.max_history, products=blocks)
+        blocks = full_ranking.ProductScores(model.user_vectors, table, biases, model.num_items)
+    return Ranker(score, model.max_history, batch_size, blocks)
 
 
 def measure_alphas(ranker: Ranker, task: RankingTask, log_counts: np.ndarray) -> dict[float, float]:

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, pad_rows
-from bert4rec_tf.evaluation.full_ranking import DenseScores, FullRanking, ProductScores, SharedRanking
-from bert4rec_tf.evaluation.metrics import ANY, FULL, LIST_LENGTH, NEW, compute_list_metrics, compute_metrics
+from bert4rec_tf.evaluation import full_ranking
+from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW, compute_list_metrics, compute_metrics
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.progress import Progress
@@ -180,19 +180,16 @@ class Ranker:
         score: Callable[[Batch, Tensor | None], Tensor],
         max_history: int | None = None,
         batch_size: int = BATCH_SIZE,
-        products: ProductScores | SharedRanking | None = None,
+        products: full_ranking.ProductScores | full_ranking.SharedRanking | None = None,
     ) -> None:
         self.max_history = max_history
         self.batch_size = batch_size
-        rows, singles = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
-        batch = {"users": singles, "items": rows, "lengths": singles}
-        self._score = tf_function(score, input_signature=[batch, rows])
+        self._score = tf_function(score, input_signature=[full_ranking.BATCH, tf.TensorSpec([None, None], tf.int32)])
         self._scores_all_at_once = products is None
-        if isinstance(products, SharedRanking):
-            self._full_ranking: FullRanking | SharedRanking = products
+        if isinstance(products, full_ranking.SharedRanking):
+            self._full_ranking: full_ranking.FullRanking | full_ranking.SharedRanking = products
         else:
-            self._full_ranking = FullRanking(products or DenseScores(score), batch)
-        self._pick_best = tf_function(_pick_best, reduce_retracing=True)
+            self._full_ranking = full_ranking.FullRanking(products or full_ranking.DenseScores(score))
 
     def rank(
         self,
@@ -263,40 +260,27 @@ class Ranker:
     ) -> dict[str, np.ndarray]:
         candidates, seen = task.list_candidates(rows), task.list_seen(rows)
         everything = np.concatenate([candidates, seen], axis=1)
-        total, scores, best, best_scores, has_nan = self._full_ranking.rank(batch, everything, seen.shape[1])
+        total, scores, best, has_nan = self._full_ranking.rank(batch, everything, seen.shape[1], bool(list_counts))
         refuse_nan(has_nan)
         target_and_seen = np.r_[0, candidates.shape[1] : everything.shape[1]]
         seen_above = rank_targets(scores[:, target_and_seen], everything[:, target_and_seen])
         for protocol, counts in list_counts.items():
             if protocol == FULL:
-                items = best
+                items = best.items
             elif protocol == NEW:
-                items = best[~task.is_repeat[rows]]
+                items = best.items[~task.is_repeat[rows]]
             elif protocol == ANY:
                 seen_scores = scores[:, candidates.shape[1] :]
-                items = self._merge_best(best, best_scores, seen, seen_scores)
+                items = _merge_best(best, seen, seen_scores)
             else:
                 columns = np.append(task.columns_by_protocol()[protocol], 0)
-                items = self._pick_best(scores[:, columns], candidates[:, columns]).numpy()
+                items = _pick_best(scores[:, columns], candidates[:, columns])
             counts += np.bincount(items.ravel(), minlength=len(counts))
         # If the target has the lowest score of all, `total` also counts the columns that are no items.
         total = np.minimum(total, task.histories.num_items)
         sampled = _rank_candidates(task, compare_with_target(scores[:, : candidates.shape[1]], candidates))
         ranks = {**sampled, FULL: total - seen_above - 1}  # 1: the target itself
         return {**ranks, ANY: total - 1} if task.with_seen else ranks
-
-    def _merge_best(
-        self, unseen: np.ndarray, unseen_scores: np.ndarray, seen: np.ndarray, seen_scores: np.ndarray
-    ) -> np.ndarray:
-        """Returns the best of the best unseen items and of the seen ones, int32 [b, LIST_LENGTH], 0 for none.
-
-        In a tie the earlier item wins, as among the unseen ones.
-        """
-        items = np.concatenate([unseen, seen], axis=1)
-        scores = np.concatenate([unseen_scores, seen_scores], axis=1)
-        order = np.argsort(items, axis=1)
-        ordered = (np.take_along_axis(part, order, axis=1) for part in (scores, items))
-        return self._pick_best(*ordered).numpy()
 
 
 def sample_rows(number: int, most: int) -> np.ndarray:
@@ -325,14 +309,25 @@ def _rank_candidates(task: RankingTask, reached: np.ndarray) -> dict[str, np.nda
     return {protocol: reached[:, places].sum(axis=1) for protocol, places in task.columns_by_protocol().items()}
 
 
-def _pick_best(scores: Tensor, items: Tensor) -> Tensor:
-    """Returns the best items, int32 [b, LIST_LENGTH or c], by scores [b, c]. `items`: int32 [b, c], 0 for none.
+def _pick_best(scores: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """Returns the best items, int32 [b, LIST_LENGTH], by scores [b, c]. `items`: int32 [b, c], 0 for none.
 
     In a tie the earlier column wins, so a target in the last one loses, as in its rank.
     """
-    item_scores = tf.where(items > 0, scores, tf.cast(-np.inf, scores.dtype))
-    values, columns = tf.math.top_k(item_scores, tf.minimum(LIST_LENGTH, tf.shape(items)[1]))
-    return tf.where(values > -np.inf, tf.gather(items, columns, batch_dims=1), PAD)
+    best = full_ranking.BestItems(len(scores), scores.dtype)
+    best.add(*best.find_better(np.where(items > 0, scores, full_ranking.LOWEST), slice(0, len(scores))))
+    return np.where(best.scores > full_ranking.LOWEST, np.take_along_axis(items, best.items, axis=1), PAD)
+
+
+def _merge_best(unseen: full_ranking.BestItems, seen: np.ndarray, seen_scores: np.ndarray) -> np.ndarray:
+    """Returns the best of the best unseen items and of the seen ones, int32 [b, LIST_LENGTH], 0 for none.
+
+    In a tie the earlier item wins, as among the unseen ones.
+    """
+    items = np.concatenate([unseen.items, seen], axis=1)
+    scores = np.concatenate([unseen.scores, seen_scores], axis=1)
+    order = np.argsort(items, axis=1)
+    return _pick_best(*(np.take_along_axis(part, order, axis=1) for part in (scores, items)))
 
 
 def refuse_nan(has_nan: bool) -> None:

@@ -1,5 +1,6 @@
 """Item transitions: recommends what came after the last items in other histories. Only counts; not in the paper."""
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import keras
@@ -55,13 +56,10 @@ class ItemTransitions(Recommender):
         return tf.where(sums > 0, sums, -float("inf"))
 
 
-def count_evidence(
-    evidence: TransitionEvidence,
-    sequences: Sequences,
-    settings: ItemTransitionsSettings,
-    popularity_power: float = 0.0,
-) -> None:
-    """Counts the transitions of training histories and sets the evidence, by settings without a None.
+def find_pairs(
+    sequences: Sequences, settings: ItemTransitionsSettings, popularity_power: float = 0.0
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yields pairs of items with evidence: first items, ascending, second items, and the evidence of each pair.
 
     The counts of a pair are divided by (n p(a))^`popularity_power`, with n items and the popularity p of the second.
     """
@@ -70,14 +68,25 @@ def count_evidence(
     weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
     size = sequences.num_items + 1
     most = min(settings.num_neighbors or size, max(MOST_PAIRS // size, 1))
-    parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
-    num_pairs = np.zeros(size, np.int64)
     for first_item, counts in transitions.count_weighted(sequences, weights, settings.backward):
         counts.data *= factors[counts.indices]
         rows, columns, values = transitions.select_strongest_pairs(
             transitions.weigh_evidence(counts, settings.smoothing, sequences.num_items), most
         )
-        num_pairs += np.bincount(first_item + rows, minlength=size)
+        yield first_item + rows, columns, values
+
+
+def count_evidence(
+    evidence: TransitionEvidence,
+    sequences: Sequences,
+    settings: ItemTransitionsSettings,
+    popularity_power: float = 0.0,
+) -> None:
+    """Counts the transitions of training histories and sets the evidence (`find_pairs`), by settings without a None."""
+    parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
+    num_pairs = np.zeros(sequences.num_items + 1, np.int64)
+    for rows, columns, values in find_pairs(sequences, settings, popularity_power):
+        num_pairs += np.bincount(rows, minlength=len(num_pairs))
         parts[0].append(columns)
         parts[1].append(values)
     columns = np.concatenate(parts[0])
@@ -86,4 +95,4 @@ def count_evidence(
     parts[1].clear()
     splits = np.concatenate([[0], np.cumsum(num_pairs)])
     ages = transitions.weigh_ages(evidence.max_history, settings)
-    evidence.assign(splits, columns, values, log_shares, ages)
+    evidence.assign(splits, columns, values, transitions.compute_log_shares(sequences.count_items()), ages)

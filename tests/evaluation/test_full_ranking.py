@@ -52,7 +52,7 @@ class Rounded(ProductScores):
     """The product of a single target rounds otherwise than that of a block."""
 
     def score_targets(self, vectors, targets):
-        return tf.math.nextafter(super().score_targets(vectors, targets), 1e9)
+        return np.nextafter(super().score_targets(vectors, targets), np.float32(1e9))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def ranker(request, vectors):
     block, kind = request.param
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(full_ranking, "BLOCK", block)
-        patch.setattr(full_ranking, "GROUP", 4)
+        patch.setattr(full_ranking, "PART", 20)
         yield Ranker(no_scores, batch_size=4, products=kind(vectors, TABLE, [BIAS], NUM_ITEMS))
 
 
@@ -103,6 +103,8 @@ def test_nan_of_any_item_is_an_error(whose):
 )
 def test_a_models_products_rank_as_its_scores_do(name, alpha, monkeypatch):
     monkeypatch.setattr(full_ranking, "BLOCK", 16)
+    monkeypatch.setattr(full_ranking, "STRIP", 8)
+    monkeypatch.setattr(full_ranking, "SUMMED_USERS", 7)
     rng = np.random.default_rng(8)
     histories = [rng.integers(1, NUM_ITEMS + 1, length) for length in rng.integers(3, 9, 40)]
     split = LeaveOneOut(make_sequences([*histories, np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
@@ -121,6 +123,10 @@ def test_a_models_products_rank_as_its_scores_do(name, alpha, monkeypatch):
     score = model.score if alpha is None else popularity_penalty.correct_scores(model.score, *correction)
     rankers = popularity_penalty.make_ranker(model, correction), Ranker(score, model.max_history)
     found, expected = (ranker.rank_and_list(task) for ranker in rankers)
+    if name == "item_transitions" and alpha is None:  # as a baseline, without a model
+        training, settings = split.training(with_validation=True), model.settings.resolve()
+        scores = full_ranking.EvidenceScores.from_sequences(training, settings, model.max_history)
+        found = Ranker(no_scores, model.max_history, products=scores).rank_and_list(task)
     for protocol in PROTOCOLS:
         np.testing.assert_array_equal(found.ranks[protocol], expected.ranks[protocol])
         np.testing.assert_array_equal(found.list_counts[protocol], expected.list_counts[protocol])
