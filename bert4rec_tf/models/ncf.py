@@ -70,7 +70,7 @@ class Ncf(Recommender):
         return tf.map_fn(
             lambda user: self._compute_logits(user[0], self.gmf_items[1:], user[1], mlp_item),
             (gmf_user, mlp_user),
-            fn_output_signature=gmf_user.dtype,
+            fn_output_signature=tf.TensorSpec([self.num_items], gmf_user.dtype),
         )
 
     def item_vectors(self) -> Tensor:
