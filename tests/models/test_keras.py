@@ -239,9 +239,23 @@ def test_a_dtype_policy_for_all_models_acts_in_fit_and_is_kept(tmp_path):
     np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
 
 
-def test_narrow_weights_are_refused():
-    with pytest.raises(UserError, match="`dtype` must keep float32 weights, such as mixed_bfloat16"):
-        make("pop", dtype="bfloat16")
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_can_be_called_in_mixed_precision(name):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = make(name)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    scores = model(HISTORIES)
+    assert scores.dtype == tf.float32
+    np.testing.assert_allclose(scores, make(name).score(HISTORIES), rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_weights_of_other_types_are_refused(dtype):
+    message = f"`dtype` must have float32 weights, as mixed_bfloat16 does. Received: dtype={dtype}"
+    with pytest.raises(UserError, match=message):
+        make("pop", dtype=dtype)
 
 
 def test_a_model_that_cannot_be_quantized_says_so():
