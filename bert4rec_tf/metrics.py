@@ -1,7 +1,7 @@
 """HR, NDCG and MRR as Keras' metrics: `bert4rec_tf.metrics`. The values are those of `evaluation.metrics`.
 
 Targets are numbers of items, int [...], and scores are float [..., rows], column i for item i. The target is ranked
-among all columns but that of padding, 0, with ties against it. Targets of 0 do not count.
+among all columns but that of padding, 0, with ties against it. Targets of 0 do not count. Targets may be [..., 1] too.
 """
 
 import math
@@ -24,14 +24,22 @@ class RankMetric(keras.metrics.Mean):
         raise NotImplementedError
 
     def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
-        targets, scores = ops.cast(y_true, "int32"), ops.convert_to_tensor(y_pred)
+        scores = ops.convert_to_tensor(y_pred)
+        targets = match_rank(ops.cast(y_true, "int32"), len(scores.shape) - 1)
         target_scores = ops.take_along_axis(scores, targets[..., None], axis=-1)
         at_least = ops.logical_not(scores[..., 1:] < target_scores)  # NaN is at least anything
         ranks = ops.maximum(ops.sum(ops.cast(at_least, self.dtype), axis=-1) - 1, 0)  # -1: padding before all items
         weights = ops.cast(targets > 0, self.dtype)
         if sample_weight is not None:
-            weights = weights * ops.cast(sample_weight, self.dtype)
+            weights = weights * match_rank(ops.cast(sample_weight, self.dtype), len(targets.shape))
         super().update_state(self.compute_gains(ranks), weights)
+
+
+def match_rank(column: Tensor, rank: int) -> Tensor:
+    """Returns a column with axes of size 1 added or taken away at the end, as Keras' own metrics do with [b, 1]."""
+    while len(column.shape) < rank:
+        column = column[..., None]
+    return ops.squeeze(column, axis=-1) if len(column.shape) > rank else column
 
 
 class CutOffMetric(RankMetric):

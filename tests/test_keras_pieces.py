@@ -59,6 +59,19 @@ def test_weights_and_masked_places_count_as_they_say():
         b4r.metrics.NDCG(0)
 
 
+def test_targets_and_weights_may_have_one_column_more_as_in_keras():
+    scores = np.eye(4, dtype=np.float32)[[1, 2, 3]]
+    targets, weights = np.array([1, 2, 1]), np.array([1.0, 1.0, 2.0])
+    for shown in (targets, targets[:, None]):
+        for weight in (weights, weights[:, None]):
+            metric = b4r.metrics.HitRate(1)
+            metric.update_state(shown, scores, weight)
+            assert float(metric.result()) == 0.5
+    metric.reset_state()
+    metric.update_state(np.array([[1, 2], [1, 1]]), np.stack([scores[:2]] * 2), sample_weight=np.array([3.0, 1.0]))
+    assert float(metric.result()) == 7 / 8
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_metrics_survive_their_configuration(name):
     metric = OURS[name]()

@@ -36,7 +36,10 @@ class Caser(Recommender):
         for convolution in self.horizontal:
             convolution.build((None, order, width))
         self.vertical = self.add_weight(
-            name="vertical", shape=(order, self.settings.vertical_filters), initializer="glorot_uniform"
+            name="vertical",
+            shape=(order, self.settings.vertical_filters),
+            initializer="glorot_uniform",
+            autocast=False,
         )
         self.dropout = dropout_layer("dropout", self.settings.dropout, self.dtype_policy)
         self.joined = keras.layers.Dense(width, activation="relu", name="joined")

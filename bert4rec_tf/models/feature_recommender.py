@@ -12,7 +12,6 @@ from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAM
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
 from bert4rec_tf.models.item_transitions import count_evidence
@@ -241,8 +240,7 @@ class FeatureRecommender(Recommender):
 
     def _make_feature_rows(self, kind: str, before: int = 0, after: int = 0) -> tf.Tensor:
         """Returns S F + V P of the items or users, float [before + rows + after, d]. The rows added are 0."""
-        if self._lacks_features:
-            raise UserError("`features` are not part of the configuration; load the model's Keras file, which has them")
+        self.check_features()
         table = self.item_feature_vectors if kind == ITEM_FEATURES else self.user_feature_vectors
         means = average_features(table, self.features[kind], before, after)
         if kind not in self._content_vectors:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.feature_values import Features
@@ -17,7 +18,9 @@ class KerasModel(keras.Model):
     """The methods of `keras.Model` by those of `Recommender`, which says what the attributes mean."""
 
     needs_users: bool
+    examples: str | None
     features: dict[str, Features]
+    _lacks_features: bool
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -26,15 +29,16 @@ class KerasModel(keras.Model):
     def call(self, batch: Batch | Tensor, training: bool | None = None, return_vectors: bool = False) -> Tensor:
         """Scores all items, as `score` does, or returns the `user_vectors`. With `training`, dropout acts.
 
-        `batch`: as for `score`, or `items` alone. Without `lengths`, the zeros at the end of a row are its padding.
+        `batch`: as for `score`, or `items` alone. Without `lengths`, zeros are padding, wherever they are.
         """
         batch = dict(batch) if isinstance(batch, Mapping) else {"items": batch}
         batch = {name: tf.cast(column, tf.int32) for name, column in batch.items()}
         if type(self).needs_users and "users" not in batch:
             raise UserError(f'{type(self).__name__} needs {{"items": ..., "users": ...}}. Received: no users')
         if "lengths" not in batch:
-            columns = tf.range(1, tf.shape(batch["items"])[1] + 1)
-            batch["lengths"] = tf.reduce_max(tf.pad(tf.where(batch["items"] > 0, columns, 0), [[0, 0], [0, 1]]), axis=1)
+            order = tf.argsort(tf.cast(batch["items"] == 0, tf.int32), stable=True)
+            batch["items"] = tf.gather(batch["items"], order, batch_dims=1)
+            batch["lengths"] = tf.math.count_nonzero(batch["items"], axis=1, dtype=tf.int32)
         vectors = self.user_vectors(batch, bool(training))
         return vectors if return_vectors else self.score_vectors(vectors)
 
@@ -85,6 +89,7 @@ class KerasModel(keras.Model):
         batch, targets, weights = keras.utils.unpack_x_y_sample_weight(data)
         if targets is not None or weights is not None:
             raise UserError("`fit` must get batches of `bert4rec_tf.datasets` alone. Received: targets or weights, too")
+        self._check_columns("fit", batch)
         scale = self.optimizer.scale_loss(1.0)
         loss, gradients = self.compute_gradients(batch, getattr(self.optimizer, "tables", ()), scale)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
@@ -97,12 +102,22 @@ class KerasModel(keras.Model):
         """
         batch, targets, weights = keras.utils.unpack_x_y_sample_weight(data)
         if targets is None:
+            self._check_columns("evaluate", batch)
             return self._track_loss(batch, self.training_loss(batch, training=False))
         if len(self.metrics) == 1:
             raise UserError("`metrics` must be given to `compile` to measure next items. Received: metrics=None")
         scores = tf.pad(self(batch, training=False), [[0, 0], [1, 0]])  # column i for item i
         results = self.compute_metrics(batch, targets, scores, weights)
         return {name: value for name, value in results.items() if name != "loss"}
+
+    def _check_columns(self, method: str, batch: Any) -> None:
+        columns = sorted(batch) if isinstance(batch, Mapping) else ["an array"]
+        needed = "mask_targets" if self.examples == "masked" else "targets"
+        if self.examples is not None and needed not in columns:
+            raise UserError(
+                f"`{method}` must get batches of `bert4rec_tf.datasets.training_batches` for this model, with "
+                f"`{needed}`. Received: {', '.join(columns)}"
+            )
 
     def _track_loss(self, batch: Batch, loss: Tensor) -> dict[str, Tensor]:
         tracker = next(metric for metric in self.metrics if metric.name == "loss")
@@ -118,6 +133,18 @@ class KerasModel(keras.Model):
         has_measured = all(getattr(metric, "built", True) for metric in self.metrics)
         return super().get_metrics_result() if has_measured else {}
 
+    def predict(self, x: Any, *args: Any, **options: Any) -> np.ndarray:
+        """Returns what `call` does, batch by batch. Raises UserError for no rows, where Keras would not say why."""
+        if any(0 in getattr(column, "shape", ())[:1] for column in keras.tree.flatten(x)):
+            raise UserError("`x` must have at least one row. Received: no rows")
+        return super().predict(x, *args, **options)
+
+    def save(self, filepath: str | Path, *args: Any, **options: Any) -> None:
+        """Writes a Keras file. Raises UserError for the older formats, which have no place for features."""
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise UserError(f"`filepath` must end with .keras. Received: filepath={filepath}")
+        super().save(filepath, *args, **options)
+
     def export(self, filepath: str | Path, *args: Any, input_signature: Any = None, **options: Any) -> None:
         """Writes a SavedModel or another format of Keras, whose `serve` takes and returns what `call` does.
 
@@ -132,9 +159,15 @@ class KerasModel(keras.Model):
         raise UserError(f"`quantize` works for BERT4Rec and SASRec. Received: a model {type(self).__name__}")
 
     def save_assets(self, folder: str) -> None:
-        """Writes the features into a Keras file."""
+        """Writes the features into a Keras file. Raises UserError if the model was made without them."""
+        self.check_features()
         for name, features in self.features.items():
             npz.write(Path(folder) / f"{name}.npz", features.to_arrays())
+
+    def check_features(self) -> None:
+        """Raises UserError if only the sizes of the features are known, as after `from_config`."""
+        if self._lacks_features:
+            raise UserError("`features` are not part of the configuration; load the model's Keras file, which has them")
 
     def load_assets(self, folder: str) -> None:
         """Reads the features from a Keras file."""

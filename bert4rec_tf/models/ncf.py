@@ -55,12 +55,12 @@ class Ncf(Recommender):
 
     def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns [p_u ; W_u p'_u], where W_u is the user's half of the tower's first kernel."""
-        user_part, _ = tf.split(self.tower[0].kernel, 2)
+        user_part, _ = tf.split(tf.cast(self.tower[0].kernel, self.variable_dtype), 2)
         gmf_user = tf.gather(self.gmf_users, batch["users"])
         return tf.concat([gmf_user, tf.matmul(tf.gather(self.mlp_users, batch["users"]), user_part)], axis=1)
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        _, item_part = tf.split(self.tower[0].kernel, 2)
+        _, item_part = tf.split(tf.cast(self.tower[0].kernel, self.variable_dtype), 2)
         gmf_user, mlp_user = tf.split(vectors[:, None], [self.gmf_users.shape[1], self.tower[0].units], axis=2)
         if candidates is not None:
             mlp_item = tf.gather(self.mlp_items, candidates) @ item_part
@@ -70,7 +70,7 @@ class Ncf(Recommender):
         return tf.map_fn(
             lambda user: self._compute_logits(user[0], self.gmf_items[1:], user[1], mlp_item),
             (gmf_user, mlp_user),
-            fn_output_signature=gmf_user.dtype,
+            fn_output_signature=tf.TensorSpec([self.num_items], gmf_user.dtype),
         )
 
     def item_vectors(self) -> Tensor:
@@ -81,7 +81,7 @@ class Ncf(Recommender):
         """Returns logits [..., c] of users [..., 1, d] and items [..., c, d]. `mlp_user` and `mlp_item` are already
         multiplied by their halves of the tower's first kernel."""
         first, *rest = self.tower
-        hidden = tf.nn.relu(mlp_user + mlp_item + first.bias)
+        hidden = tf.nn.relu(mlp_user + mlp_item + tf.cast(first.bias, self.variable_dtype))
         for dense in rest:
             hidden = tf.cast(dense(hidden), self.variable_dtype)
         logits = self.output_dense(tf.concat([gmf_user * gmf_item, hidden], axis=-1))[..., 0]

@@ -48,8 +48,9 @@ class Recommender(KerasModel):
         **options: fields of the settings, and Keras' `name`, `dtype` and `trainable`.
 
     Raises:
-        UserError: if both settings and fields are given, for an unknown name or a value out of its range, or if
-            `features` that the settings use are missing or have another number of rows.
+        UserError: if both settings and fields are given, for an unknown name or a value out of its range, if `features`
+            that the settings use are missing or have another number of rows, or if `dtype` has other weights than
+            float32.
         ValueError: for no items, or if `num_users` is missing or not needed.
 
     Attributes:
@@ -85,6 +86,10 @@ class Recommender(KerasModel):
     ) -> None:
         keras_options = {name: options.pop(name) for name in KERAS_OPTIONS if name in options}
         super().__init__(**keras_options)
+        if self.variable_dtype != "float32":
+            raise UserError(
+                f"`dtype` must have float32 weights, as mixed_bfloat16 does. Received: dtype={self.variable_dtype}"
+            )
         self.settings = resolve_settings(type(self).settings_type, settings, options)
         self.num_items = check_size("num_items", num_items)
         self.needs_users = type(self).needs_users or USER_FEATURES in list_used_features(self.settings)

@@ -12,6 +12,7 @@ from bert4rec_tf.models.feature_recommender import NEVER, FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_LAST, drop_padding, group_by_length, last_items_in_order
 from bert4rec_tf.nn import kernels
 from bert4rec_tf.nn.dropout import dropout_layer
+from bert4rec_tf.nn.layers import mask_places
 
 EPSILON = 1e-8
 """Epsilon of the layer norms, as in the authors' program."""
@@ -170,7 +171,8 @@ class CausalBlock(keras.layers.Layer):
         queries = self.query_norm(inputs if places is None else tf.gather(inputs, places, batch_dims=1))
         hidden = self.network_norm(queries + self._attend(queries, inputs, is_future, training))
         inner = self.inner_dropout(tf.nn.relu(self.inner(hidden)), training=training)
-        return hidden + tf.cast(self.outer_dropout(self.outer(inner), training=training), hidden.dtype)
+        hidden += tf.cast(self.outer_dropout(self.outer(inner), training=training), hidden.dtype)
+        return mask_places(hidden, inputs, places)
 
     def _attend(self, queries: Tensor, inputs: Tensor, is_future: Tensor, training: bool | None) -> Tensor:
         query, key, value = self.query(queries), self.key(inputs), self.value(inputs)
@@ -185,6 +187,10 @@ class CausalBlock(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
+
+    def compute_output_spec(self, inputs: Tensor, training: bool | None = None, places: Tensor | None = None) -> Any:
+        shape = (inputs.shape[0], (inputs if places is None else places).shape[1], inputs.shape[2])
+        return mask_places(keras.KerasTensor(shape, self.compute_dtype), inputs, places)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_heads": self.num_heads, "dropout": self.dropout}

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.types import Shape, Tensor
 
 
@@ -90,7 +91,10 @@ class TransitionEvidence(keras.layers.Layer):
         """Returns what `score` needs to know of histories, float32 [b, 2 w]: item numbers, exact up to 2^24; weights.
 
         `items`: int32 [b, w], histories oldest first, right-padded with 0. `lengths`: int32 [b], items of each history.
+        Raises UserError if the evidence was not counted.
         """
+        if not self.built:
+            raise UserError("The transitions of the items are not counted yet; call `model.adapt(sequences)` first")
         return tf.concat([tf.cast(items, tf.float32), self.weigh(lengths, tf.shape(items)[1])], axis=1)
 
     def score(self, encoded: Tensor, candidates: Tensor | None = None) -> tf.Tensor:

@@ -77,8 +77,8 @@ def attend(
         query: [b, m, d], float32 or narrower. The matrix products run in this type.
         key, value: [b, n, d] of the same type.
         num_heads: h, a divisor of d; e = d / h.
-        penalty: float32, broadcast to [b, h, m, n] and added to the scores. No gradient flows to it.
-        keep_mask: float32 [b, h, m, n], 0 where dropout drops a probability and 1 elsewhere; None for no dropout.
+        penalty: broadcast to [b, h, m, n] and added to the scores. No gradient flows to it.
+        keep_mask: [b, h, m, n], 0 where dropout drops a probability and 1 elsewhere; None for no dropout.
         scale: factor that scales up the kept probabilities.
 
     Returns:
@@ -116,6 +116,7 @@ def attend(
 
     query, key, value = (tf.convert_to_tensor(part) for part in (query, key, value))
     narrow, wide = query.dtype, tf.float64 if query.dtype == tf.float64 else tf.float32
+    penalty, keep_mask = (None if part is None else tf.cast(part, wide) for part in (penalty, keep_mask))
     batch, num_queries, width = ops.shape(query)
     # Of one feature: the converter to ONNX takes the shape of a dense layer's reshaped outputs from before the reshape.
     num_keys = ops.shape(key[..., 0])[1]

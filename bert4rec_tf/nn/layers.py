@@ -63,6 +63,14 @@ def choose_mask(inputs: Tensor, padding_mask: Tensor | None) -> Tensor | None:
     return getattr(inputs, "_keras_mask", None) if padding_mask is None else padding_mask
 
 
+def mask_places(outputs: Tensor, inputs: Tensor, places: Tensor | None) -> Tensor:
+    """Returns the outputs; those of `places` alone, int32 [b, m] (not None), get the inputs' mask at these places."""
+    mask = getattr(inputs, "_keras_mask", None)
+    if mask is not None and places is not None:
+        outputs._keras_mask = ops.take_along_axis(mask, places, axis=1)
+    return outputs
+
+
 def check_size(name: str, size: int, least: int = 1) -> int:
     """Returns the size. Raises ValueError if it is below `least`."""
     if size < least:
@@ -337,6 +345,7 @@ class TransformerBlock(keras.layers.Layer):
         hidden = self.attention_residual(queries, attended, training=training)
         if self.use_feed_forward:
             hidden = self.feed_forward_residual(hidden, self.feed_forward(hidden), training=training)
+        hidden = mask_places(hidden, inputs, positions)
         return (hidden, probabilities) if return_attention_scores else hidden
 
     compute_output_shape = MultiHeadAttention.compute_output_shape
@@ -349,7 +358,9 @@ class TransformerBlock(keras.layers.Layer):
         return_attention_scores: bool = False,
         positions: Tensor | None = None,
     ) -> Any:
-        return self.attention.compute_output_spec(inputs, padding_mask, training, return_attention_scores, positions)
+        outputs, scores = self.attention.compute_output_spec(inputs, padding_mask, training, True, positions)
+        outputs = mask_places(outputs, inputs, positions)
+        return (outputs, scores) if return_attention_scores else outputs
 
     def get_config(self) -> dict[str, Any]:
         arguments = (

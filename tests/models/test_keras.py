@@ -19,11 +19,16 @@ import bert4rec_tf as b4r
 from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.foundation import registration
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models import MODELS
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.training.steps import make_optimizer
 
 SETTINGS = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02, clip_norm=0.0)
 COUNTING = ("pop", "item_transitions")
+
+
+def next_items():
+    return b4r.datasets.next_item_batches(SEQUENCES)
 
 
 def as_dataset(*elements):
@@ -67,6 +72,56 @@ def test_fit_of_one_batch_is_one_step_of_our_own_loop_to_the_bit(quick):
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_compiled_fit_of_one_batch_is_one_compiled_step_to_the_bit(name):
     compare_one_step(name, eager=False)
+
+
+def test_a_step_of_one_s_own_calls_the_loss_of_the_model():
+    class Doubled(b4r.BERT4Rec):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = 2 * self.training_loss(data)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+            return {"doubled": loss}
+
+    model = Doubled(NUM_ITEMS, max_length=8, hidden_dim=16, num_heads=2, num_layers=1, dropout=0.0)
+    expected = 2 * float(model.training_loss(tensors(next(batches(model, 12))), training=False))
+    assert fit(model).history["doubled"] == [pytest.approx(expected, rel=0.01)]
+
+
+def test_the_same_seed_gives_the_same_weights_after_fit():
+    def train():
+        keras.utils.set_random_seed(7)
+        model = b4r.BERT4Rec(NUM_ITEMS, max_length=8, hidden_dim=16, num_heads=2, num_layers=1)
+        model.compile("adam", run_eagerly=True)
+        model.fit(b4r.datasets.training_batches(model, SEQUENCES, 64), verbose=0)
+        return model.get_weights()
+
+    for one, other in zip(train(), train(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_several_steps_at_once_and_data_of_unknown_size_give_the_weights_of_single_steps():
+    models = [make("bpr_mf") for _ in range(2)]
+    for model, number in zip(models, (1, 3)):
+        with pytest.warns(UserWarning, match="Proceeding with `jit_compile=False`"):
+            model.compile("sgd", steps_per_execution=number, jit_compile=True)
+        training = b4r.datasets.training_batches(model, SEQUENCES, 128)
+        model.fit(training.filter(lambda batch: True) if number == 1 else training, epochs=2, verbose=0)
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+@pytest.mark.parametrize("received", [HISTORIES, HISTORIES["items"]])
+@pytest.mark.parametrize("name", ["bert4rec", "bpr_mf"])
+def test_histories_are_no_training_batches(name, received):
+    model = make(name)
+    model.compile("adam", run_eagerly=True)
+    column = "mask_targets" if name == "bert4rec" else "targets"
+    words = "items, lengths, users" if received is HISTORIES else "an array"
+    for method in ("fit", "evaluate"):
+        message = f"`{method}` must get batches of .*training_batches` for this model, with `{column}`. .*: {words}$"
+        with pytest.raises(UserError, match=message):
+            getattr(model, method)(received, verbose=0)
 
 
 def test_a_loss_for_keras_is_refused_for_a_model_has_its_own():
@@ -121,6 +176,21 @@ def test_items_alone_are_enough(name):
     np.testing.assert_array_equal(model(HISTORIES["items"], return_vectors=True), model.user_vectors(HISTORIES))
 
 
+def test_padding_before_a_history_is_padding_too():
+    left, right = np.array([[0, 0, 5, 4], [0, 1, 2, 3]]), np.array([[5, 4, 0, 0], [1, 2, 3, 0]])
+    for name in ("bert4rec", "item_transitions"):
+        model = make(name)
+        np.testing.assert_array_equal(model(left), model(right))
+
+
+def test_no_rows_are_no_scores_and_predict_says_so():
+    nobody = {name: column[:0] for name, column in HISTORIES.items()}
+    for name in MODELS:
+        assert make(name)(nobody).shape == (0, NUM_ITEMS), name
+    with pytest.raises(UserError, match=r"`x` must have at least one row\. Received: no rows"):
+        make("pop").predict(nobody)
+
+
 def test_a_model_that_needs_users_says_so():
     model = make("bpr_mf")
     with pytest.raises(UserError, match=r'BprMf needs {"items": \.\.\., "users": \.\.\.}\. Received: no users'):
@@ -155,12 +225,45 @@ def test_int8_stays_close_and_is_kept(tmp_path, name):
     np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras").score(HISTORIES), scores)
 
 
+def test_a_dtype_policy_for_all_models_acts_in_fit_and_is_kept(tmp_path):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = make("bert4rec")
+    finally:
+        keras.config.set_dtype_policy("float32")
+    fit(model)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.blocks[0].attention.query.compute_dtype == "bfloat16"
+    assert {weight.dtype for weight in again.weights} == {"float32"}
+    np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_can_be_called_in_mixed_precision(name):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = make(name)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    scores = model(HISTORIES)
+    assert scores.dtype == tf.float32
+    np.testing.assert_allclose(scores, make(name).score(HISTORIES), rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_weights_of_other_types_are_refused(dtype):
+    message = f"`dtype` must have float32 weights, as mixed_bfloat16 does. Received: dtype={dtype}"
+    with pytest.raises(UserError, match=message):
+        make("pop", dtype=dtype)
+
+
 def test_a_model_that_cannot_be_quantized_says_so():
     with pytest.raises(UserError, match=r"`quantize` works for BERT4Rec and SASRec\. Received: a model Ncf"):
         make("ncf").quantize("int8")
 
 
-def test_lora_trains_two_small_matrices_of_a_dense_layer_alone():
+def test_lora_trains_two_small_matrices_of_a_dense_layer_alone_which_saving_merges(tmp_path):
     model = make("bert4rec")
     expected = model.score(HISTORIES)
     for variable in model.trainable_variables:
@@ -170,6 +273,10 @@ def test_lora_trains_two_small_matrices_of_a_dense_layer_alone():
     assert [variable.shape for variable in model.trainable_variables] == [(16, 2), (2, 16)]
     fit(model)
     assert not np.array_equal(model.score(HISTORIES), expected)
+    model.save_weights(tmp_path / "merged.weights.h5")
+    again = make("bert4rec")
+    again.load_weights(tmp_path / "merged.weights.h5")
+    np.testing.assert_allclose(again.score(HISTORIES), model.score(HISTORIES), rtol=1e-4, atol=1e-6)
 
 
 def test_tables_refuse_lora():
@@ -188,8 +295,62 @@ def test_a_configuration_has_sizes_and_a_keras_file_the_features(tmp_path):
     assert {name: one.fingerprint for name, one in again.features.items()} == {
         name: one.fingerprint for name, one in model.features.items()
     }
-    with pytest.raises(UserError, match="`features` are not part of the configuration; load the model's Keras file"):
-        type(model).from_config(config).score(HISTORIES)
+    bare = type(model).from_config(config)
+    for use in (lambda: bare.score(HISTORIES), lambda: bare.save(tmp_path / "bare.keras")):
+        with pytest.raises(UserError, match="`features` are not part of the configuration; load the model's Keras"):
+            use()
+
+
+def test_features_and_evidence_go_the_whole_way(tmp_path):
+    options = {"features": VECTORS, "use_item_features": "add", "use_user_features": True, "evidence": "transitions"}
+    model = make("bert4rec", **options)
+    without = np.asarray(model.score(HISTORIES))
+    model.evidence.mix.assign([0.5, 0.1, 1.0])
+    assert not np.array_equal(model.score(HISTORIES), without)
+    model.compile("adam", metrics=[b4r.metrics.MRR()], run_eagerly=True)
+    training, validation = b4r.datasets.training_batches(model, SEQUENCES, 64), next_items()
+    assert set(model.fit(training, validation_data=training, verbose=0).history) == {"loss", "val_loss"}
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
+    assert again.evaluate(validation, verbose=0) == model.evaluate(validation, verbose=0) > 0
+    for one, other in zip(again.optimizer.variables, model.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(one, other)
+    again.fit(training, verbose=0)
+    other = make("bert4rec", **options)
+    other.set_weights(model.get_weights())
+    np.testing.assert_array_equal(other.score(HISTORIES), model.score(HISTORIES))
+    model.export(tmp_path / "export", verbose=False)
+    served = tf.saved_model.load(tmp_path / "export")
+    inputs = {column: HISTORIES[column] for column in ("items", "users")}
+    np.testing.assert_allclose(served.serve(inputs), model.score(HISTORIES), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_is_made_again_from_its_configuration_and_its_file(name, tmp_path):
+    model = make(name)
+    config = json.loads(json.dumps(model.get_config()))
+    clone = keras.models.clone_model(model)
+    for copy in (type(model).from_config(config), clone, keras.models.model_from_json(model.to_json())):
+        assert type(copy) is type(model) and json.loads(json.dumps(copy.get_config())) == config
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert json.loads(json.dumps(again.get_config())) == config
+    np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
+    model.save_weights(tmp_path / "model.weights.h5")
+    clone.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(clone.score(HISTORIES), model.score(HISTORIES))
+
+
+def test_older_formats_of_files_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"`filepath` must end with \.keras\. Received: filepath=.*old\.h5"):
+        make("pop").save(tmp_path / "old.h5")
+
+
+@pytest.mark.parametrize(("name", "options"), [("item_transitions", {}), ("sasrec", {"evidence": "transitions"})])
+def test_a_model_that_has_not_counted_says_so(name, options):
+    with pytest.raises(UserError, match=r"are not counted yet; call `model\.adapt\(sequences\)` first"):
+        make(name, adapted=False, **options).predict(HISTORIES["items"], verbose=0)
 
 
 # What belongs to it
@@ -208,7 +369,7 @@ def test_callbacks_and_next_items_work_in_fit(tmp_path):
     model = make("bert4rec")
     model.compile("adam", metrics=[b4r.metrics.NDCG(10), b4r.metrics.HitRate(10)], run_eagerly=True)
     training = b4r.datasets.training_batches(model, SEQUENCES, batch_size=64)
-    validation = b4r.datasets.next_item_batches(SEQUENCES)
+    validation = next_items()
     best = tmp_path / "best.keras"
     callbacks = [
         keras.callbacks.EarlyStopping("val_ndcg@10", 1.0, mode="max", restore_best_weights=True),  # after two epochs
@@ -231,7 +392,7 @@ def test_evaluate_gives_the_loss_without_dropout():
     losses = [model.evaluate(as_dataset(batch), verbose=0) for _ in range(2)]
     assert losses[0] == losses[1] == pytest.approx(float(model.training_loss(tensors(batch), training=False)))
     with pytest.raises(UserError, match="`metrics` must be given to `compile` to measure next items"):
-        model.evaluate(b4r.datasets.next_item_batches(SEQUENCES), verbose=0)
+        model.evaluate(next_items(), verbose=0)
 
 
 @pytest.mark.parametrize("name", COUNTING)

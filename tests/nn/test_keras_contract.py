@@ -62,6 +62,8 @@ def test_shapes_and_types_are_known_without_data(name, policy):
     assert keras.backend.standardize_dtype(outputs.dtype) == expected.dtype
     assert {variable.dtype for variable in layer.weights} <= {layer.variable_dtype}
     assert np.isfinite(tf.cast(outputs, tf.float32)).all()
+    inputs[0]._keras_mask = tf.constant([[True] * 5, [True] * 2 + [False] * 3])
+    assert np.isfinite(tf.cast(layer(*inputs, training=True), tf.float32)).all()
 
 
 @every_layer
@@ -104,6 +106,30 @@ def test_the_mask_of_an_embedding_is_the_padding_mask(name):
     expected = layer(plain, padding_mask=items > 0)
     np.testing.assert_allclose(model(items), expected, rtol=1e-5, atol=1e-6)
     assert not np.allclose(layer(plain), expected)
+
+
+@pytest.mark.parametrize(("name", "argument"), [("TransformerBlock", "positions"), ("CausalBlock", "places")])
+def test_states_at_places_have_the_mask_of_these_places(name, argument):
+    embedding, layer = keras.layers.Embedding(10, WIDTH, mask_zero=True), MAKERS[name]()
+    inputs, places = keras.Input((LENGTH,), dtype="int32"), keras.Input((2,), dtype="int32")
+    states = layer(embedding(inputs), **{argument: places})
+    assert states.shape == (None, 2, WIDTH)
+    model = keras.Model([inputs, places], [states, keras.layers.GlobalAveragePooling1D()(states)])
+    states, mean = model([np.array([[3, 1, 4, 0, 0]], np.int32), np.array([[1, 4]], np.int32)])
+    np.testing.assert_array_equal(states._keras_mask, [[True, False]])
+    np.testing.assert_allclose(mean, states[:, 0], rtol=1e-6)
+
+
+def test_layers_in_a_sequential_model_do_not_see_padding(tmp_path):
+    model = keras.Sequential([keras.layers.Embedding(10, WIDTH, mask_zero=True)])
+    for name in ("PositionEmbedding", "TransformerBlock", "MultiHeadAttention", "FeedForward", "CausalBlock"):
+        model.add(MAKERS[name]())
+    model.add(keras.layers.GlobalAveragePooling1D())
+    long, short = np.array([[3, 1, 4, 0, 0]], np.int32), np.array([[3, 1, 4]], np.int32)
+    np.testing.assert_allclose(model(long), model(short), rtol=1e-4, atol=1e-6)
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(long), model(long))
+    assert keras.models.clone_model(model)(long).shape == (1, WIDTH)
 
 
 @pytest.mark.parametrize("name", MASKED)
