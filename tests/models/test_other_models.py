@@ -265,7 +265,7 @@ def test_sasrec_s_loss_is_the_mean_over_all_positions(loss):
     np.testing.assert_allclose(model.training_loss(tensors(batch)), np.mean(values), rtol=1e-4)
 
 
-SEEDS, EPOCHS, BATCH_SIZE, LENGTH = (1, 2), 10, 128, 20
+SEEDS, EPOCHS, BATCH_SIZE, LENGTH = (1, 2, 3, 4, 5), 10, 128, 20
 
 
 def recommend_with_rectools(split, seed):
@@ -324,8 +324,8 @@ def recommend_with_rectools(split, seed):
 def test_sasrec_by_softmax_is_as_good_as_that_of_rectools(real_file):
     """By NDCG@10 of the targets that are not in their user's history: RecTools leaves out the others.
 
-    Measured: ours .0527 and .0517, RecTools .0512 and .0498. Runs of one program lay up to 6 % apart, by their seed or
-    by one user more, so the means of two seeds cannot tell less.
+    Measured, seeds 3 to 5: ours .0510, .0510 and .0531, RecTools .0502, .0517 and .0528. Runs of one program lie up to
+    6 % apart, by their seed or by one user more, so it takes the means of several seeds to tell less.
     """
     sequences = inputs.load_any(real_file("steam-sample.csv.gz"))[1]
     split, theirs, ours = LeaveOneOut(sequences), [], []
@@ -358,4 +358,4 @@ def test_sasrec_by_softmax_is_as_good_as_that_of_rectools(real_file):
         )
         ours.append(model.metrics["test"]["new"]["ndcg@10"])
     print("RecTools", theirs, "ours", ours)
-    assert np.mean(ours) == pytest.approx(np.mean(theirs), rel=0.06)
+    assert np.mean(ours) == pytest.approx(np.mean(theirs), rel=0.03)
