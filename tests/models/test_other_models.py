@@ -324,8 +324,8 @@ def recommend_with_rectools(split, seed):
 def test_sasrec_by_softmax_is_as_good_as_that_of_rectools(real_file):
     """By NDCG@10 of the targets that are not in their user's history: RecTools leaves out the others.
 
-    Measured: ours .0527, .0517, .0510, .0510 and .0531, RecTools .0512, .0498, .0502, .0517 and .0528. Runs of one program
-    lie up to 6 % apart, by their seed or by one user more, so it takes the means of several seeds to tell less.
+    Measured: ours .0527, .0517, .0510, .0510 and .0531, RecTools .0512, .0498, .0502, .0517 and .0528. Runs of one
+    program lie up to 6 % apart, by their seed or by one user more, so it takes the means of several seeds to tell less.
     """
     sequences = inputs.load_any(real_file("steam-sample.csv.gz"))[1]
     split, theirs, ours = LeaveOneOut(sequences), [], []
