@@ -69,7 +69,8 @@ def find_pairs(
     size = sequences.num_items + 1
     most = min(settings.num_neighbors or size, max(MOST_PAIRS // size, 1))
     for first_item, counts in transitions.count_weighted(sequences, weights, settings.backward):
-        counts.data *= factors[counts.indices]
+        if popularity_power:
+            counts.data *= factors[counts.indices]
         rows, columns, values = transitions.select_strongest_pairs(
             transitions.weigh_evidence(counts, settings.smoothing, sequences.num_items), most
         )
