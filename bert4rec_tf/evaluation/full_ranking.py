@@ -23,14 +23,14 @@ from bert4rec_tf.models.item_transitions import ItemTransitions, find_pairs
 BLOCK = 2048
 """Items of a block. With 1,024 users its scores take 8 MB, and stay in a large cache until they are counted."""
 
-STRIP = 128
-"""Items of a strip of the evidence, a divisor of BLOCK. Of 10,000 items it takes 5 MB: the cache holds popular ones."""
+STRIP = 256
+"""Items of a block of evidence. Of 10,000 items its table takes 10 MB: the cache holds the popular ones."""
 
 PART = 1 << 17
 """Scores of a part, which some users have in a block: half a megabyte, which stays in a small cache."""
 
-EVIDENCE_USERS, SUMMED_USERS = 4096, 200
-"""Users of a batch, which reads all pairs of items once; and of a product, which takes 100 KB."""
+EVIDENCE_USERS = 8192
+"""Users of a batch, which reads all pairs of items once."""
 
 DENSE_ITEMS = 11_000
 """Of so many items, all pairs may be in a dense table: of half a gigabyte at most."""
@@ -88,7 +88,7 @@ class ProductScores:
         table = self._table[columns]
         table = tf.pad(table, [[0, BLOCK - len(table)], [0, 0]])
         products = np.asarray(tf.matmul(vectors, table, transpose_b=True))
-        for rows in split_rows(products):
+        for rows in split_rows(*products.shape):
             part = products[rows]
             yield rows, self._add_biases(part, columns, self._buffer.take(*part.shape))
 
@@ -127,11 +127,10 @@ class EvidenceScores(ProductScores):
 
     def __init__(self, pairs: Iterable[tuple[Any, ...]], age_weights: np.ndarray, biases: list[np.ndarray]) -> None:
         num_items = len(biases[0]) - 1
-        self.num_blocks = -(-(num_items + 1) // BLOCK)
+        self.num_blocks = -(-(num_items + 1) // STRIP)
         self._age_weights = age_weights
-        self._biases = _pad_biases(biases, self.num_blocks * BLOCK, num_items)
-        self._buffer = Buffer()
-        self._strips = np.zeros([self.num_blocks * BLOCK // STRIP, num_items + 1, STRIP], np.float32)
+        self._biases = _pad_biases(biases, self.num_blocks * STRIP, num_items)
+        self._strips = np.zeros([self.num_blocks, num_items + 1, STRIP], np.float32)
         for items, neighbors, strengths in pairs:
             strips, columns = np.divmod(neighbors, STRIP)
             self._strips[strips, items, columns] = strengths
@@ -152,26 +151,25 @@ class EvidenceScores(ProductScores):
         return cls(find_pairs(sequences, settings), transitions.weigh_ages(max_history, settings), [popularity])
 
     def prepare(self, batch: Batch) -> Any:
-        """Returns the weights of the items of histories, in their order: sparse matrices [SUMMED_USERS, n + 1]."""
+        """Returns the weights of the items of histories, in their order, sparse [b, n + 1], and again by parts."""
         items, lengths = batch["items"], batch["lengths"]
         rows, places = np.nonzero(items)
         weights = self._age_weights[lengths[rows], lengths[rows] - 1 - places]
         terms = weights, items[rows, places], np.r_[0, np.cumsum(lengths)]
         table = sparse.csr_matrix(terms, (len(items), self._strips.shape[1]))
-        return [table[begin : begin + SUMMED_USERS] for begin in range(0, len(items), SUMMED_USERS)]
+        return table, [(rows, table[rows]) for rows in split_rows(len(items), STRIP)]
+
+    def get_width(self, histories: Any) -> int:
+        return STRIP
 
     def score_block(self, histories: Any, number: int) -> Iterator[tuple[slice, np.ndarray]]:
-        block = self._buffer.take(sum(part.shape[0] for part in histories), BLOCK)
-        for begin in range(0, BLOCK, STRIP):
-            first = number * BLOCK + begin
-            columns = slice(first, first + STRIP)
-            for row, part in zip(range(0, len(block), SUMMED_USERS), histories):
-                scores = block[row : row + SUMMED_USERS, begin : begin + STRIP]
-                self._add_biases(part @ self._strips[first // STRIP], columns, scores)
-        return ((rows, block[rows]) for rows in split_rows(block))
+        columns = slice(number * STRIP, (number + 1) * STRIP)
+        for rows, weights in histories[1]:
+            part = weights @ self._strips[number]
+            yield rows, self._add_biases(part, columns, out=part)
 
     def score_targets(self, histories: Any, targets: np.ndarray) -> np.ndarray:
-        table = sparse.vstack(histories, format="csr")
+        table, _ = histories
         strips, columns = np.divmod(np.repeat(targets, np.diff(table.indptr)), STRIP)
         terms = table.data * self._strips[strips, table.indices, columns]
         sums = sparse.csr_matrix((terms, np.zeros(len(terms), np.int32), table.indptr), (len(targets), 1))
@@ -202,7 +200,7 @@ class DenseScores:
         return block.shape[1]
 
     def score_block(self, block: np.ndarray, number: int) -> Iterator[tuple[slice, np.ndarray]]:
-        return ((rows, block[rows]) for rows in split_rows(block))
+        return ((rows, block[rows]) for rows in split_rows(*block.shape))
 
     def score_targets(self, block: np.ndarray, targets: np.ndarray) -> np.ndarray:
         return block[np.arange(len(block)), targets]
@@ -248,9 +246,13 @@ class BestItems:
     def __init__(self, users: int, dtype: np.dtype) -> None:
         self.items = np.zeros([users, LIST_LENGTH], np.int32)
         self.scores = np.full([users, LIST_LENGTH], LOWEST, dtype)
+        self._noted: list[tuple[np.ndarray, ...]] = []
 
-    def find_better(self, part: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns users, columns and scores of what may be among their best in a part [rows, width]. For `add`."""
+    def note(self, part: np.ndarray, rows: slice, first_item: int) -> None:
+        """Notes the items in a part [rows, width] that may be among the best of their users. `add_noted` adds them.
+
+        `first_item`: the item of column 0. Items of a user must be noted in ascending order.
+        """
         limits = self.scores[rows, -1]
         is_open = limits == LOWEST
         if is_open.any():  # with as many as needed above the limit
@@ -260,10 +262,14 @@ class BestItems:
             np.nextafter(limits, limits.dtype.type(LOWEST), out=limits, where=is_open)
         places = np.flatnonzero(part > limits[:, None])
         users, columns = np.divmod(places, part.shape[1])
-        return rows.start + users, columns, part.reshape(-1)[places]
+        self._noted.append((rows.start + users, first_item + columns, part.reshape(-1)[places]))
 
-    def add(self, users: np.ndarray, items: np.ndarray, scores: np.ndarray) -> None:
-        """Adds items of users, both ascending and after those of the blocks so far, by their scores."""
+    def add_noted(self) -> None:
+        """Adds what has been noted, by the scores."""
+        users, items, scores = (np.concatenate(arrays) for arrays in zip(*self._noted))
+        self._noted.clear()
+        # A stable sort of short integers is a radix sort; the items of a user stay in their order.
+        order = np.argsort(users.astype(np.min_scalar_type(len(self.items))), kind="stable")
         numbers = np.bincount(users, minlength=len(self.items))
         users = np.flatnonzero(numbers)
         numbers = numbers[users]
@@ -271,10 +277,10 @@ class BestItems:
         slots = np.repeat(np.arange(len(users)), numbers), LIST_LENGTH + number_within_groups(numbers)
         all_items, all_scores = np.pad(self.items[users], new), np.pad(self.scores[users], new)
         all_scores[:, LIST_LENGTH:] = LOWEST
-        all_items[slots], all_scores[slots] = items, scores
-        order = np.argsort(-all_scores, axis=1, kind="stable")[:, :LIST_LENGTH]
-        self.items[users] = np.take_along_axis(all_items, order, axis=1)
-        self.scores[users] = np.take_along_axis(all_scores, order, axis=1)
+        all_items[slots], all_scores[slots] = items[order], scores[order]
+        best = np.argsort(-all_scores, axis=1, kind="stable")[:, :LIST_LENGTH]
+        self.items[users] = np.take_along_axis(all_items, best, axis=1)
+        self.scores[users] = np.take_along_axis(all_scores, best, axis=1)
 
 
 def _count_true(table: np.ndarray) -> np.ndarray:
@@ -284,10 +290,10 @@ def _count_true(table: np.ndarray) -> np.ndarray:
     return sums.view(np.uint8).sum(axis=1, dtype=np.int32)
 
 
-def split_rows(table: np.ndarray) -> list[slice]:
+def split_rows(num_rows: int, width: int) -> list[slice]:
     """Returns the rows of a table, so many at a time that they have about PART numbers."""
-    height = max(PART // table.shape[1], 1)
-    return [slice(begin, begin + height) for begin in range(0, len(table), height)]
+    height = max(PART // width, 1)
+    return [slice(begin, begin + height) for begin in range(0, num_rows, height)]
 
 
 class FullRanking:
@@ -321,7 +327,7 @@ class FullRanking:
             scores = np.zeros(candidates.shape, target_scores.dtype)
             best = BestItems(len(candidates), target_scores.dtype)
             for number, (begin, end) in enumerate(itertools.pairwise(places.ends.tolist())):
-                in_block, better = places.in_block[begin:end], []
+                in_block = places.in_block[begin:end]
                 for rows, part in self.blocks.score_block(source, number):
                     first, last = np.searchsorted(in_block, np.multiply([rows.start, rows.stop], width)).tolist()
                     here, cells = slice(begin + first, begin + last), part.reshape(-1)
@@ -331,10 +337,9 @@ class FullRanking:
                     at_least_target[rows] += _count_true(part >= target_scores[rows, None])
                     if lists_best:
                         cells[in_part[places.is_seen[here]]] = LOWEST
-                        better.append(best.find_better(part, rows))
-                if lists_best:
-                    users, columns, best_scores = (np.concatenate(found) for found in zip(*better))
-                    best.add(users, number * width + columns, best_scores)
+                        best.note(part, rows, number * width)
+                if lists_best and (number + 1 == self.blocks.num_blocks or (number + 1).bit_count() == 1):
+                    best.add_noted()  # after 1, 2, 4, 8 ... blocks, so that each time adds about as many items
             if np.array_equal(scores[:, 0], target_scores):
                 break
             target_scores = scores[:, 0]

@@ -315,7 +315,8 @@ def _pick_best(scores: np.ndarray, items: np.ndarray) -> np.ndarray:
     In a tie the earlier column wins, so a target in the last one loses, as in its rank.
     """
     best = full_ranking.BestItems(len(scores), scores.dtype)
-    best.add(*best.find_better(np.where(items > 0, scores, full_ranking.LOWEST), slice(0, len(scores))))
+    best.note(np.where(items > 0, scores, full_ranking.LOWEST), slice(0, len(scores)), 0)
+    best.add_noted()
     return np.where(best.scores > full_ranking.LOWEST, np.take_along_axis(items, best.items, axis=1), PAD)
 
 

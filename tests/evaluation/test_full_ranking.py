@@ -104,7 +104,7 @@ def test_nan_of_any_item_is_an_error(whose):
 def test_a_models_products_rank_as_its_scores_do(name, alpha, monkeypatch):
     monkeypatch.setattr(full_ranking, "BLOCK", 16)
     monkeypatch.setattr(full_ranking, "STRIP", 8)
-    monkeypatch.setattr(full_ranking, "SUMMED_USERS", 7)
+    monkeypatch.setattr(full_ranking, "PART", 64)
     rng = np.random.default_rng(8)
     histories = [rng.integers(1, NUM_ITEMS + 1, length) for length in rng.integers(3, 9, 40)]
     split = LeaveOneOut(make_sequences([*histories, np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
