@@ -5,6 +5,7 @@ A batch depends only on the seed and the step, so training can resume at any ste
 
 import abc
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
@@ -249,7 +250,7 @@ KINDS: dict[str | None, Callable[..., Examples]] = {"contexts": ContextTargetExa
 
 def make_dataset(examples: Examples, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
     """Returns the batches of `examples.batches` as a dataset; its caller prefetches."""
-    return _make_dataset(examples, batch_size, lambda: examples.batches(batch_size, seed, start_step))
+    return _make_dataset(examples, batch_size, lambda examples: examples.batches(batch_size, seed, start_step))
 
 
 def make_epochs(examples: Examples, batch_size: int, seed: int, with_draws: bool = False) -> tf.data.Dataset:
@@ -262,7 +263,7 @@ def make_epochs(examples: Examples, batch_size: int, seed: int, with_draws: bool
     steps = -(-examples.num_examples // batch_size)
     epochs = itertools.count()
 
-    def read_epoch() -> Iterator[dict[str, np.ndarray]]:
+    def read_epoch(examples: Examples) -> Iterator[dict[str, np.ndarray]]:
         first = next(epochs) * steps
         for step, batch in zip(range(first, first + steps), examples.batches(batch_size, seed, first)):
             draw = {"draw": np.tile([[seed + DRAWS_SEED_OFFSET, step]], (batch_size, 1))} if with_draws else {}
@@ -276,10 +277,14 @@ def make_epochs(examples: Examples, batch_size: int, seed: int, with_draws: bool
 def _make_dataset(
     examples: Examples,
     batch_size: int,
-    generate: Callable[[], Iterable[dict[str, np.ndarray]]],
+    generate: Callable[[Examples], Iterable[dict[str, np.ndarray]]],
     more: dict[str, tf.TensorSpec] | None = None,
 ) -> tf.data.Dataset:
-    """Returns what `generate` yields as a dataset. `more`: the columns beside those of the examples."""
+    """Returns what `generate` yields of the examples as a dataset. `more`: the columns beside those of the examples.
+
+    TensorFlow keeps each generator function until the process ends. So this one does not hold the examples; the dataset
+    does, and they go with it.
+    """
 
     def spec(name: str, column: np.ndarray) -> tf.TensorSpec:
         shape = [batch_size, *column.shape[1:]]
@@ -289,4 +294,7 @@ def _make_dataset(
 
     first = examples.batch(np.zeros(1, np.int64), np.random.default_rng(0))
     signature = {name: spec(name, column) for name, column in first.items()}
-    return tf.data.Dataset.from_generator(generate, output_signature={**signature, **(more or {})})
+    not_held = weakref.proxy(examples)
+    dataset = tf.data.Dataset.from_generator(lambda: generate(not_held), output_signature={**signature, **(more or {})})
+    dataset.examples = examples
+    return dataset

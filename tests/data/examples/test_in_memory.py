@@ -1,5 +1,7 @@
 """Examples made in memory: what they hold, what is never drawn, and that a batch depends on its number alone."""
 
+import gc
+import weakref
 from itertools import islice, pairwise
 
 import numpy as np
@@ -18,6 +20,7 @@ from bert4rec_tf.data.examples.in_memory import (
     NextItemExamples,
     UnseenItems,
     make_dataset,
+    make_epochs,
 )
 from bert4rec_tf.models import MODELS
 
@@ -197,3 +200,18 @@ def test_tensorflow_reads_the_same_batches(name):
         assert set(read) == set(made) == set(dataset.element_spec)
         for column in made:
             np.testing.assert_array_equal(read[column], made[column])
+
+
+@pytest.mark.parametrize("make", [make_dataset, make_epochs])
+def test_examples_are_freed_with_the_last_iterator_of_their_dataset(make):
+    examples = ContextTargetExamples(HISTORIES, 0)
+    reference = weakref.ref(examples)
+    batches = iter(make(examples, 4, seed=1).prefetch(2))
+    del examples
+    gc.collect()
+    for _ in range(3):
+        next(batches)
+    assert reference() is not None
+    del batches
+    gc.collect()
+    assert reference() is None
