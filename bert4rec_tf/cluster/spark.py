@@ -1,7 +1,7 @@
 """Converts interactions on Spark. The file is that of one machine, byte for byte.
 
-Spark groups, joins and sorts the rows; the rest is in `tasks`. Only at the end does the driver read the histories. All
-machines see the folders of the input and the data under the same paths.
+Tasks read the files, and Spark filters, joins and sorts their rows. Only at the end does the driver read the histories.
+All machines see the folders of the input and the data under the same paths.
 """
 
 import contextlib
@@ -9,20 +9,21 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import parquet
 
 from bert4rec_tf.cluster import tasks
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import conversion, grouping
-from bert4rec_tf.data.reading.conversion import Report
+from bert4rec_tf.data.reading.conversion import Report, Source
 from bert4rec_tf.data.reading.times import EARLIEST, LATEST, NUMBER, PER_SECOND, Times, choose_unit, describe_times
-from bert4rec_tf.data.sequences import USERS_OF_A_BLOCK, Sequences, Vocabulary
+from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 
@@ -90,90 +91,83 @@ class Spark:
     def load(self, interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
         """Does what `conversion.convert_once` does, with the same file."""
         paths = [path.absolute() for path in conversion.list_files(interactions)]
-        target = conversion.locate_conversion(
-            folder.absolute(), interactions, self.map(conversion.compute_checksum, paths)
-        )
+        checksums = self.map(conversion.compute_checksum, paths)
+        target = conversion.locate_conversion(folder.absolute(), interactions, checksums)
         stage = target.with_name(f".{target.name}.parts")
         with files.FolderLock(stage).lock():
-            converted = conversion.load_or_convert(
-                target, interactions, Conversion(self, interactions, tuple(paths), stage).convert
-            )
+            conversion_here = Conversion(self, interactions, paths, stage)
+            converted = conversion.load_or_convert(target, interactions, conversion_here.convert)
         files.remove_folder(stage)
         return converted
 
 
 @dataclass
 class Conversion:
-    """Reads, filters, numbers and groups the rows of files. `stage`: a folder for the files between these steps."""
+    """Reads, filters, numbers and sorts the rows of files. `stage`: a folder for the files between these steps."""
 
     spark: Spark
     interactions: Interactions
-    paths: tuple[Path, ...]
+    paths: list[Path]
     stage: Path
 
     def convert(self) -> tuple[Sequences, Report]:
         """Does what `conversion.convert` does."""
-        interactions, spark, stage = self.interactions, self.spark, self.stage
-        actions, summaries, source = self._read_files()
-        if interactions.test_from is not None and "time" not in actions.columns:
+        interactions, layout = self.interactions, conversion.read_layout(self.paths[0], self.interactions)
+        actions, skipped, times = self._read_files(Source(interactions, self.paths, layout))
+        if interactions.test_from is not None and layout.time is None:
             grouping.parse_test_from(interactions.test_from, None, None)  # raises
         sizes_before = self._count_sizes(actions)
         filtered = self._filter_actions(actions)
         sizes_after = self._count_sizes(filtered) if filtered is not actions else sizes_before
         trained_on = self._keep_frequent(filtered, "user", 2)
         vocabulary = self._make_vocabulary(trained_on)
-        numbers = self._number_users(trained_on.select("user").distinct())
-        num_users = numbers.count()
-        grouping.check_trainable(num_users, vocabulary.num_items, interactions, tasks.merge_bad_rows(summaries))
-        first_later, unit, times = None, None, Times()
-        times.kind = source.kind
-        if source.kind == NUMBER:
+        sizes = self._count_sizes(trained_on)
+        grouping.check_trainable(sizes["users"], sizes["items"], interactions, skipped)
+        unit, first_later = None, None
+        if times.kind == NUMBER:
             unit = choose_unit(self._count_units(filtered), sizes_after["actions"], interactions.title)
         if interactions.test_from is not None:
             first_later = grouping.parse_test_from(interactions.test_from, unit, times)
-        codes = pa.table(
-            {"item": pa.array(vocabulary.items, pa.string()), "code": np.arange(1, vocabulary.num_items + 1)}
+        meaning = "" if layout.time is None else describe_times(times.kind, unit)
+        users = self._list_users(trained_on, first_later)
+        histories = self._sort_actions(trained_on, vocabulary)
+        sequences = Sequences(
+            histories["item"].to_numpy(),
+            np.concatenate([[0], np.cumsum(users["length"])]),
+            np.array(users["user"].to_pylist(), object),
+            vocabulary,
+            sizes_after["users"] - sizes["users"],
+            None if first_later is None else users["num_later"].to_numpy(),
+            times=None if layout.time is None else ActionTimes(histories["time"].to_numpy(), meaning),
         )
-        coded = (
-            trained_on.join(spark.session.createDataFrame(codes), "item").drop("item").withColumnRenamed("code", "item")
-        )
-        grouped = coded.join(numbers, "user").withColumn("block", f.expr(f"number div {USERS_OF_A_BLOCK}"))
-
-        def write(table: pa.Table) -> pa.Table:
-            return pa.table({"block": [tasks.write_block(table, stage, first_later)]})
-
-        blocks = [row["block"] for row in grouped.groupBy("block").applyInArrow(write, "block long").collect()]
-        bounds = grouping.bound_user_actions(interactions), interactions.min_item_actions
-        meaning = describe_times(source.kind, unit) if "time" in actions.columns else ""
-        num_left_out = sizes_after["users"] - num_users
-        sequences = tasks.join_blocks(sorted(blocks), stage, vocabulary, num_left_out, meaning)
         report = Report(
             interactions.title,
-            str(source.layout),
+            str(layout),
             sizes_before,
             sizes_after,
-            *bounds,
-            tasks.merge_bad_rows(summaries),
+            grouping.bound_user_actions(interactions),
+            interactions.min_item_actions,
+            skipped,
             self._compute_equal_times(filtered, sizes_after),
             meaning,
-            source.layout.doubt,
+            layout.doubt,
         )
         report.warn_of_doubts(sequences)
         return sequences, report
 
-    def _read_files(self) -> tuple[DataFrame, list[tasks.FileSummary], tasks.Source]:
-        """Returns the good rows (`user`, `item`, `place` and perhaps `time`), what each file had, and the source."""
-        layout = conversion.read_layout(self.paths[0], self.interactions)
-        source = tasks.Source(self.interactions, self.paths, layout)
-        if layout.time is not None:
-            source = replace(source, kind=self.spark.map(tasks.find_kind_of_times, [source])[0])
+    def _read_files(self, source: Source) -> tuple[DataFrame, dict[str, tuple[int, str]], Times]:
+        """Returns the good rows (`user`, `item`, `place` and perhaps `time`), the bad ones, and the kind of times."""
+        times = Times()
+        if source.layout.time is not None:
+            times.kind = self.spark.map(tasks.find_kind_of_times, [source])[0]
         folder = make_empty_folder((self.stage / "rows").absolute())
-        summaries = self.spark.map(partial(tasks.read_file, source=source, folder=folder), range(len(self.paths)))
+        read_file = partial(tasks.read_file, source=source, kind=times.kind, folder=folder)
+        summaries = self.spark.map(read_file, range(len(self.paths)))
         actions = self._read_stored(folder)
-        if layout.time is not None:
+        if source.layout.time is not None:
             other = "fraction" if all(summary.times_are_whole for summary in summaries) else "time"
             actions = actions.drop(other).withColumnRenamed("fraction", "time")
-        return actions, summaries, source
+        return actions, tasks.merge_bad_rows(summaries), times
 
     def _filter_actions(self, actions: DataFrame) -> DataFrame:
         """Does what `grouping.filter_actions` does."""
@@ -217,19 +211,39 @@ class Conversion:
 
     def _make_vocabulary(self, actions: DataFrame) -> Vocabulary:
         """Returns the items by falling count, then by id."""
-        table = actions.groupBy("item").count().orderBy(f.desc("count"), *_list_sort_keys("item")).toArrow()
-        return Vocabulary(np.array(table["item"].to_pylist(), object), table["count"].to_numpy().astype(np.int64))
+        items = actions.groupBy("item").count().orderBy(f.desc("count"), *_list_sort_keys("item"))
+        table = self._fetch(items, "items")
+        return Vocabulary(np.array(table["item"].to_pylist(), object), table["count"].to_numpy())
 
-    def _number_users(self, users: DataFrame) -> DataFrame:
-        """Returns each `user` with a `number`, in the order of their ids from 0. One task sorts all users."""
-        number = f.row_number().over(Window.orderBy(*_list_sort_keys("user"))) - 1
-        return self._store(users.select("user", number.cast("long").alias("number")), "users")
+    def _list_users(self, actions: DataFrame, first_later: float | None) -> pa.Table:
+        """Returns each `user`, in the order of their ids, and `length`, the number of actions.
+
+        With `first_later`, the time from which actions are held out, also `num_later`, the number of these.
+        """
+        counts = [f.count("*").alias("length")]
+        if first_later is not None:
+            counts.append(f.count_if(f.col("time") >= first_later).alias("num_later"))
+        return self._fetch(actions.groupBy("user").agg(*counts).orderBy(*_list_sort_keys("user")), "users")
+
+    def _sort_actions(self, actions: DataFrame, vocabulary: Vocabulary) -> pa.Table:
+        """Returns `item`, its number, and perhaps `time` of all actions, ordered by user, time and place."""
+        numbers = np.arange(1, vocabulary.num_items + 1, dtype=np.int32)
+        codes = pa.table({"item": pa.array(vocabulary.items, pa.string()), "number": numbers})
+        numbered = actions.join(self.spark.session.createDataFrame(codes), "item").drop("item")
+        times = [name for name in actions.columns if name == "time"]
+        histories = numbered.orderBy(*_list_sort_keys("user"), *times, "place")
+        return self._fetch(histories.select(f.col("number").alias("item"), *times), "histories")
 
     def _store(self, table: DataFrame, name: str) -> DataFrame:
         """Writes a table, and returns it read back from the files."""
         folder = make_empty_folder((self.stage / name).absolute())
         table.write.mode("overwrite").parquet(f"file://{folder}")
         return self._read_stored(folder)
+
+    def _fetch(self, table: DataFrame, name: str) -> pa.Table:
+        """Returns a table on the driver, in order. It is written first, because Spark limits what it sends."""
+        self._store(table, name)
+        return pa.concat_tables(parquet.read_table(part) for part in sorted((self.stage / name).glob("*.parquet")))
 
     def _read_stored(self, folder: Path) -> DataFrame:
         return self.spark.session.read.parquet(f"file://{folder}")

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from support import commands, exports, spark
 
-from bert4rec_tf.data import sequences
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.serving import batch
@@ -36,15 +35,10 @@ def write_rows(folder, users=90, rows=1_200):
 
 
 @pytest.fixture
-def small_blocks(monkeypatch, tmp_path):
-    """Several blocks of users in little data."""
+def local_spark(monkeypatch, tmp_path):
     spark.needed()
     for name, value in spark.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    from bert4rec_tf.cluster import spark as engine
-
-    for module in (engine, sequences):
-        monkeypatch.setattr(module, "USERS_OF_A_BLOCK", 32)
 
 
 def prepared(folder, name, *flags):
@@ -56,7 +50,7 @@ def prepared(folder, name, *flags):
 
 
 @pytest.mark.parametrize("split", [(), pytest.param(("--test_from=200",), marks=pytest.mark.slow)])
-def test_spark_prepares_the_same_bytes(split, tmp_path, small_blocks):
+def test_spark_prepares_the_same_bytes(split, tmp_path, local_spark):
     write_rows(tmp_path)
     content, said = prepared(tmp_path, "here", *FILTER, *split)
     again, said_again = prepared(tmp_path, "there", *FILTER, *split, "--engine=spark", "--master=local[2]")
@@ -104,7 +98,7 @@ def write_actions(path, num_users):
     path.write_text("\n".join(["user,item", *rows]) + "\n")
 
 
-def test_spark_recommends_the_same_bytes(tmp_path, small_blocks, monkeypatch):
+def test_spark_recommends_the_same_bytes(tmp_path, local_spark, monkeypatch):
     monkeypatch.setattr(batch, "PART_BATCHES", 1)
     export(exports.transformer(), exports.VOCABULARY, tmp_path / "model", ExportOptions(exports.K))
     write_actions(tmp_path / "actions.csv", 600)

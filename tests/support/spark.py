@@ -8,6 +8,7 @@ import pytest
 
 SETTINGS = (
     *("spark.sql.shuffle.partitions=2", "spark.ui.enabled=false", "spark.ui.showConsoleProgress=false"),
+    "spark.sql.adaptive.coalescePartitions.enabled=false",  # several files in little data
     *("spark.sql.codegen.wholeStage=false", "spark.sql.codegen.factoryMode=NO_CODEGEN"),  # compiling takes longest
 )
 

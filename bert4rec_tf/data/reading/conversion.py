@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,40 @@ class Report:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Source:
+    """The files to read, in order. All must have the layout of the first."""
+
+    interactions: Interactions
+    paths: Sequence[Path]
+    layout: Layout
+
+    def read_tables(self, path: Path, times: Times, skipped: dict[str, tuple[int, str]]) -> Iterator[pa.Table]:
+        """Yields the good rows of one file, and counts the others in `skipped` (`Rows.skipped`).
+
+        Raises UserError as `convert`.
+        """
+        layout = read_layout(path, self.interactions)
+        if str(layout) != str(self.layout):
+            raise UserError(f"{path}: its columns are {layout}; those of {self.paths[0]} are {self.layout}")
+        rows = Rows(
+            str(path),
+            times,
+            skip=self.interactions.bad_rows == "skip",
+            plain=layout.kind == TEXT,
+            unit="row" if layout.kind in (PARQUET, TEXT) else "line",
+            among=path.name if len(self.paths) > 1 else None,
+            skipped=skipped,
+            keep_words=self.interactions.keep_missing_words or self.interactions.is_published,
+        )
+        if layout.kind == PARQUET:
+            yield from tables.read_rows(path, layout, rows)
+            return
+        progress = show_transfer(f"reading {path.name}", path.stat().st_size)
+        with progress, unpacking.open_unpacked(path, watch=progress.update) as stream:
+            yield from (text if layout.kind == TEXT else records).read_rows(stream, layout, rows)
+
+
 def list_files(interactions: Interactions) -> list[Path]:
     """Returns the files to read, sorted: single ones, those that match a pattern, and the Parquet files of a folder.
 
@@ -118,48 +152,16 @@ def convert(interactions: Interactions, min_actions: int = 2) -> tuple[Sequences
     file's, a row is bad and not skipped, or too little is left to train on.
     """
     paths = list_files(interactions)
-    first = read_layout(paths[0], interactions)
-    parts: list[pa.Table] = []
-    times, bad = Times(), dict[str, tuple[int, str]]()
-    for path in paths:
-        parts += read_tables(path, (paths[0], first), interactions, times, bad, len(paths) > 1)
-    sequences, sizes = make_sequences(parts, interactions, bad, times, min_actions)
+    source = Source(interactions, paths, read_layout(paths[0], interactions))
+    times, skipped = Times(), dict[str, tuple[int, str]]()
+    parts = [table for path in paths for table in source.read_tables(path, times, skipped)]
+    sequences, sizes = make_sequences(parts, interactions, skipped, times, min_actions)
     bounds = bound_user_actions(interactions, min_actions), interactions.min_item_actions
-    facts = *bounds, bad, sizes["equal_times"], sizes["times"], first.doubt
-    report = Report(interactions.title, str(first), sizes["read"], sizes["kept"], *facts)
+    facts = *bounds, skipped, sizes["equal_times"], sizes["times"], source.layout.doubt
+    report = Report(interactions.title, str(source.layout), sizes["read"], sizes["kept"], *facts)
     if not interactions.is_published:
         report.warn_of_doubts(sequences)
     return sequences, report
-
-
-def read_tables(
-    path: Path,
-    first: tuple[Path, Layout],
-    interactions: Interactions,
-    times: Times,
-    bad: dict[str, tuple[int, str]],
-    is_one_of_several: bool,
-) -> Iterator[pa.Table]:
-    """Yields the good rows of one file, and counts the others in `bad`.
-
-    Args:
-        first: path and layout of the first file. All files must have this layout.
-        bad: as `Rows.skipped`.
-        is_one_of_several: whether `bad` must name the file.
-        interactions: as for `convert`, and so are the errors.
-    """
-    layout = read_layout(path, interactions)
-    if str(layout) != str(first[1]):
-        raise UserError(f"{path}: its columns are {layout}; those of {first[0]} are {first[1]}")
-    unit, among = "row" if layout.kind in (PARQUET, TEXT) else "line", path.name if is_one_of_several else None
-    rows = Rows(str(path), times, interactions.bad_rows == "skip", layout.kind == TEXT, False, unit, among, bad)
-    rows.keep_words = interactions.keep_missing_words or interactions.is_published
-    if layout.kind == PARQUET:
-        yield from tables.read_rows(path, layout, rows)
-        return
-    progress = show_transfer(f"reading {path.name}", path.stat().st_size)
-    with progress, unpacking.open_unpacked(path, watch=progress.update) as stream:
-        yield from (text if layout.kind == TEXT else records).read_rows(stream, layout, rows)
 
 
 def read_layout(path: Path, interactions: Interactions) -> Layout:
