@@ -14,7 +14,7 @@ import tensorflow as tf
 from benchmarks import conversion, measuring, original, shapes
 from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.data.examples import in_memory, preparation
-from bert4rec_tf.data.examples.cloze import Numbering, cut_windows, mask_rows
+from bert4rec_tf.data.examples.cloze import ClozeExamples, cut_windows
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation import candidates, popularity_penalty
 from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, POPULAR, UNIFORM
@@ -167,15 +167,11 @@ def make_steps(step: Callable[[Batch], dict[str, Any]], batches: Iterator[Batch]
 def make_batch(shape: shapes.Shape, sequences: Sequences, batch_size: int = BATCH_SIZE) -> tuple[Batch, int, int]:
     """Returns a training batch, its number of real tokens, and its number of masked ones."""
     windows = cut_windows(LeaveOneOut(sequences).training(True), shape.max_length, shape.masking.window_step)
-    rows_drawn = np.random.default_rng(2).integers(len(windows) * (shape.masking.mask_copies + 1), size=batch_size)
-    window, last_only = Numbering(shape.masking, len(windows), 0).locate_windows(rows_drawn)
-    lengths = windows.lengths[window]
-    masked = mask_rows(
-        windows.rows(window, shape.max_length), lengths, last_only, shape.masking, sequences.num_items, [3]
-    )
-    columns = {"users": windows.users[window], "lengths": lengths, **masked}
+    examples = ClozeExamples(windows, shape.masking, shape.max_length, sequences.num_items)
+    rows_drawn = np.random.default_rng(2).integers(examples.num_examples, size=batch_size)
+    columns = examples.mask(rows_drawn, [3])
     batch = {name: tf.constant(column.astype(np.int32)) for name, column in columns.items()}
-    return batch, int(lengths.sum()), int(np.count_nonzero(masked["mask_targets"]))
+    return batch, int(columns["lengths"].sum()), int(np.count_nonzero(columns["mask_targets"]))
 
 
 def make_step_of_kind(

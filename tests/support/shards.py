@@ -10,7 +10,7 @@ import tensorflow as tf
 from scipy import stats
 
 from bert4rec_tf.config.run_record import MaskingSettings
-from bert4rec_tf.data.examples.cloze import Numbering, mask_rows
+from bert4rec_tf.data.examples.cloze import ClozeExamples
 from support.ranking_oracle import group_histories
 
 MAX_LENGTH = 6
@@ -32,11 +32,8 @@ NUM_ITEMS = SEQUENCES.num_items
 
 def mask_windows(windows, chosen, settings, max_length, num_items, seed):
     """Masks the examples of these numbers, as they are masked for their shards."""
-    window, last_only = Numbering(settings, windows.num_whole, windows.num_prefixes).locate_windows(chosen)
-    lengths = windows.lengths[window]
-    masked = mask_rows(windows.rows(window, max_length), lengths, last_only, settings, num_items, seed)
-    num_masked = np.count_nonzero(masked["mask_targets"], axis=1)
-    return SimpleNamespace(users=windows.users[window], lengths=lengths, num_masked=num_masked, **masked)
+    masked = ClozeExamples(windows, settings, max_length, num_items).mask(chosen, seed)
+    return SimpleNamespace(**masked, num_masked=np.count_nonzero(masked["mask_targets"], axis=1))
 
 
 def predictions_by_hand(length, masking):

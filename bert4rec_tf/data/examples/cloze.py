@@ -132,33 +132,51 @@ def mask_rows(
     return {"items": masked, "mask_positions": positions, "mask_targets": targets.astype(np.int32)}
 
 
-@dataclass(frozen=True)
-class Numbering:
-    """Maps examples to windows: every copy of all whole windows, then every copy of all prefixes."""
+@dataclass(frozen=True, eq=False)
+class ClozeExamples:
+    """Windows to mask, as numbered examples: every copy of all whole windows, then every copy of all prefixes.
 
-    settings: MaskingSettings
-    num_whole: int
-    num_prefixes: int
+    Attributes:
+        windows: at most `max_length` (N) items long, of items up to `num_items` (n).
+        masking: how often and how they are masked. With dynamic masks and no prefixes, one example in
+            `mask_copies` + 1 has only its last item masked, on average, which is the original's share.
+        last_only: whether only the last item of each window is masked, with dynamic masks.
+    """
+
+    windows: Windows
+    masking: MaskingSettings
+    max_length: int
+    num_items: int
+    last_only: bool = False
 
     @property
-    def copies(self) -> int:
+    def num_copies(self) -> int:
         """Copies of each whole window. With static masks and no prefixes, the last has only its last item masked."""
-        return 1 if self.settings.masking == "dynamic" else self.settings.mask_copies + (not self.num_prefixes)
+        if self.masking.masking == "dynamic":
+            return 1
+        return self.masking.mask_copies + (not self.windows.num_prefixes)
 
     @property
     def num_examples(self) -> int:
-        return self.num_whole * self.copies + self.num_prefixes * self.settings.prefix_copies
+        return self.windows.num_whole * self.num_copies + self.windows.num_prefixes * self.masking.prefix_copies
 
-    def locate_windows(self, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the window of each example, and whether only its last item is masked (for dynamic masks: whether it
-        is a prefix)."""
-        beyond = examples - self.num_whole * self.copies
-        window = np.where(
-            beyond < 0, examples % max(self.num_whole, 1), self.num_whole + beyond % max(self.num_prefixes, 1)
-        )
-        if self.num_prefixes or self.settings.masking == "dynamic":
-            return window, beyond >= 0
-        return window, examples // max(self.num_whole, 1) == self.settings.mask_copies
+    def mask(self, examples: np.ndarray, seed: list[int] | np.random.Generator) -> dict[str, np.ndarray]:
+        """Returns the examples of these numbers: `users` and `lengths`, int64 [b], and what `mask_rows` returns.
+
+        `seed`: as for `mask_rows`.
+        """
+        rng, num_whole, num_prefixes = np.random.default_rng(seed), self.windows.num_whole, self.windows.num_prefixes
+        beyond = examples - num_whole * self.num_copies
+        windows = np.where(beyond < 0, examples % max(num_whole, 1), num_whole + beyond % max(num_prefixes, 1))
+        if num_prefixes:
+            last_only = beyond >= 0
+        elif self.masking.masking == "static":
+            last_only = examples // max(num_whole, 1) == self.masking.mask_copies
+        else:
+            last_only = self.last_only | (rng.random(len(windows)) < 1 / (self.masking.mask_copies + 1))
+        items, lengths = self.windows.rows(windows, self.max_length), self.windows.lengths[windows]
+        masked = mask_rows(items, lengths, last_only, self.masking, self.num_items, rng)
+        return {"users": self.windows.users[windows], "lengths": lengths, **masked}
 
 
 def count_predictions(lengths: np.ndarray, settings: MaskingSettings) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.run_record import MaskingSettings
-from bert4rec_tf.data.examples.cloze import Numbering, cut_last_windows, cut_windows_and_prefixes, mask_rows
+from bert4rec_tf.data.examples.cloze import ClozeExamples, cut_last_windows, cut_windows_and_prefixes
 from bert4rec_tf.data.sequences import PAD, Sequences, number_within_groups, pad_rows
 from bert4rec_tf.foundation.errors import UserError
 
@@ -212,8 +212,6 @@ class NextItemExamples(Examples):
 class MaskedExamples(Examples):
     """Examples of the Cloze task, masked anew in every epoch.
 
-    Without prefixes, one of `mask_copies` + 1 has only its last item masked, on average, which is the original's share.
-
     Args:
         sequences: the histories; those with one item are skipped.
         max_length: N.
@@ -224,24 +222,17 @@ class MaskedExamples(Examples):
     def __init__(
         self, sequences: Sequences, max_length: int, masking: MaskingSettings, last_only: bool = False
     ) -> None:
-        self.num_items, self.max_length, self.last_only = sequences.num_items, max_length, last_only
-        self.masking = replace(masking, masking="dynamic")
         if last_only:
             self.windows = cut_last_windows(sequences, max_length)
         else:
             self.windows = cut_windows_and_prefixes(sequences, max_length, masking)
-        self.numbering = Numbering(self.masking, self.windows.num_whole, self.windows.num_prefixes)
-        self.num_examples = self.numbering.num_examples
+        dynamic = replace(masking, masking="dynamic")
+        self._examples = ClozeExamples(self.windows, dynamic, max_length, sequences.num_items, last_only)
+        self.num_examples = self._examples.num_examples
 
     def batch(self, examples: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Returns `users [b]`, `lengths [b]`, `items [b, N]`, `mask_positions [b, P]` and `mask_targets [b, P]`."""
-        windows, last_only = self.numbering.locate_windows(examples)
-        if not self.windows.num_prefixes:
-            last_only = self.last_only | (rng.random(len(windows)) < 1 / (self.masking.mask_copies + 1))
-        items, lengths = self.windows.rows(windows, self.max_length), self.windows.lengths[windows]
-        masked = mask_rows(items, lengths, last_only, self.masking, self.num_items, rng)
-        users = self.windows.users[windows].astype(np.int32)
-        return {"users": users, "lengths": lengths.astype(np.int32), **masked}
+        return {name: column.astype(np.int32) for name, column in self._examples.mask(examples, rng).items()}
 
 
 KINDS: dict[str | None, Callable[..., Examples]] = {"contexts": ContextTargetExamples, "shifted": NextItemExamples}

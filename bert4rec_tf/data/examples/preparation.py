@@ -9,8 +9,8 @@ import numpy as np
 
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples import tfrecords
-from bert4rec_tf.data.examples.cloze import Numbering, Windows, cut_windows_and_prefixes, mask_rows
-from bert4rec_tf.data.examples.tfrecords import Column, Shards
+from bert4rec_tf.data.examples.cloze import ClozeExamples, cut_windows_and_prefixes
+from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.progress import Progress
@@ -28,10 +28,10 @@ def prepare_shards(sequences: Sequences, masking: MaskingSettings, max_length: i
     Raises UserError if a file cannot be written.
     """
     windows = cut_windows_and_prefixes(sequences, max_length, masking)
-    numbering = Numbering(masking, windows.num_whole, windows.num_prefixes)
+    examples = ClozeExamples(windows, masking, max_length, sequences.num_items)
     facts = [tfrecords.FORMAT, SHARD_SIZE, sequences.fingerprint, masking.record(), max_length, seed]
     fingerprint = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    order = np.random.default_rng([seed, 0]).permutation(numbering.num_examples)
+    order = np.random.default_rng([seed, 0]).permutation(examples.num_examples)
     parts = [order[begin : begin + SHARD_SIZE] for begin in range(0, len(order), SHARD_SIZE)]
     predictions = min(masking.max_predictions, max_length)
     widths = {"user": None, "items": max_length, "mask_positions": predictions, "mask_targets": predictions}
@@ -42,26 +42,11 @@ def prepare_shards(sequences: Sequences, masking: MaskingSettings, max_length: i
         if missing := shards.find_missing(fingerprint):
             with contextlib.closing(Progress("preparing", len(missing), examples_per_step=SHARD_SIZE)) as progress:
                 for number in missing:
-                    columns = _make_columns(
-                        windows, numbering, parts[number], max_length, sequences.num_items, [seed, 1, number]
-                    )
-                    tfrecords.write_shard(shards.folder / shards.names[number], columns)
+                    masked = examples.mask(parts[number], [seed, 1, number])
+                    num_masked = np.count_nonzero(masked["mask_targets"], axis=1)
+                    lengths = {"items": masked.pop("lengths"), "mask_positions": num_masked, "mask_targets": num_masked}
+                    columns = {"user": masked.pop("users"), **masked}
+                    tfrecords.write_shard(shards.folder / shards.names[number], columns, lengths)
                     progress.advance()
             shards.write_manifest(fingerprint)
     return shards
-
-
-def _make_columns(
-    windows: Windows, numbering: Numbering, examples: np.ndarray, max_length: int, num_items: int, seed: list[int]
-) -> dict[str, Column]:
-    """Returns the masked examples of these numbers as features (`cloze.mask_rows`)."""
-    numbers, last_only = numbering.locate_windows(examples)
-    items, lengths = windows.rows(numbers, max_length), windows.lengths[numbers]
-    masked = mask_rows(items, lengths, last_only, numbering.settings, num_items, seed)
-    num_masked = np.count_nonzero(masked["mask_targets"], axis=1)
-    return {
-        "user": Column(windows.users[numbers]),
-        "items": Column(masked["items"], lengths),
-        "mask_positions": Column(masked["mask_positions"], num_masked),
-        "mask_targets": Column(masked["mask_targets"], num_masked),
-    }

@@ -26,40 +26,33 @@ BLOCK = 256
 """Rows per record."""
 
 
-@dataclass(frozen=True, eq=False)
-class Column:
-    """A feature of all rows of a shard: int [rows], or int [rows, width] and the rows' `lengths` without padding."""
+def write_shard(path: Path, columns: Mapping[str, np.ndarray], lengths: Mapping[str, np.ndarray]) -> None:
+    """Writes one `tf.train.Example` per block of rows, atomically. Raises UserError if that fails.
 
-    values: np.ndarray
-    lengths: np.ndarray | None = None
-
-    def make_features(self, name: str, rows: slice) -> dict[str, tf.train.Feature]:
-        """Returns the given rows as features of one record."""
-        values = self.values[rows]
-        if self.lengths is None:
-            return {name: _make_feature(values)}
-        lengths = self.lengths[rows]
-        real = np.arange(values.shape[1]) < lengths[:, None]
-        return {name: _make_feature(values[real]), f"{name}{LENGTHS}": _make_feature(lengths)}
-
-
-def _make_feature(values: np.ndarray) -> tf.train.Feature:
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values.tolist()))
-
-
-def write_shard(path: Path, columns: Mapping[str, Column]) -> None:
-    """Writes one `tf.train.Example` per block of rows, atomically. Raises UserError if that fails."""
-    (rows,) = {len(column.values) for column in columns.values()}
+    Args:
+        path: where to write the shard.
+        columns: feature -> int [rows] or, right-padded, int [rows, width].
+        lengths: feature of the latter kind -> int [rows], how many values each row has without the padding.
+    """
+    num_rows = len(next(iter(columns.values())))
     try:
         with files.atomic_write(path) as aside, tf.io.TFRecordWriter(str(aside)) as writer:
-            for start in range(0, rows, BLOCK):
+            for start in range(0, num_rows, BLOCK):
                 block, features = slice(start, start + BLOCK), {}
                 for name, column in columns.items():
-                    features.update(column.make_features(name, block))
+                    values = column[block]
+                    if name in lengths:
+                        features[f"{name}{LENGTHS}"] = _make_feature(lengths[name][block])
+                        values = values[np.arange(values.shape[1]) < lengths[name][block, None]]
+                    features[name] = _make_feature(values)
                 example = tf.train.Example(features=tf.train.Features(feature=features))
                 writer.write(example.SerializeToString(deterministic=True))
     except tf.errors.OpError as error:
         raise UserError(f"{path}: cannot be written ({error.message})") from error
+
+
+def _make_feature(values: np.ndarray) -> tf.train.Feature:
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values.tolist()))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from support.shards import (
 )
 
 from bert4rec_tf.config.run_record import MaskingSettings
-from bert4rec_tf.data.examples.cloze import Numbering, count_predictions, cut_windows, cut_windows_and_prefixes
+from bert4rec_tf.data.examples.cloze import ClozeExamples, count_predictions, cut_windows, cut_windows_and_prefixes
 from bert4rec_tf.data.sequences import LeaveOneOut
 
 QUICK = settings(max_examples=examples(80))
@@ -94,7 +94,7 @@ def test_number_of_windows_of_the_real_data(real_data, name, max_length, window_
 def test_number_of_examples_of_the_real_data(real_data, name, max_length, window_step, count):
     training = LeaveOneOut(real_data(name)).training(True)
     windows = cut_windows(training, max_length, window_step)
-    assert Numbering(MaskingSettings(), windows.num_whole, windows.num_prefixes).num_examples == count
+    assert ClozeExamples(windows, MaskingSettings(), max_length, training.num_items).num_examples == count
 
 
 @QUICK
@@ -166,7 +166,7 @@ def test_prefix_examples_ask_for_every_item_after_those_before_it(histories, max
     sequences = from_histories(histories)
     masking = dataclasses.replace(masking, prefix_copies=copies)
     windows = cut_windows_and_prefixes(sequences, max_length, masking)
-    examples = np.arange(Numbering(masking, windows.num_whole, windows.num_prefixes).num_examples)
+    examples = np.arange(ClozeExamples(windows, masking, max_length, sequences.num_items).num_examples)
     made = mask_windows(windows, examples, masking, max_length, sequences.num_items, [0])
     questions = Counter()
     for user in range(sequences.num_users):

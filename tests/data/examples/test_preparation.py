@@ -85,10 +85,10 @@ def test_a_folder_without_a_whole_manifest_is_prepared_again(tmp_path, small_sha
 def test_an_interrupted_preparation_is_not_taken_for_a_whole_one(tmp_path, small_shards, monkeypatch):
     write, done = preparation.tfrecords.write_shard, []
 
-    def stop_at_the_third(path, columns):
+    def stop_at_the_third(path, columns, lengths):
         if len(done) == 2:
             raise KeyboardInterrupt
-        write(path, columns)
+        write(path, columns, lengths)
         done.append(path)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -8,27 +8,27 @@ import tensorflow as tf
 from support.profiles import slow_but
 from support.shards import MAX_LENGTH, as_rows, records, records_of
 
-from bert4rec_tf.data.examples.tfrecords import BLOCK, Column, Shards, write_shard
+from bert4rec_tf.data.examples.tfrecords import BLOCK, Shards, write_shard
 
 
 def random_columns(rng, rows):
     lengths = rng.integers(0, 5, rows)
     ragged = np.where(np.arange(4) < lengths[:, None], rng.integers(1, 1_000_000, (rows, 4)), 0)
-    return {"number": Column(rng.integers(0, 1_000_000, rows)), "list": Column(ragged, lengths)}
+    return {"number": rng.integers(0, 1_000_000, rows), "list": ragged}, {"list": lengths}
 
 
 @pytest.mark.parametrize("rows", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
 def test_a_shard_of_any_number_of_blocks_reads_back_equal(tmp_path, rows):
-    content = random_columns(np.random.default_rng(2), rows)
+    content, lengths = random_columns(np.random.default_rng(2), rows)
     shards = Shards(tmp_path, (rows,), {"number": None, "list": 4})
     path = tmp_path / shards.names[0]
-    write_shard(path, content)
+    write_shard(path, content, lengths)
     assert sum(1 for _ in tf.data.TFRecordDataset(str(path))) == -(-rows // BLOCK)
     stored = records_of(path)
-    assert [row["number"][0] for row in stored] == content["number"].values.tolist()
+    assert [row["number"][0] for row in stored] == content["number"].tolist()
     read = as_rows(shards.read(rows, 3).take(1))
     assert sorted((number, row) for row, number in read) == sorted(
-        (number, tuple(row)) for number, row in zip(content["number"].values.tolist(), content["list"].values.tolist())
+        (number, tuple(row)) for number, row in zip(content["number"].tolist(), content["list"].tolist())
     )
 
 
@@ -59,7 +59,7 @@ def test_every_epoch_holds_every_example_once(static, batch_size):
 def test_epochs_differ_in_the_order_of_shards_and_within_a_shard(tmp_path):
     numbered = Shards(tmp_path, (17,) * 4, {"number": None})
     for shard, name in enumerate(numbered.names):
-        write_shard(tmp_path / name, {"number": Column(np.arange(17 * shard, 17 * shard + 17))})
+        write_shard(tmp_path / name, {"number": np.arange(17 * shard, 17 * shard + 17)}, {})
     epochs = [[number for (number,) in epoch] for epoch in stream(numbered, 10, 1, 6)]
     assert len({tuple(dict.fromkeys(number // 17 for number in epoch)) for epoch in epochs}) > 1
     assert len({tuple(number for number in epoch if number < 17) for epoch in epochs}) == 6
