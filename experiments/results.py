@@ -145,7 +145,8 @@ def describe_data_file(dataset: str, folder: Path | None) -> dict[str, Any] | No
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     if remote is None or remote.member is not None:
         return {"name": path.name, "sha256": digest, "as_published": None}
-    is_published = download.compute_checksum(path, remote.checksum) == remote.checksum
+    with unpacking.open_unpacked(path) as content:
+        is_published = download.compute_checksum(content, remote.checksum) == remote.checksum
     return {"name": path.name, "sha256": digest, "as_published": is_published}
 
 

@@ -21,7 +21,8 @@ from pyarrow import parquet
 from bert4rec_tf.cluster import tasks
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import conversion, grouping
-from bert4rec_tf.data.reading.conversion import Report, Source
+from bert4rec_tf.data.reading.conversion import SourceFiles
+from bert4rec_tf.data.reading.grouping import Report
 from bert4rec_tf.data.reading.times import EARLIEST, LATEST, NUMBER, PER_SECOND, Times, choose_unit, describe_times
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
 from bert4rec_tf.foundation import files
@@ -30,7 +31,7 @@ from bert4rec_tf.foundation.errors import UserError
 try:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
-    from pyspark.sql import Column, DataFrame, SparkSession, Window
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql import functions as f
 except ImportError as error:
     raise UserError("--engine=spark needs pyspark: pip install 'bert4rec-tf[spark]'") from error
@@ -103,7 +104,7 @@ class Spark:
 
 @dataclass
 class Conversion:
-    """Reads, filters, numbers and sorts the rows of files. `stage`: a folder for the files between these steps."""
+    """Reads, filters, numbers and sorts the rows of files. `stage`: an absolute path, for files between these steps."""
 
     spark: Spark
     interactions: Interactions
@@ -113,7 +114,7 @@ class Conversion:
     def convert(self) -> tuple[Sequences, Report]:
         """Does what `conversion.convert` does."""
         interactions, layout = self.interactions, conversion.read_layout(self.paths[0], self.interactions)
-        actions, skipped, times = self._read_files(Source(interactions, self.paths, layout))
+        actions, skipped, times = self._read_files(SourceFiles(interactions, self.paths, layout))
         if interactions.test_from is not None and layout.time is None:
             grouping.parse_test_from(interactions.test_from, None, None)  # raises
         sizes_before = self._count_sizes(actions)
@@ -140,34 +141,24 @@ class Conversion:
             None if first_later is None else users["num_later"].to_numpy(),
             times=None if layout.time is None else ActionTimes(histories["time"].to_numpy(), meaning),
         )
-        report = Report(
-            interactions.title,
-            str(layout),
-            sizes_before,
-            sizes_after,
-            grouping.bound_user_actions(interactions),
-            interactions.min_item_actions,
-            skipped,
-            self._compute_equal_times(filtered, sizes_after),
-            meaning,
-            layout.doubt,
-        )
-        report.warn_of_doubts(sequences)
-        return sequences, report
+        bounds = grouping.bound_user_actions(interactions), interactions.min_item_actions
+        facts = *bounds, skipped, self._compute_equal_times(filtered, sizes_after), meaning, layout.doubt
+        return sequences, Report(interactions.title, str(layout), sizes_before, sizes_after, *facts)
 
-    def _read_files(self, source: Source) -> tuple[DataFrame, dict[str, tuple[int, str]], Times]:
-        """Returns the good rows (`user`, `item`, `place` and perhaps `time`), the bad ones, and the kind of times."""
-        times = Times()
-        if source.layout.time is not None:
-            times.kind = self.spark.map(tasks.find_kind_of_times, [source])[0]
-        folder = make_empty_folder((self.stage / "rows").absolute())
-        read_file = partial(tasks.read_file, source=source, kind=times.kind, folder=folder)
+    def _read_files(self, source: SourceFiles) -> tuple[DataFrame, dict[str, tuple[int, str]], Times]:
+        """Returns the good rows (`user`, `item`, `place` and perhaps `time`), the bad ones, and what read the times."""
+        has_times = source.layout.time is not None
+        kind = self.spark.map(tasks.find_kind_of_times, [source])[0] if has_times else None
+        folder = self.stage / "rows"
+        files.remove_folder(folder)
+        files.make_folder(folder)
+        read_file = partial(tasks.read_file, source=source, kind=kind, folder=folder)
         summaries = self.spark.map(read_file, range(len(self.paths)))
         actions = self._read_stored(folder)
-        if source.layout.time is not None:
+        if has_times:
             other = "fraction" if all(summary.times_are_whole for summary in summaries) else "time"
             actions = actions.drop(other).withColumnRenamed("fraction", "time")
-        return actions, tasks.merge_bad_rows(summaries), times
+        return actions, tasks.merge_bad_rows(summaries), Times(kind)
 
     def _filter_actions(self, actions: DataFrame) -> DataFrame:
         """Does what `grouping.filter_actions` does."""
@@ -179,7 +170,8 @@ class Conversion:
             frequent = actions
             for role, bound in bounds.items():
                 frequent = self._keep_frequent(frequent, role, bound, actions)
-            actions = self._store(self._keep_frequent(frequent, "user", bounds["user"]), f"filtered-{number}")
+            frequent = self._keep_frequent(frequent, "user", bounds["user"])
+            actions = self._read_stored(self._write(frequent, f"filtered-{number}"))
             after, number = actions.count(), number + 1
             if after == before or not self.interactions.k_core:
                 return actions
@@ -234,16 +226,15 @@ class Conversion:
         histories = numbered.orderBy(*_list_sort_keys("user"), *times, "place")
         return self._fetch(histories.select(f.col("number").alias("item"), *times), "histories")
 
-    def _store(self, table: DataFrame, name: str) -> DataFrame:
-        """Writes a table, and returns it read back from the files."""
-        folder = make_empty_folder((self.stage / name).absolute())
+    def _write(self, table: DataFrame, name: str) -> Path:
+        """Writes a table to a folder of its own."""
+        folder = self.stage / name
         table.write.mode("overwrite").parquet(f"file://{folder}")
-        return self._read_stored(folder)
+        return folder
 
     def _fetch(self, table: DataFrame, name: str) -> pa.Table:
         """Returns a table on the driver, in order. It is written first, because Spark limits what it sends."""
-        self._store(table, name)
-        return pa.concat_tables(parquet.read_table(part) for part in sorted((self.stage / name).glob("*.parquet")))
+        return pa.concat_tables(map(parquet.read_table, sorted(self._write(table, name).glob("*.parquet"))))
 
     def _read_stored(self, folder: Path) -> DataFrame:
         return self.spark.session.read.parquet(f"file://{folder}")
@@ -253,10 +244,3 @@ def _list_sort_keys(role: str) -> list[Column]:
     """Returns the keys by which `grouping.sort_ids` sorts."""
     is_whole = f.col(role).rlike(grouping.WHOLE)
     return [~is_whole, f.when(is_whole, f.length(role)).otherwise(0), f.col(role)]
-
-
-def make_empty_folder(folder: Path) -> Path:
-    """Makes a folder exist and be empty, and returns it."""
-    files.remove_folder(folder)
-    files.make_folder(folder)
-    return folder

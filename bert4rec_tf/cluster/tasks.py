@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from bert4rec_tf.data.reading.conversion import Source
+from bert4rec_tf.data.reading.conversion import SourceFiles
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.foundation import files
 
@@ -28,7 +28,7 @@ class FileSummary:
     times_are_whole: bool
 
 
-def find_kind_of_times(source: Source) -> str | None:
+def find_kind_of_times(source: SourceFiles) -> str | None:
     """Returns the kind of the first time that has one (`Times.kind`). All files are read with it."""
     times = Times()
     for path in source.paths:
@@ -38,10 +38,9 @@ def find_kind_of_times(source: Source) -> str | None:
     return None
 
 
-def read_file(number: int, source: Source, kind: str | None, folder: Path) -> FileSummary:
+def read_file(number: int, source: SourceFiles, kind: str | None, folder: Path) -> FileSummary:
     """Writes the good rows of a file as Parquet: `user`, `item`, `place`, and `time` as a whole and as a fraction."""
-    times, bad, rows, are_whole = Times(), dict[str, tuple[int, str]](), 0, True
-    times.kind = kind
+    times, bad, rows, are_whole = Times(kind), dict[str, tuple[int, str]](), 0, True
     fields = {"user": pa.string(), "item": pa.string(), "place": pa.int64()}
     if source.layout.time is not None:
         fields |= {"time": pa.int64(), "fraction": pa.float64()}

@@ -105,6 +105,7 @@ def main(arguments: list[str]) -> None:
         return
     interactions = Interactions(options.interactions, **collect_given_flags(options, COLUMNS))
     sequences, report = conversion.convert(interactions, min_actions=1)
+    report.warn_of_doubts(sequences)
     print(report)
     cluster = None
     if options.engine == "spark":

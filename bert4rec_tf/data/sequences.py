@@ -19,7 +19,7 @@ def mask_token(num_items: int) -> int:
 
 
 USERS_OF_A_BLOCK = 1 << 14
-"""Users of a block. Fingerprints depend on it, and a task of a cluster groups the actions of one block."""
+"""Users of a block. Fingerprints depend on it."""
 
 SHOWN_USERS, SHOWN_ITEMS = 3, 8
 """How many users and items per user `print` shows."""
@@ -27,14 +27,10 @@ SHOWN_USERS, SHOWN_ITEMS = 3, 8
 
 def find_bad_id(raw: np.ndarray | Lines) -> str | None:
     """Returns the first raw id that is empty or contains a line break; None if all are valid."""
-    if isinstance(raw, Lines):
-        text = END + raw.content
-        return (
-            next((raw_id for raw_id in raw if not raw_id or "\r" in raw_id), None)
-            if b"\r" in text or END * 2 in text
-            else None
-        )
-    return next((item for item in raw.tolist() if not item or "\n" in item or "\r" in item), None)
+    if isinstance(raw, Lines) and b"\r" not in raw.content and END * 2 not in END + raw.content:
+        return None  # without a Python object for each
+    ids = raw if isinstance(raw, Lines) else raw.tolist()
+    return next((raw_id for raw_id in ids if not raw_id or "\n" in raw_id or "\r" in raw_id), None)
 
 
 def compute_fingerprint(raw: list[str]) -> str:
@@ -250,33 +246,6 @@ class Sequences:
     def users_fingerprint(self) -> str:
         """SHA-256 of the raw ids of the users, in order."""
         return compute_fingerprint(self.users.tolist())
-
-
-def join_sequences(first: Sequences, second: Sequences) -> Sequences:
-    """Returns the actions of both, without features and times. A user's actions in `second` follow those in `first`.
-
-    Users and items are matched by their raw ids. The held-out actions of `second` stay held out; all of `first` are
-    trained on.
-    """
-
-    import pandas  # the rest of this module needs NumPy alone
-
-    both = Sequences.from_codes(*match_ids(first, second))
-    both = replace(both, columns={**second.columns, **first.columns})
-    if second.num_later is None:
-        return both
-    num_later = pandas.Series(second.num_later, second.users).reindex(both.users, fill_value=0).to_numpy()
-    return replace(both, num_later=num_later)
-
-
-def match_ids(first: Sequences, second: Sequences) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns users and items of all actions as places in raw ids, int64 [actions of both], and these raw ids."""
-    import pandas
-
-    user_places, users = pandas.factorize(np.concatenate([first.users, second.users]))
-    item_places, items = pandas.factorize(np.concatenate([first.vocabulary.items, second.vocabulary.items]))
-    user_codes = np.repeat(user_places, np.concatenate([first.lengths, second.lengths]))
-    return user_codes, item_places[np.concatenate([first.items, second.items + first.num_items]) - 1], users, items
 
 
 def number_within_groups(sizes: np.ndarray) -> np.ndarray:

@@ -2,17 +2,15 @@
 
 import contextlib
 import errno
-import gzip
 import hashlib
 import json
 import os
 import re
 import shutil
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import filelock
 
@@ -31,9 +29,6 @@ _PARTIAL_NAME = re.compile(
 )
 ABANDONED_SECONDS = 24 * 3600
 """Another machine's temporary file counts as left behind after this time: its processes cannot be seen."""
-
-UNREADABLE = (OSError, EOFError, zlib.error)
-"""The exceptions that reading a file, plain or `.gz`, can raise."""
 
 
 def expand_path(path: Path | str | Url) -> Path:
@@ -216,13 +211,6 @@ def refuse_pipe(path: Path | Url) -> None:
         raise UserError(f"{path}: is not a plain file")
 
 
-def open_binary(path: Path) -> BinaryIO:
-    """Opens `path` for reading, and decompresses it if its name ends in `.gz`."""
-    if path.suffix != ".gz":
-        return path.open("rb")
-    return gzip.open(path.open("rb") if isinstance(path, Url) else path, "rb")
-
-
 def compute_checksum(path: Path) -> str:
     """Returns the SHA-256 of a file's content. Raises OSError if it cannot be read."""
     with path.open("rb") as file:
@@ -230,7 +218,7 @@ def compute_checksum(path: Path) -> str:
 
 
 def unreadable_error(path: Path, error: Exception) -> UserError:
-    """Returns the UserError to raise for one of UNREADABLE."""
+    """Returns the UserError to raise for an error of reading a file."""
     return UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})")
 
 

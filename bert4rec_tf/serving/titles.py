@@ -35,7 +35,7 @@ def read_titles_table(table: Any, id_name: str | None) -> dict[str, str]:
         raise UserError(
             f"`titles` must have columns named `id` and `title`, or be a dictionary. Received: {', '.join(names)[:300]}"
         )
-    columns = tables.select_columns(frame, names, [id_column, title_column])
+    columns = tables.select_columns(frame, [id_column, title_column])
     ids = tables.convert_ids(tables.decode_texts(columns.column(0).combine_chunks()), "`titles`").to_pylist()
     return {raw: str(title) for raw, title in zip(ids, columns.column(1).to_pylist()) if None not in (raw, title)}
 

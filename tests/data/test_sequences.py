@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from support.profiles import examples
 
 from bert4rec_tf.data import sequences as module
+from bert4rec_tf.data.reading.overlaps import join_sequences
 from bert4rec_tf.data.sequences import (
     PAD,
     LeaveOneOut,
     Sequences,
     Vocabulary,
-    join_sequences,
     mask_token,
 )
 

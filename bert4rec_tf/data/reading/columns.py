@@ -53,38 +53,34 @@ class Layout:
 
     Attributes:
         kind: TEXT (separated columns), JSON (an object per line), LITERALS (a Python dictionary per line), PARQUET.
-        user, item, time: the names of the columns, or their numbers from 0 in a TEXT; `time` is None if the rows are
-            in order.
+        user, item, time: the names of the columns; `time` is None if the rows are in order.
         separator: between the columns of a TEXT.
-        header: the names in the first line of a TEXT; empty if it has no header.
-        width: the number of columns of a TEXT.
+        names: of all columns of a TEXT, from its first line; without a header, their numbers from 1.
+        has_header: whether a TEXT has a header.
         skip: the number of lines before the first row of a TEXT.
         doubt: what the user should be told of a guess; empty if nothing.
     """
 
     kind: str
-    user: Any
-    item: Any
-    time: Any = None
+    user: str
+    item: str
+    time: str | None = None
     separator: str = ","
-    header: tuple[str, ...] = ()
-    width: int = 0
+    names: tuple[str, ...] = ()
+    has_header: bool = False
     skip: int = 0
     doubt: str = ""
 
     @property
-    def roles(self) -> dict[str, Any]:
+    def roles(self) -> dict[str, str]:
         """`user`, `item` and, if there are times, `time` -> its column."""
         return {role: column for role in ("user", "item", "time") if (column := getattr(self, role)) is not None}
 
     def __str__(self) -> str:
-        def describe(column: Any) -> str:
-            if self.kind != TEXT:
-                return repr(column)
-            return repr(self.header[column]) if self.header else f"column {column + 1}"
-
-        order = "the order of the file (no time)" if self.time is None else f"time {describe(self.time)}"
-        return f"user {describe(self.user)}, item {describe(self.item)}, {order}"
+        is_numbered = self.kind == TEXT and not self.has_header
+        columns = {role: f"column {name}" if is_numbered else repr(name) for role, name in self.roles.items()}
+        order = f"time {columns['time']}" if "time" in columns else "the order of the file (no time)"
+        return f"user {columns['user']}, item {columns['item']}, {order}"
 
 
 @dataclass(frozen=True)
@@ -125,9 +121,7 @@ class Columns:
         return Layout(kind, user, item, time, doubt=doubt)
 
     def layout_from_header(self, separator: str, header: Sequence[str]) -> Layout:
-        layout = self.layout_from_names(TEXT, header)
-        columns: dict[str, Any] = {role: list(header).index(name) for role, name in layout.roles.items()}
-        return replace(layout, **columns, separator=separator, header=tuple(header), width=len(header))
+        return replace(self.layout_from_names(TEXT, header), separator=separator, names=tuple(header), has_header=True)
 
     def layout_from_rows(self, separator: str, rows: Sequence[Sequence[str]], header: Sequence[str]) -> Layout:
         """Returns the layout of a text without names: `user item`; `user item rating time`, in any order; or as named.
@@ -145,7 +139,10 @@ class Columns:
         free = [name for name in names if name not in (time, self.user, self.item)]
         user = self.user or free.pop(0)
         numbered = replace(self, user=user, item=self.item or free.pop(0), time=time)
-        layout = replace(numbered.layout_from_header(separator, names), header=tuple(header))
+        layout = replace(numbered.layout_from_names(TEXT, names), separator=separator, names=tuple(names))
+        if header:
+            columns: dict[str, Any] = {role: header[int(name) - 1] for role, name in layout.roles.items()}
+            layout = replace(layout, **columns, names=tuple(header), has_header=True)
         if self.time is None and time not in (NO_TIME, "4"):
             return replace(layout, doubt=f"its columns have no names; their values say: {layout}")
         return layout

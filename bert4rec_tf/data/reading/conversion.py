@@ -6,7 +6,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ import pyarrow as pa
 from bert4rec_tf.config.data_names import Interactions, PublishedFile
 from bert4rec_tf.data.reading import layouts, records, tables, text, unpacking
 from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Columns, Layout
-from bert4rec_tf.data.reading.grouping import bound_user_actions, make_sequences, warn_of_doubts
-from bert4rec_tf.data.reading.rows import Rows, summarize_bad_rows
+from bert4rec_tf.data.reading.grouping import Report, make_sequences
+from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.text import ANY_BLANKS
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
@@ -33,56 +33,7 @@ FOLDER = "converted"
 
 
 @dataclass(frozen=True)
-class Report:
-    """What a conversion read, kept and skipped.
-
-    Attributes:
-        path, columns: the files as the user named them, and the columns of users, items and times.
-        read, kept: users, items and actions before and after the filter.
-        bad: kind of bad row -> how many were skipped, and where the first is.
-        doubt: as in `columns.Layout`.
-        equal_times: the share of the steps from a user's action to the next in which the time stays the same.
-        times: what the times mean; empty if there are none.
-    """
-
-    path: str
-    columns: str
-    read: dict[str, int]
-    kept: dict[str, int]
-    min_user_actions: int = 1
-    min_item_actions: int = 1
-    bad: dict[str, tuple[int, str]] = field(default_factory=dict)
-    equal_times: float = 0.0
-    times: str = ""
-    doubt: str = ""
-
-    def warn_of_doubts(self, sequences: Sequences) -> None:
-        """Warns if the rows that became `sequences` may mean something else than they say."""
-        if self.doubt:
-            warn(f"{self.path}: {self.doubt}")
-        warn_of_doubts(self.path, sequences, self.equal_times)
-
-    def warn_of_skipped(self) -> None:
-        for line in summarize_bad_rows(self.bad):
-            warn(f"{self.path}: {line}")
-
-    def __str__(self) -> str:
-        sizes_before, sizes_after = (
-            ", ".join(f"{count:,} {name}" for name, count in counts.items()) for counts in (self.read, self.kept)
-        )
-        bounds = f"users with at least {self.min_user_actions}, items with at least {self.min_item_actions} actions"
-        lines = [
-            f"{self.path}: {self.columns}",
-            *([f"times: {self.times}"] if self.times else []),
-            *summarize_bad_rows(self.bad),
-            f"read: {sizes_before}",
-            f"kept: {sizes_after} ({bounds})",
-        ]
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Source:
+class SourceFiles:
     """The files to read, in order. All must have the layout of the first."""
 
     interactions: Interactions
@@ -142,7 +93,7 @@ def list_files(interactions: Interactions) -> list[Path]:
 
 
 def convert(interactions: Interactions, min_actions: int = 2) -> tuple[Sequences, Report]:
-    """Returns the sequences in files of interactions, and a report.
+    """Returns the sequences in files of interactions, and a report, which has not warned of doubts yet.
 
     Args:
         interactions: the files and how to read them.
@@ -152,16 +103,10 @@ def convert(interactions: Interactions, min_actions: int = 2) -> tuple[Sequences
     file's, a row is bad and not skipped, or too little is left to train on.
     """
     paths = list_files(interactions)
-    source = Source(interactions, paths, read_layout(paths[0], interactions))
+    source = SourceFiles(interactions, paths, read_layout(paths[0], interactions))
     times, skipped = Times(), dict[str, tuple[int, str]]()
     parts = [table for path in paths for table in source.read_tables(path, times, skipped)]
-    sequences, sizes = make_sequences(parts, interactions, skipped, times, min_actions)
-    bounds = bound_user_actions(interactions, min_actions), interactions.min_item_actions
-    facts = *bounds, skipped, sizes["equal_times"], sizes["times"], source.layout.doubt
-    report = Report(interactions.title, str(source.layout), sizes["read"], sizes["kept"], *facts)
-    if not interactions.is_published:
-        report.warn_of_doubts(sequences)
-    return sequences, report
+    return make_sequences(parts, interactions, source.layout, skipped, times, min_actions)
 
 
 def read_layout(path: Path, interactions: Interactions) -> Layout:
@@ -180,31 +125,24 @@ def describe_columns(interactions: Interactions) -> dict[str, dict[str, str]]:
     layout = read_layout(path, interactions)
     if layout.kind == PARQUET:
         return tables.describe_columns(layout, tables.read_schema(path))
-    names = {role: layout.header[column] if layout.header else column for role, column in layout.roles.items()}
-    columns = {role: {"name": name if isinstance(name, str) else str(name + 1)} for role, name in names.items()}
+    columns = {role: {"name": name} for role, name in layout.roles.items()}
     if layout.kind == TEXT:
         columns["user"]["type"] = columns["item"]["type"] = "int64"
     return columns
 
 
-def read_bytes(path: Path) -> bytes:
-    """Returns a file's unpacked content. Raises UserError if it is missing, damaged or empty."""
-    with unpacking.open_unpacked(path) as file:
-        content = file.read()
-    if not content.strip():
-        raise UserError(f"{path}: the file is empty")
-    return content
-
-
 def parse_pairs(content: bytes, path: Path) -> Sequences:
     """Reads the authors' processed files: lines of `user item`, integers, oldest first within a user.
 
-    Raises UserError if a line is not two integers, no user has two actions, or there is only one item.
+    Raises UserError if the file is empty, a line is not two integers, no user has two actions, or there is only one
+    item.
     """
-    layout = Layout(TEXT, 0, 1, separator=ANY_BLANKS, width=2)
+    if not content.strip():
+        raise UserError(f"{path}: the file is empty")
+    layout = Layout(TEXT, "1", "2", separator=ANY_BLANKS, names=("1", "2"))
     rows = Rows(str(path), Times(), integers=True, keep_words=True)
     tables = list(text.read_rows(io.BytesIO(content), layout, rows))
-    return make_sequences(tables, PublishedFile(str(path)), {}, rows.times)[0]
+    return make_sequences(tables, PublishedFile(str(path)), layout, {}, rows.times)[0]
 
 
 def convert_once(interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
@@ -218,28 +156,33 @@ def load_or_convert(
 ) -> tuple[Sequences, Report]:
     """Returns the conversion that is stored at `path`. If there is none, calls `convert` and stores the result.
 
-    The sequences have the columns of the user's own files, which are not stored.
+    The sequences have the columns of the user's own files, which are not stored. Warns of doubts about these files.
     """
-    if path.exists():
-        try:
-            sequences, report = load(path)
-            report = replace(report, path=interactions.title)
-            if not interactions.is_published:
-                report.warn_of_doubts(sequences)
-            return _add_columns(sequences, interactions), report
-        except npz.CorruptFileError as error:
-            warn(f"{error}; converted again")
-    sequences, report = convert()
+    converted = _load_stored(path)
+    if converted is None:
+        converted = convert()
+        _store(path, *converted)
+    sequences, report = converted[0], replace(converted[1], path=interactions.title)
+    if interactions.is_published:
+        return sequences, report
+    report.warn_of_doubts(sequences)
+    return replace(sequences, columns=describe_columns(interactions)), report
+
+
+def _load_stored(path: Path) -> tuple[Sequences, Report] | None:
+    try:
+        return load(path) if path.exists() else None
+    except npz.CorruptFileError as error:
+        warn(f"{error}; converted again")
+        return None
+
+
+def _store(path: Path, sequences: Sequences, report: Report) -> None:
     try:
         files.make_folder(path.parent)
         save(path, sequences, report)
     except UserError as error:
         warn(f"{error}; the converted data are not kept")
-    return _add_columns(sequences, interactions), report
-
-
-def _add_columns(sequences: Sequences, interactions: Interactions) -> Sequences:
-    return sequences if interactions.is_published else replace(sequences, columns=describe_columns(interactions))
 
 
 def locate_conversion(folder: Path, interactions: Interactions, checksums: list[str]) -> Path:
@@ -282,16 +225,19 @@ def load(path: Path) -> tuple[Sequences, Report]:
     """Reads what `save` wrote. Raises `npz.CorruptFileError` if it cannot be read."""
     arrays = npz.read(path)
     try:
-        names, report = (arrays[name].tobytes().decode() for name in ("names", "report"))
-        vocabulary = Vocabulary(np.array(names.split("\n"), object), arrays["counts"])
-        raw_users = np.array(npz.decode_lines(arrays["users"]), object)
-        left_out, num_later = int(arrays["left_out"]), arrays.get("num_later")
-        content = json.loads(report)
-        times = ActionTimes(arrays["times"], content["times"]) if "times" in arrays else None
-        sequences = Sequences(
-            arrays["items"], arrays["splits"], raw_users, vocabulary, left_out, num_later, times=times
-        )
+        users, items = (np.array(npz.decode_lines(arrays[name]), object) for name in ("users", "names"))
+        content = json.loads(arrays["report"].tobytes())
         content["bad"] = {kind: tuple(counts) for kind, counts in content["bad"].items()}
-        return sequences, Report(**content)
+        report = Report(**content)
+        sequences = Sequences(
+            arrays["items"],
+            arrays["splits"],
+            users,
+            Vocabulary(items, arrays["counts"]),
+            int(arrays["left_out"]),
+            arrays.get("num_later"),
+            times=ActionTimes(arrays["times"], report.times) if "times" in arrays else None,
+        )
+        return sequences, report
     except (KeyError, ValueError, TypeError) as error:
         raise npz.CorruptFileError(f"{path}: not a kept conversion ({error})") from error

@@ -17,7 +17,7 @@ import pyarrow.parquet
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.data.feature_values import Features, attach_features
-from bert4rec_tf.data.reading import tables, text
+from bert4rec_tf.data.reading import tables, text, unpacking
 from bert4rec_tf.data.reading.columns import DATE_LIKE, ITEM_NAMES, USER_NAMES, VALUE_SEPARATOR, guess_column
 from bert4rec_tf.data.reading.rows import MISSING
 from bert4rec_tf.data.reading.times import BLANKS
@@ -179,7 +179,7 @@ def _load_columns(source: Any, kind: str, title: str, id_name: str | None) -> Ma
                 return _load_csv(path)
             with path.open("rb") as file:
                 source = pyarrow.parquet.read_table(file)
-        except files.UNREADABLE as error:
+        except OSError as error:
             raise files.unreadable_error(path, error) from error
         except (pa.ArrowException, UnicodeError) as error:
             raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
@@ -188,7 +188,7 @@ def _load_columns(source: Any, kind: str, title: str, id_name: str | None) -> Ma
     if len(set(names)) < len(names):
         raise UserError(f"{title}: must name each column once. Received: {', '.join(names)[:300]}")
     lists = {} if isinstance(source, (pa.Table, pa.RecordBatch)) else _find_vector_columns(source, names)
-    table = tables.select_columns(source, names, [name for name in names if name not in lists])
+    table = tables.select_columns(source, [name for name in names if name not in lists])
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
     id_column = guess_column(table.column_names, IDS[kind], id_name)
     if id_column is not None:
@@ -214,7 +214,7 @@ def _list_cells(column: pa.Array) -> list[Any]:
 
 
 def _load_csv(path: Path) -> Mapping[str, Sequence[Any]]:
-    with files.open_binary(path) as file:
+    with unpacking.open_unpacked(path) as file:
         content = file.read()
     first = content.decode().split("\n", 1)[0]
     separator = max(",", "\t", ";", key=first.count)

@@ -1,14 +1,14 @@
 """Filters, orders and groups a table of interactions into `Sequences`."""
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.reading.columns import Layout
 from bert4rec_tf.data.reading.rows import summarize_bad_rows
 from bert4rec_tf.data.reading.times import NUMBER, Times, choose_unit, count_units, describe_times
 from bert4rec_tf.data.sequences import ActionTimes, Sequences
@@ -26,13 +26,75 @@ LARGEST_SHARE, LARGEST_MULTIPLE = 0.1, 5
 MOST_EQUAL = 0.5
 
 
+@dataclass(frozen=True)
+class Report:
+    """What a conversion read, kept and skipped.
+
+    Attributes:
+        path, columns: the files as the user named them, and the columns of users, items and times.
+        read, kept: users, items and actions before and after the filter.
+        bad: kind of bad row -> how many were skipped, and where the first is.
+        doubt: as in `columns.Layout`.
+        equal_times: the share of the steps from a user's action to the next in which the time stays the same.
+        times: what the times mean; empty if there are none.
+    """
+
+    path: str
+    columns: str
+    read: dict[str, int]
+    kept: dict[str, int]
+    min_user_actions: int
+    min_item_actions: int
+    bad: dict[str, tuple[int, str]]
+    equal_times: float
+    times: str
+    doubt: str
+
+    def warn_of_doubts(self, sequences: Sequences) -> None:
+        """Warns of a guess, a user who may be many, and an order that is the file's."""
+        if self.doubt:
+            warn(f"{self.path}: {self.doubt}")
+        lengths = sequences.lengths
+        most, total = lengths.max(initial=0), lengths.sum()
+        if most > LARGEST_SHARE * total and most > LARGEST_MULTIPLE * lengths.mean():
+            user = sequences.users[lengths.argmax()]
+            warn(
+                f"{self.path}: user {user!r} has {most / total:.0%} of all actions; this may stand for users who are "
+                "not known"
+            )
+        if self.equal_times > MOST_EQUAL:
+            warn(
+                f"{self.path}: {self.equal_times:.0%} of the actions after a user's first have the time of the one "
+                "before, so that the rows alone order them"
+            )
+
+    def warn_of_skipped(self) -> None:
+        for line in summarize_bad_rows(self.bad):
+            warn(f"{self.path}: {line}")
+
+    def __str__(self) -> str:
+        sizes_before, sizes_after = (
+            ", ".join(f"{count:,} {name}" for name, count in counts.items()) for counts in (self.read, self.kept)
+        )
+        bounds = f"users with at least {self.min_user_actions}, items with at least {self.min_item_actions} actions"
+        lines = [
+            f"{self.path}: {self.columns}",
+            *([f"times: {self.times}"] if self.times else []),
+            *summarize_bad_rows(self.bad),
+            f"read: {sizes_before}",
+            f"kept: {sizes_after} ({bounds})",
+        ]
+        return "\n".join(lines)
+
+
 def make_sequences(
     tables: list[pa.Table],
     interactions: Interactions,
-    skipped_rows: Mapping[str, tuple[int, str]],
+    layout: Layout,
+    skipped: dict[str, tuple[int, str]],
     time_reader: Times,
     min_actions: int = 2,
-) -> tuple[Sequences, dict[str, Any]]:
+) -> tuple[Sequences, Report]:
     """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
     One pass keeps the users and items with enough actions in the table; then users with too few left are dropped. With
@@ -43,12 +105,9 @@ def make_sequences(
     Args:
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
         interactions: the filter, and the name of the source for messages.
-        skipped_rows: the rows that were skipped (`Rows.skipped`), for messages.
+        layout, skipped: for the report, where the columns come from, and the rows that were skipped (`Rows.skipped`).
         time_reader: what read the times.
         min_actions: users with fewer actions are left out. Below 2, the rest may be too little to train on.
-
-    Returns the sequences; `read` and `kept`: the numbers of users, items and actions before and after the filter; and
-    `equal_times` and `times`, as in `conversion.Report`.
 
     Raises UserError if too little is left to train on.
     """
@@ -62,25 +121,23 @@ def make_sequences(
         user_codes, users = sort_ids(user_codes, users)
         item_codes, items = sort_ids(item_codes, items)
     before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
+    bounds = bound_user_actions(interactions, min_actions), interactions.min_item_actions
     if max(interactions.min_user_actions, interactions.min_item_actions) > 1:
-        bounds = bound_user_actions(interactions, min_actions), interactions.min_item_actions
         keep = filter_actions(user_codes, item_codes, *bounds, interactions.k_core)
         user_codes, users = _drop_unused_names(user_codes[keep], users)
         item_codes, items = _drop_unused_names(item_codes[keep], items)
         times = None if times is None else times[keep]
-    equal_times = 0.0
     after = {"users": len(users), "items": len(items), "actions": len(user_codes)}
     if min_actions >= 2 and not len(user_codes):
-        check_trainable(0, 0, interactions, skipped_rows)
-    num_later, unit, meaning = None, None, ""
+        check_trainable(0, 0, interactions, skipped)
+    unit, meaning, num_later, equal_times = None, "", None, 0.0
     if times is not None:
         if time_reader.kind == NUMBER:
             unit = choose_unit(count_units(times), len(times), interactions.title)
         meaning = describe_times(time_reader.kind, unit)
     if interactions.test_from is not None:
         first_later = parse_test_from(interactions.test_from, unit, None if times is None else time_reader)
-        is_later = np.asarray(times) >= first_later
-        num_later = np.bincount(user_codes[is_later], minlength=len(users))
+        num_later = np.bincount(user_codes[np.asarray(times) >= first_later], minlength=len(users))
     if times is not None:
         order = np.lexsort((times, user_codes))
         user_codes, item_codes, times = user_codes[order], item_codes[order], times[order]
@@ -95,21 +152,9 @@ def make_sequences(
     if times is not None and not interactions.is_published:
         sequences = replace(sequences, times=ActionTimes(times[is_kept[user_codes]], meaning))
     if min_actions >= 2:
-        check_trainable(sequences.num_users, sequences.num_items, interactions, skipped_rows)
-    return sequences, {"read": before, "kept": after, "equal_times": equal_times, "times": meaning}
-
-
-def warn_of_doubts(title: str, sequences: Sequences, equal_times: float) -> None:
-    """Warns of a user who may be many, and of an order that is the file's (`equal_times`: `conversion.Report`)."""
-    lengths = sequences.lengths
-    if lengths.max(initial=0) > LARGEST_SHARE * lengths.sum() and lengths.max() > LARGEST_MULTIPLE * lengths.mean():
-        share, user = lengths.max() / lengths.sum(), sequences.users[lengths.argmax()]
-        warn(f"{title}: user {user!r} has {share:.0%} of all actions; this may stand for users who are not known")
-    if equal_times > MOST_EQUAL:
-        warn(
-            f"{title}: {equal_times:.0%} of the actions after a user's first have the time of the one before, so that "
-            "the rows alone order them"
-        )
+        check_trainable(sequences.num_users, sequences.num_items, interactions, skipped)
+    facts = *bounds, skipped, equal_times, meaning, layout.doubt
+    return sequences, Report(interactions.title, str(layout), before, after, *facts)
 
 
 def bound_user_actions(interactions: Interactions, min_actions: int = 2) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from bert4rec_tf.data.reading.grouping import join_times, sort_ids
-from bert4rec_tf.data.sequences import ActionTimes, Sequences, join_sequences, match_ids, number_within_groups
+from bert4rec_tf.data.sequences import ActionTimes, Sequences, number_within_groups
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 
@@ -102,3 +102,25 @@ def _select_actions(sequences: Sequences, is_kept: np.ndarray) -> Sequences:
     splits = np.append(0, np.cumsum(is_kept))[sequences.splits]
     num_later = None if sequences.num_later is None else np.minimum(sequences.num_later, np.diff(splits))
     return replace(sequences, items=sequences.items[is_kept], splits=splits, num_later=num_later, times=None)
+
+
+def join_sequences(first: Sequences, second: Sequences) -> Sequences:
+    """Returns the actions of both, without features and times. A user's actions in `second` follow those in `first`.
+
+    Users and items are matched by their raw ids. The held-out actions of `second` stay held out; all of `first` are
+    trained on.
+    """
+    both = Sequences.from_codes(*match_ids(first, second))
+    both = replace(both, columns={**second.columns, **first.columns})
+    if second.num_later is None:
+        return both
+    num_later = pd.Series(second.num_later, second.users).reindex(both.users, fill_value=0).to_numpy()
+    return replace(both, num_later=num_later)
+
+
+def match_ids(first: Sequences, second: Sequences) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns users and items of all actions as places in raw ids, int64 [actions of both], and these raw ids."""
+    user_places, users = pd.factorize(np.concatenate([first.users, second.users]))
+    item_places, items = pd.factorize(np.concatenate([first.vocabulary.items, second.vocabulary.items]))
+    user_codes = np.repeat(user_places, np.concatenate([first.lengths, second.lengths]))
+    return user_codes, item_places[np.concatenate([first.items, second.items + first.num_items]) - 1], users, items

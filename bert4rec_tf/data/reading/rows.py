@@ -1,10 +1,7 @@
 """Separates good rows from bad ones. The first bad row is an error, or all bad rows are skipped and counted."""
 
-import itertools
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,19 +30,11 @@ _KINDS = ("", NO_USER, NO_ITEM, MANY_LINES, NO_UTF8, NO_INTEGER, NO_TIME)
 BadRow = tuple[int, str, str]
 """The number of a bad row, what is wrong with it, and its text."""
 
-Record = tuple[int, str, tuple[Any, ...] | str]
-"""A row read by itself: its number, its text, and its user, item and time, or what is wrong with it."""
-
 MANY_BAD = 0.5
 """If more than this share of the rows is bad, a message does not advise to skip them."""
 
-RECORDS = 1 << 17
-"""How many rows that are read one by one become one table."""
-
 SHOWN = 60
 """How many characters of a bad row a message shows."""
-
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass
@@ -75,16 +64,17 @@ class Rows:
     option: str = "--bad_rows=skip"
     keep_words: bool = False
 
-    def separate(
-        self, columns: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray
-    ) -> tuple[pa.Table, list[BadRow]]:
-        """Returns the good rows of a batch, and the bad ones.
+    def select_good(
+        self, columns: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray, unreadable: Sequence[BadRow] = ()
+    ) -> pa.Table:
+        """Returns the good rows of a batch: `user` and `item` (dictionaries of texts) and `time` (int64 or float64).
 
-        The good ones are a table of `user` and `item` (dictionaries of texts) and `time` (int64 or float64).
+        Counts the bad rows if they are skipped. Otherwise raises UserError for the first of them.
 
         Args:
             columns: `user` and `item` as texts, and `time` if there are times.
             numbers: the rows' numbers in the source.
+            unreadable: the rows of this batch that have no such columns.
         """
         good_columns, kinds = {}, np.zeros(len(columns["user"]), np.uint8)
         for role, missing in (("user", NO_USER), ("item", NO_ITEM)):
@@ -95,16 +85,16 @@ class Rows:
             times, is_bad = self.times.read(columns["time"].take(pa.array(rows)), self.source)
             kinds[rows[is_bad]] = _KINDS.index(NO_TIME)
             good_columns["time"] = times.filter(pa.array(~is_bad))
-        if not kinds.any():
-            return pa.table(good_columns), []
-        for role in ("user", "item"):  # encoded again, so that the dictionary has only ids that occur
-            good_columns[role] = good_columns[role].filter(pa.array(kinds == 0)).dictionary_decode().dictionary_encode()
-        bad_rows = np.flatnonzero(kinds)
-        values = zip(*(column.take(pa.array(bad_rows)).cast(pa.string()).to_pylist() for column in columns.values()))
-        texts = (", ".join(value or "" for value in row) for row in values)
-        return pa.table(good_columns), [
-            (numbers[row], _KINDS[kinds[row]], text) for row, text in zip(bad_rows.tolist(), texts)
-        ]
+        bad = list(unreadable)
+        if kinds.any():
+            good, bad_rows = pa.array(kinds == 0), np.flatnonzero(kinds)
+            for role in ("user", "item"):  # encoded again, so that the dictionary has only ids that occur
+                good_columns[role] = good_columns[role].filter(good).dictionary_decode().dictionary_encode()
+            values = (column.take(pa.array(bad_rows)).cast(pa.string()).to_pylist() for column in columns.values())
+            texts = (", ".join(value or "" for value in row) for row in zip(*values))
+            bad += [(numbers[row], _KINDS[kinds[row]], text) for row, text in zip(bad_rows.tolist(), texts)]
+        self._refuse_or_count(bad, len(kinds) + len(unreadable))
+        return pa.table(good_columns)
 
     def _check_ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray]:
         """Returns the ids, cleaned, and each row's index in _KINDS, uint8 [rows]."""
@@ -127,17 +117,7 @@ class Rows:
             kinds[:-1][is_bad.to_numpy(zero_copy_only=False)] = _KINDS.index(kind)
         return ids, kinds[ids.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
 
-    def make_tables(self, records: Iterator[Record], roles: Iterable[str]) -> Iterator[pa.Table]:
-        """Yields the good rows of records, and refuses the others. A record's values are in the order of `roles`."""
-        while batch := list(itertools.islice(records, RECORDS)):
-            bad = [(number, values, text) for number, text, values in batch if isinstance(values, str)]
-            good = [(number, values) for number, _, values in batch if not isinstance(values, str)]
-            columns = {role: _make_strings([values[place] for _, values in good]) for place, role in enumerate(roles)}
-            table, more_bad = self.separate(columns, [number for number, _ in good])
-            self.refuse_or_count(bad + more_bad, len(batch))
-            yield table
-
-    def refuse_or_count(self, rows: Sequence[BadRow], num_rows: int) -> None:
+    def _refuse_or_count(self, rows: Sequence[BadRow], num_rows: int) -> None:
         """Counts bad rows, of `num_rows`, if they are skipped. Otherwise raises UserError for the first of them."""
         for number, kind, text in sorted(rows):
             if not self.skip:
@@ -154,15 +134,6 @@ class Rows:
             place = f"{self.unit} {number:,}"
             count, first = self.skipped.get(kind, (0, f"{self.among}, {place}" if self.among else place))
             self.skipped[kind] = count + 1, first
-
-
-def _make_strings(values: Sequence[str | int | float | None]) -> pa.Array:
-    """Returns values as strings. Lone surrogates, which JSON can write but UTF-8 cannot, become U+FFFD."""
-    texts = [value if value is None else str(value) for value in values]
-    try:
-        return pa.array(texts, pa.string())
-    except UnicodeEncodeError:
-        return pa.array([text and _SURROGATES.sub("\ufffd", text) for text in texts], pa.string())
 
 
 def summarize_bad_rows(skipped: Mapping[str, tuple[int, str]]) -> list[str]:

@@ -13,12 +13,11 @@ import pyarrow.parquet
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading.columns import PARQUET, Columns, Layout
-from bert4rec_tf.data.reading.grouping import make_sequences, warn_of_doubts
-from bert4rec_tf.data.reading.rows import Rows, summarize_bad_rows
+from bert4rec_tf.data.reading.grouping import make_sequences
+from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
 BATCH = 1 << 20
@@ -83,9 +82,7 @@ def _select_good_rows(batches: Iterable[pa.RecordBatch], layout: Layout, rows: R
     for batch in batches:
         columns = {role: decode_texts(batch.column(name)) for role, name in layout.roles.items()}
         columns |= {role: convert_ids(columns[role], rows.source) for role in ("user", "item")}
-        table, bad = rows.separate(columns, range(first, first + batch.num_rows))
-        rows.refuse_or_count(bad, batch.num_rows)
-        yield table
+        yield rows.select_good(columns, range(first, first + batch.num_rows))
         first += batch.num_rows
 
 
@@ -165,19 +162,16 @@ def interactions(
 def read_frame(frame: Any, options: Interactions, min_actions: int = 2) -> Sequences:
     """Does what `interactions` does. Leaves out users with fewer than `min_actions` actions."""
     frame = load_frame(frame, "`frame`")
-    names = list_names(frame)
     columns = Columns(TITLE, options.user_column, options.item_column, options.time_column, option="{}=")
-    layout = columns.layout_from_names(PARQUET, names)
-    if layout.doubt:
-        warn(f"{TITLE}: {layout.doubt}")
-    rows = Rows(TITLE, times := Times(), options.bad_rows == "skip", option='bad_rows="skip"')
-    rows.keep_words = options.keep_missing_words
-    table = select_columns(frame, names, list(layout.roles.values()))
+    layout = columns.layout_from_names(PARQUET, list_names(frame))
+    rows = Rows(
+        TITLE, Times(), options.bad_rows == "skip", option='bad_rows="skip"', keep_words=options.keep_missing_words
+    )
+    table = select_columns(frame, list(layout.roles.values()))
     tables = list(_select_good_rows(table.to_batches(BATCH), layout, rows))
-    for line in summarize_bad_rows(rows.skipped):
-        warn(line)
-    sequences, sizes = make_sequences(tables, options, rows.skipped, times, min_actions)
-    warn_of_doubts(TITLE, sequences, sizes["equal_times"])
+    sequences, report = make_sequences(tables, options, layout, rows.skipped, rows.times, min_actions)
+    report.warn_of_doubts(sequences)
+    report.warn_of_skipped()
     return replace(sequences, columns=describe_columns(layout, table.schema))
 
 
@@ -206,12 +200,13 @@ def list_names(frame: Any) -> list[str]:
     return [str(name) for name in (frame.columns if hasattr(frame, "iloc") else frame.schema.names)]
 
 
-def select_columns(frame: Any, names: list[str], columns: list[str]) -> pa.Table:
-    """Returns the wanted columns. Raises UserError for a column that Arrow cannot take."""
+def select_columns(frame: Any, columns: list[str]) -> pa.Table:
+    """Returns some columns of what `load_frame` returned. Raises UserError for a column that Arrow cannot take."""
     if isinstance(frame, pa.RecordBatch):
         frame = pa.Table.from_batches([frame])
     if isinstance(frame, pa.Table):
         return frame.select(columns)
+    names = list_names(frame)
     for name in columns:
         column = frame.iloc[:, names.index(name)]
         moments = [raw for raw in column if isinstance(raw, datetime) and raw == raw] if column.dtype == object else []

@@ -29,17 +29,15 @@ def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Tabl
 
     Rows are counted from 1, the header too, but no blank lines.
     """
-    number, unfinished, column_numbers = int(bool(layout.header)), b"", list(layout.roles.values())
+    number, unfinished, width = int(layout.has_header), b"", len(layout.names)
+    column_numbers = [layout.names.index(name) for name in layout.roles.values()]
     for content in _read_contents(stream, layout, rows.source):
-        columns, misfits, unfinished = _parse_rows(unfinished + content, layout.separator, layout.width, column_numbers)
+        columns, misfits, unfinished = _parse_rows(unfinished + content, layout.separator, width, column_numbers)
         count = columns.num_rows + len(misfits)
         numbers = np.delete(np.arange(number + 1, number + count + 1), [misfit.number - 1 for misfit in misfits])
         by_role = dict(zip(layout.roles, (column.combine_chunks() for column in columns.columns)))
-        table, bad = rows.separate(by_role, numbers)
-        for misfit in misfits:
-            bad.append((number + misfit.number, *_explain_misfit(misfit)))
-        rows.refuse_or_count(bad, count)
-        yield table
+        unreadable = [(number + misfit.number, *_explain_misfit(misfit)) for misfit in misfits]
+        yield rows.select_good(by_role, numbers, unreadable)
         number += count
         if len(unfinished) > blocks.LONGEST_LINE:
             break

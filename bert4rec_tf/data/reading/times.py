@@ -78,10 +78,10 @@ def describe_times(kind: str | None, unit: str | None) -> str:
 
 
 class Times:
-    """Reads the times of one source. The first time decides their kind."""
+    """Reads the times of one source. The first time decides their kind, unless it is given."""
 
-    def __init__(self) -> None:
-        self.kind: str | None = None
+    def __init__(self, kind: str | None = None) -> None:
+        self.kind = kind
         self._has_warned = False
 
     def read(self, column: pa.Array, source: str) -> tuple[pa.Array, np.ndarray]:

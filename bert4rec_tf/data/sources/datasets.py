@@ -9,8 +9,8 @@ from typing import Any
 
 from bert4rec_tf.config.data_names import RAW, Interactions, PublishedFile, add_source, is_own, remove_source
 from bert4rec_tf.config.paper import read_paper
-from bert4rec_tf.data.reading import conversion
-from bert4rec_tf.data.reading.conversion import Report, parse_pairs, read_bytes
+from bert4rec_tf.data.reading import conversion, unpacking
+from bert4rec_tf.data.reading.grouping import Report
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import download
 from bert4rec_tf.data.sources.download import Remote
@@ -180,12 +180,13 @@ def find_or_download(name: str, folder: Path | None = None) -> Path | None:
 
 def _read_processed(source: Source, path: Path) -> Sequences:
     """Reads a file of the authors. Warns if it is not the one that they published."""
-    content = read_bytes(path)
+    with unpacking.open_unpacked(path) as file:
+        content = file.read()
     if source.remote is not None and source.remote.member is None:
         expected = source.remote.checksum
-        if download.compute_content_checksum(io.BytesIO(content), expected) != expected:
+        if download.compute_checksum(io.BytesIO(content), expected) != expected:
             warn(f"{path}: is not the file that the authors published ({expected}); results may differ from theirs")
-    return parse_pairs(content, path)
+    return conversion.parse_pairs(content, path)
 
 
 def load(data: str | Interactions, folder: Path | str | None = None, source: str = "processed") -> Sequences:
@@ -254,19 +255,13 @@ def describe_data(name: str, sequences: Sequences, report: Report | None = None)
     return "\n".join([*([str(report)] if report else []), *lines])
 
 
-def parse_millions(printed: str) -> tuple[float, int]:
-    """Returns the number in a text like "0.35m", and its number of digits after the point."""
-    number = printed.removesuffix("m")
-    return float(number), len(number.partition(".")[2])
-
-
 def _compare_with_paper(name: str, sequences: Sequences, published: Mapping[str, Any]) -> list[str]:
     """Returns a line on the numbers that differ from Table 1, at the precision printed there."""
-    actions, digits = parse_millions(published["actions"])
+    digits = len(published["actions"].removesuffix("m").partition(".")[2])  # of a text like "0.35m"
     is_equal = {
         "users": sequences.num_users == published["users"],
         "items": sequences.num_items == published["items"],
-        "actions": round(sequences.num_actions / 1e6, digits) == actions,
+        "actions": f"{sequences.num_actions / 1e6:.{digits}f}m" == published["actions"],
         "mean length": f"{sequences.num_actions / sequences.num_users:.1f}" == f"{published['mean_length']:.1f}",
         "density": f"{sequences.density:.2%}" == published["density"],
     }

@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, cast
 
 import filelock
 import pooch
@@ -42,13 +42,7 @@ class Remote:
     member: str | None = None
 
 
-def compute_checksum(path: Path, checksum: str) -> str:
-    """Returns a file's checksum, with the algorithm of the given checksum. A `.gz` file is decompressed first."""
-    with files.open_binary(path) as file:
-        return compute_content_checksum(file, checksum)
-
-
-def compute_content_checksum(file: BinaryIO, checksum: str) -> str:
+def compute_checksum(file: IO[bytes], checksum: str) -> str:
     """Returns the checksum of an open file's content, with the algorithm of the given checksum."""
     algorithm = checksum.split(":")[0]
     if algorithm != "git":
@@ -99,7 +93,8 @@ def _fetch_from(url: str, remote: Remote, path: Path) -> None:
         # pooch sets the total when it knows it, and until then asks for one that is not 0.
         with show_transfer(path.name, total=1) as progress:
             pooch.HTTPDownloader(progressbar=progress, timeout=TIMEOUT, headers=HEADERS)(url, output, store)
-        received = compute_checksum(Path(output), remote.checksum)  # pooch knows no ids of blobs
+        with open(output, "rb") as file:
+            received = compute_checksum(file, remote.checksum)  # pooch knows no ids of blobs
         if received != remote.checksum:
             raise Unreachable(
                 f"the file at {url} has the wrong checksum: expected {remote.checksum}, received {received}"

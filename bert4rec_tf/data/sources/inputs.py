@@ -71,7 +71,8 @@ def load_any(
     if isinstance(data, Interactions):
         if min_actions == 2:
             return data.name, datasets.load(data), data
-        sequences, report = conversion.convert(data, min_actions=min_actions)
+        sequences, report = conversion.convert(data, min_actions)
+        report.warn_of_doubts(sequences)
         report.warn_of_skipped()
         return data.name, replace(sequences, columns=conversion.describe_columns(data)), data
     frame = tables.load_frame(data, "`data`")

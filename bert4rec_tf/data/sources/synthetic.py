@@ -5,17 +5,18 @@ has a few likely successors, drawn from that taste. An item has different succes
 neither the last item alone nor the community alone determines the next item. No user sees an item twice.
 """
 
+import abc
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
 
 from bert4rec_tf.data.sequences import Sequences
 
 
 @dataclass(frozen=True)
-class Catalogue:
-    """The settings of both generators. History lengths are uniform in [shortest, longest]; `seed` seeds everything."""
+class Catalogue(abc.ABC):
+    """What both generators share. History lengths are uniform in [shortest, longest]; `seed` seeds everything."""
 
     num_users: int = 4_000
     num_items: int = 300
@@ -27,6 +28,18 @@ class Catalogue:
     def compute_zipf(self) -> np.ndarray:
         """Returns [items]: the weights of a Zipf distribution."""
         return (1 + np.arange(self.num_items)) ** -self.popularity_exponent
+
+    @abc.abstractmethod
+    def draw_histories(self) -> list[np.ndarray]:
+        """Returns each user's items (numbers from 0), oldest first."""
+
+    def make_sequences(self) -> Sequences:
+        histories = self.draw_histories()
+        codes, numbers = pd.factorize(np.concatenate(histories))  # by first appearance
+        items = np.array([f"item{number}" for number in numbers], object)
+        users = np.array([f"user{user}" for user in range(len(histories))], object)
+        user_codes = np.repeat(np.arange(len(histories)), [len(history) for history in histories])
+        return Sequences.from_codes(user_codes, codes, users, items)
 
 
 @dataclass(frozen=True)
@@ -72,7 +85,6 @@ class MarkovCatalogue(Catalogue):
         return np.random.default_rng([self.seed, 2]).integers(self.num_communities, size=self.num_users)
 
     def draw_histories(self) -> list[np.ndarray]:
-        """Returns each user's items (numbers from 0), oldest first."""
         rng = np.random.default_rng([self.seed, 3])
         communities, tables = self.draw_communities(), self.draw_transitions()
         lengths = rng.integers(self.shortest, self.longest + 1, size=self.num_users)
@@ -88,9 +100,6 @@ class MarkovCatalogue(Catalogue):
             unseen[users, items[:, step]] = 0
             probabilities = tables[communities, items[:, step]]
         return [row[:length] for row, length in zip(items, lengths)]
-
-    def make_sequences(self) -> Sequences:
-        return _number_histories(self.draw_histories())
 
     def compute_scores(self, sequences: Sequences, histories: Sequences) -> np.ndarray:
         """Returns the true transition probabilities as scores: float64 [users, n], column j for item j + 1.
@@ -108,22 +117,14 @@ class MarkovCatalogue(Catalogue):
 class OrderlessCatalogue(Catalogue):
     """Histories drawn from a single Zipf distribution, no item twice. Only popularity predicts the next item."""
 
-    def make_sequences(self) -> Sequences:
+    def draw_histories(self) -> list[np.ndarray]:
         rng = np.random.default_rng([self.seed, 4])
         lengths = rng.integers(self.shortest, self.longest + 1, size=self.num_users)
         keys = rng.exponential(size=(self.num_users, self.num_items)) / rng.permutation(self.compute_zipf())
         order = np.argsort(keys, axis=1)
-        return _number_histories([row[:length] for row, length in zip(order, lengths)])
+        return [row[:length] for row, length in zip(order, lengths)]
 
 
 def _draw_columns(weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     cumulative = np.cumsum(weights, axis=1)
     return (cumulative < rng.random((len(weights), 1)) * cumulative[:, -1:]).sum(axis=1)
-
-
-def _number_histories(histories: list[np.ndarray]) -> Sequences:
-    numbers = pa.array(np.concatenate(histories)).dictionary_encode()  # by first appearance
-    items = np.array([f"item{number}" for number in numbers.dictionary.to_pylist()], object)
-    users = np.array([f"user{user}" for user in range(len(histories))], object)
-    user_codes = np.repeat(np.arange(len(histories)), [len(history) for history in histories])
-    return Sequences.from_codes(user_codes, numbers.indices.to_numpy(), users, items)

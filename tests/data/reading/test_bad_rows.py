@@ -349,7 +349,8 @@ def test_a_user_with_an_implausible_share_is_named(folder, share, num_users):
     rows += [("guest", f"i{place % 9}", place) for place in range(num_users * share)]
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors):
-        read(write(folder, "a.csv", as_csv(rows)))
+        sequences, report = read(write(folder, "a.csv", as_csv(rows)))
+        report.warn_of_doubts(sequences)
     is_much = num_users * share > max(5 / (num_users + 1), 0.1) * len(rows)
     assert ("user 'guest' has" in errors.getvalue()) == is_much
 
@@ -360,5 +361,6 @@ def test_times_that_are_mostly_equal_are_named(folder, distinct):
     rows = [(f"u{user}", f"i{place}", place % distinct) for user in range(4) for place in range(10)]
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors):
-        read(write(folder, "a.csv", as_csv(rows)))
+        sequences, report = read(write(folder, "a.csv", as_csv(rows)))
+        report.warn_of_doubts(sequences)
     assert ("have the time of the one before" in errors.getvalue()) == ((10 - distinct) / 9 > 0.5)

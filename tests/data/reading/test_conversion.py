@@ -28,6 +28,7 @@ import bert4rec_tf as b4r
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import Interactions, add_source, remove_source
 from bert4rec_tf.data.reading import conversion
+from bert4rec_tf.data.reading.columns import TEXT, Layout
 from bert4rec_tf.data.reading.grouping import filter_actions, make_sequences
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sources import datasets
@@ -69,7 +70,7 @@ def test_actions_are_ordered_by_user_time_and_row(rows, kind, grouped):
     table = pa.table({role: pa.array(texts, pa.string()).dictionary_encode() for role, texts in columns.items()})
     if kind != "none":
         table = table.append_column("time", pa.array(np.array([time for _, time in rows], kind)))
-    sequences, _ = make_sequences([table], Interactions("x"), {}, Times(), min_actions=1)
+    sequences, _ = make_sequences([table], Interactions("x"), Layout(TEXT, "user", "item"), {}, Times(), min_actions=1)
     times = np.zeros(len(rows)) if kind == "none" else table["time"].to_numpy()
     order = sorted(range(len(rows)), key=lambda row: times[row])
     expected = {user: [str(row) for row in order if rows[row][0] == int(user)] for user in columns["user"]}

@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.interaction_files import histories, write
 
-from bert4rec_tf.data.reading.conversion import parse_pairs, read_bytes
+from bert4rec_tf.data.reading.conversion import parse_pairs
+from bert4rec_tf.data.reading.unpacking import open_unpacked
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.foundation.errors import UserError
 
@@ -17,7 +18,8 @@ GOOD = [(7, 30), (9, 10), (7, 10), (9, 10), (7, 20), (4, 20)]
 
 
 def read_pairs(path):
-    return parse_pairs(read_bytes(path), path)
+    with open_unpacked(path) as file:
+        return parse_pairs(file.read(), path)
 
 
 def as_bytes(pairs, end="\n", separator=" "):

@@ -1,6 +1,5 @@
 """Downloads from a server on this machine: whole and verified, or one line and nothing left in the file's place."""
 
-import gzip
 import hashlib
 import io
 import random
@@ -45,13 +44,9 @@ def kept(folder):
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
 
 
-def test_a_blob_id_of_git_is_known(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"hello\n")
-    assert download.compute_checksum(path, "git:") == "git:ce013625030ba8dba906f756967f9e9ca394464a"
-    packed = tmp_path / "file.gz"
-    packed.write_bytes(gzip.compress(b"hello\n"))
-    assert download.compute_checksum(packed, "git:") == download.compute_checksum(path, "git:")
+def test_a_blob_id_of_git_is_known():
+    blob = "git:ce013625030ba8dba906f756967f9e9ca394464a"
+    assert download.compute_checksum(io.BytesIO(b"hello\n"), "git:") == blob
 
 
 @pytest.mark.parametrize("path", ["/file", "/moved"], ids=["straight", "redirected"])
