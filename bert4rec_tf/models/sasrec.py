@@ -12,7 +12,7 @@ from bert4rec_tf.models.feature_recommender import NEVER, FeatureRecommender
 from bert4rec_tf.models.recommender import FROM_LAST, drop_padding, group_by_length, last_items_in_order
 from bert4rec_tf.nn import kernels
 from bert4rec_tf.nn.dropout import dropout_layer
-from bert4rec_tf.nn.layers import mask_places
+from bert4rec_tf.nn.layers import Layer, mask_places
 
 EPSILON = 1e-8
 """Epsilon of the layer norms, as in the authors' program."""
@@ -133,13 +133,15 @@ class SASRec(FeatureRecommender):
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class CausalBlock(keras.layers.Layer):
+class CausalBlock(Layer):
     """One block: q = LN(x); y = q + Attention(q, x, x); z = LN(y); z + W2 relu(W1 z). Each step sees only the past.
 
     The inputs are [b, n, d], with zeros as padding on the right. With `places`, int32 [b, m], only the steps at these
     columns are computed, [b, m, d]. Dropout acts in training, on the attention probabilities and after both layers of
     the point-wise network. `num_heads` divides d.
     """
+
+    arguments = ("num_heads", "dropout")
 
     def __init__(self, num_heads: int, dropout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -152,7 +154,6 @@ class CausalBlock(keras.layers.Layer):
             keras.layers.LayerNormalization(epsilon=EPSILON, dtype=self.dtype_policy, name=f"{name}_norm")
             for name in ("query", "network")
         )
-        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
@@ -185,12 +186,6 @@ class CausalBlock(keras.layers.Layer):
         query = query / math.sqrt(query.shape[-1] // self.num_heads)
         return kernels.attend(query, key, value, self.num_heads, future, keep_mask, scale)[0]
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
     def compute_output_spec(self, inputs: Tensor, training: bool | None = None, places: Tensor | None = None) -> Any:
         shape = (inputs.shape[0], (inputs if places is None else places).shape[1], inputs.shape[2])
         return mask_places(keras.KerasTensor(shape, self.compute_dtype), inputs, places)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_heads": self.num_heads, "dropout": self.dropout}

@@ -6,15 +6,13 @@ Letters in the shapes below: batch b, length n, width d, heads h, table rows v. 
 - `dropout`: a rate in [0, 1); it acts in calls with `training=True`
 - `padding_mask`: [b, n], True for real items; None for the mask that Keras carries with the inputs, or no padding
 
-Every layer passes the mask of its inputs on. Its constructor's arguments are attributes of the same names.
-
 A constructor raises ValueError for a rate outside [0, 1) or a size below 1. Every layer passes its dtype policy on to
 its sublayers. Under mixed precision the matrix products and GELU run in the narrower type; softmax, dropout, residual
 sums and layer norms run in the type of the variables.
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -54,8 +52,11 @@ class Dense(keras.layers.Dense):
         return kernels.dense(inputs, self.kernel, self.bias)
 
 
-def dense_layer(name: str, units: int, stddev: float, dtype: keras.DTypePolicy) -> Dense:
-    return Dense(units, kernel_initializer=truncated_normal(stddev), dtype=dtype, name=name)
+def build_dense(name: str, input_shape: Shape, units: int, stddev: float, dtype: keras.DTypePolicy) -> Dense:
+    """Returns a dense layer that has its weights already."""
+    layer = Dense(units, kernel_initializer=truncated_normal(stddev), dtype=dtype, name=name)
+    layer.build(input_shape)
+    return layer
 
 
 def choose_mask(inputs: Tensor, padding_mask: Tensor | None) -> Tensor | None:
@@ -76,6 +77,25 @@ def check_size(name: str, size: int, least: int = 1) -> int:
     if size < least:
         raise ValueError(f"`{name}` must be at least {least}. Received: {name}={size}")
     return int(size)
+
+
+class Layer(keras.layers.Layer):
+    """A layer that passes the mask of its inputs on, and whose outputs have the shape of its inputs.
+
+    `arguments` names those of the constructor. Each is an attribute of the same name, and part of the configuration.
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), **{name: getattr(self, name) for name in self.arguments}}
 
 
 class TiedTable(keras.layers.ReversibleEmbedding):
@@ -103,17 +123,18 @@ class TiedTable(keras.layers.ReversibleEmbedding):
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(Layer):
     """Adds a learnable vector per position, h_i = v_i + p_i (section 3.4), to `inputs [b, n, d]`.
 
     `max_length` is N, the number of positions. A call raises ValueError if n is known and above N.
     """
 
+    arguments = ("max_length", "initializer_stddev")
+
     def __init__(self, max_length: int, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.max_length = check_size("max_length", max_length)
         self.initializer_stddev = initializer_stddev
-        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         self.embeddings = self.add_weight(
@@ -128,16 +149,9 @@ class PositionEmbedding(keras.layers.Layer):
             raise ValueError(f"`inputs` must have at most {self.max_length} positions. Received: {inputs.shape}")
         return inputs + self.embeddings[: ops.shape(inputs)[1]]
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        arguments = {"max_length": self.max_length, "initializer_stddev": self.initializer_stddev}
-        return {**super().get_config(), **arguments}
-
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(Layer):
     """Multi-head self-attention in both directions (equations 1 and 2).
 
     Queries, keys, values and the output each have a dense layer with a bias. Scores are divided by sqrt(d / h), and
@@ -148,13 +162,14 @@ class MultiHeadAttention(keras.layers.Layer):
     place of the first n. `num_heads` is h; building raises ValueError if it does not divide d.
     """
 
+    arguments = ("num_heads", "dropout", "initializer_stddev")
+
     def __init__(self, num_heads: int, dropout: float = 0.0, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_heads = check_size("num_heads", num_heads)
         self.dropout = check_rate("dropout", dropout)
         self.initializer_stddev = initializer_stddev
         self.dropout_layer = dropout_layer("dropout", dropout, self.dtype_policy)
-        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
@@ -163,11 +178,9 @@ class MultiHeadAttention(keras.layers.Layer):
                 f"`num_heads` must divide the width of the inputs, {width}. Received: num_heads={self.num_heads}"
             )
         self.query, self.key, self.value, self.output_dense = (
-            dense_layer(name, width, self.initializer_stddev, self.dtype_policy)
+            build_dense(name, input_shape, width, self.initializer_stddev, self.dtype_policy)
             for name in ("query", "key", "value", "output")
         )
-        for dense in (self.query, self.key, self.value, self.output_dense):
-            dense.build(input_shape)
 
     def call(
         self,
@@ -191,9 +204,6 @@ class MultiHeadAttention(keras.layers.Layer):
         outputs = self.output_dense(mixed)
         return (outputs, probabilities) if return_attention_scores else outputs
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
     def compute_output_spec(
         self,
         inputs: Tensor,
@@ -207,48 +217,39 @@ class MultiHeadAttention(keras.layers.Layer):
         scores = keras.KerasTensor((batch, self.num_heads, num_read, length), self.variable_dtype)
         return (outputs, scores) if return_attention_scores else outputs
 
-    def get_config(self) -> dict[str, Any]:
-        arguments = ("num_heads", "dropout", "initializer_stddev")
-        return {**super().get_config(), **{name: getattr(self, name) for name in arguments}}
-
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class FeedForward(keras.layers.Layer):
+class FeedForward(Layer):
     """The position-wise feed-forward network, GELU(x W1 + b1) W2 + b2 (equation 3), of `inputs [..., d]`.
 
     `intermediate_dim` is the inner width, 4 d in the paper.
     """
 
+    arguments = ("intermediate_dim", "initializer_stddev")
+
     def __init__(self, intermediate_dim: int, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.intermediate_dim = check_size("intermediate_dim", intermediate_dim)
         self.initializer_stddev = initializer_stddev
-        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
-        self.inner = dense_layer("inner", self.intermediate_dim, self.initializer_stddev, self.dtype_policy)
-        self.outer = dense_layer("outer", input_shape[-1], self.initializer_stddev, self.dtype_policy)
-        self.inner.build(input_shape)
-        self.outer.build((*input_shape[:-1], self.intermediate_dim))
+        stddev, policy = self.initializer_stddev, self.dtype_policy
+        self.inner = build_dense("inner", input_shape, self.intermediate_dim, stddev, policy)
+        self.outer = build_dense("outer", (*input_shape[:-1], self.intermediate_dim), input_shape[-1], stddev, policy)
 
     def call(self, inputs: Tensor) -> Tensor:
         return self.outer(kernels.gelu(self.inner(inputs)))
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        arguments = {"intermediate_dim": self.intermediate_dim, "initializer_stddev": self.initializer_stddev}
-        return {**super().get_config(), **arguments}
-
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class Residual(keras.layers.Layer):
+class Residual(Layer):
     """The residual connection around a sublayer: LN(x + Dropout(sublayer(x))) (section 3.3).
 
     It takes the sublayer's `inputs` and `outputs`, both [..., d]. Without `use_layer_norm` it gives
     x + Dropout(sublayer(x)), without `use_residual` LN(Dropout(sublayer(x))).
     """
+
+    arguments = ("dropout", "use_layer_norm", "use_residual")
 
     def __init__(
         self, dropout: float = 0.0, use_layer_norm: bool = True, use_residual: bool = True, **kwargs: Any
@@ -259,7 +260,6 @@ class Residual(keras.layers.Layer):
         self.use_residual = use_residual
         self.dropout_layer = dropout_layer("dropout", dropout, self.dtype_policy)
         self.norm = layer_norm("norm", self.dtype_policy) if use_layer_norm else None
-        self.supports_masking = True
 
     def build(self, inputs_shape: Shape, outputs_shape: Shape | None = None) -> None:
         if self.norm is not None:
@@ -274,13 +274,9 @@ class Residual(keras.layers.Layer):
     def compute_output_shape(self, inputs_shape: Shape, outputs_shape: Shape | None = None) -> Shape:
         return inputs_shape
 
-    def get_config(self) -> dict[str, Any]:
-        arguments = ("dropout", "use_layer_norm", "use_residual")
-        return {**super().get_config(), **{name: getattr(self, name) for name in arguments}}
-
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(Layer):
     """One Transformer layer: attention and a feed-forward network, each followed by `Residual` (equations 4 to 6).
 
     `inputs [b, n, d]` give the new hidden states [b, n, d]; with `return_attention_scores` also the attention
@@ -294,6 +290,17 @@ class TransformerBlock(keras.layers.Layer):
         attention_dropout: rate of the attention probabilities.
         use_feed_forward, use_layer_norm, use_residual: the ablations of Table 5.
     """
+
+    arguments = (
+        "num_heads",
+        "intermediate_dim",
+        "dropout",
+        "attention_dropout",
+        "use_feed_forward",
+        "use_layer_norm",
+        "use_residual",
+        "initializer_stddev",
+    )
 
     def __init__(
         self,
@@ -320,7 +327,6 @@ class TransformerBlock(keras.layers.Layer):
         if use_feed_forward:
             self.feed_forward = FeedForward(intermediate_dim, initializer_stddev, dtype=policy, name="feed_forward")
             self.feed_forward_residual = Residual(*switches, dtype=policy, name="feed_forward_residual")
-        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         self.attention.build(input_shape)
@@ -348,8 +354,6 @@ class TransformerBlock(keras.layers.Layer):
         hidden = mask_places(hidden, inputs, positions)
         return (hidden, probabilities) if return_attention_scores else hidden
 
-    compute_output_shape = MultiHeadAttention.compute_output_shape
-
     def compute_output_spec(
         self,
         inputs: Tensor,
@@ -362,22 +366,9 @@ class TransformerBlock(keras.layers.Layer):
         outputs = mask_places(outputs, inputs, positions)
         return (outputs, scores) if return_attention_scores else outputs
 
-    def get_config(self) -> dict[str, Any]:
-        arguments = (
-            "num_heads",
-            "intermediate_dim",
-            "dropout",
-            "attention_dropout",
-            "use_feed_forward",
-            "use_layer_norm",
-            "use_residual",
-            "initializer_stddev",
-        )
-        return {**super().get_config(), **{name: getattr(self, name) for name in arguments}}
-
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
-class MaskedItemHead(keras.layers.Layer):
+class MaskedItemHead(Layer):
     """The output layer: GELU(h W + b), layer norm, then the item table and a bias per row (equation 7).
 
     The layer norm is in the original program; equation 7 has none. `hidden [..., d]`, the states at masked positions,
@@ -388,6 +379,8 @@ class MaskedItemHead(keras.layers.Layer):
         embedding: the layer of the inputs whose table the outputs share (tied weights), such as
             `keras.layers.Embedding`. Without it, every call takes a `table [v, d]`.
     """
+
+    arguments = ("num_rows", "use_layer_norm", "initializer_stddev", "embedding")
 
     def __init__(
         self,
@@ -403,11 +396,9 @@ class MaskedItemHead(keras.layers.Layer):
         self.initializer_stddev = initializer_stddev
         self.embedding = embedding
         self.norm = layer_norm("norm", self.dtype_policy) if use_layer_norm else None
-        self.supports_masking = True
 
     def build(self, hidden_shape: Shape, table_shape: Shape | None = None) -> None:
-        self.dense = dense_layer("dense", hidden_shape[-1], self.initializer_stddev, self.dtype_policy)
-        self.dense.build(hidden_shape)
+        self.dense = build_dense("dense", hidden_shape, hidden_shape[-1], self.initializer_stddev, self.dtype_policy)
         if self.norm is not None:
             self.norm.build(hidden_shape)
         if self.embedding is not None and not self.embedding.built:
@@ -434,13 +425,7 @@ class MaskedItemHead(keras.layers.Layer):
         return keras.KerasTensor((*hidden.shape[:-1], self.num_rows), self.variable_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        arguments = {
-            "num_rows": self.num_rows,
-            "use_layer_norm": self.use_layer_norm,
-            "initializer_stddev": self.initializer_stddev,
-            "embedding": keras.saving.serialize_keras_object(self.embedding),
-        }
-        return {**super().get_config(), **arguments}
+        return {**super().get_config(), "embedding": keras.saving.serialize_keras_object(self.embedding)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "MaskedItemHead":
