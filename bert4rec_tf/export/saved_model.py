@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,7 @@ def export(
             Path(scratch, VOCABULARY),
             _compute_log_shares(vocabulary.counts),
             np.log1p(vocabulary.counts if counts is None else counts).astype(np.float32),
-            replace(options, **defaults),
+            defaults,
             Path(scratch, USERS) if model.needs_users else None,
         )
         _save(service, aside, folder)

@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD
 from bert4rec_tf.export import top_items
-from bert4rec_tf.export.functions import FUNCTIONS, find_inputs
-from bert4rec_tf.export.options import ExportOptions
-from bert4rec_tf.export.products import FEWEST_ROWS, ItemRows
+from bert4rec_tf.export.functions import FUNCTIONS, INPUTS, find_inputs
+from bert4rec_tf.export.products import FEWEST_ROWS, find_best
 from bert4rec_tf.export.top_items import HIDDEN
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Tensor
@@ -53,7 +52,7 @@ class Service(tf.Module):
         items: file of raw ids, line i for item i.
         log_shares: float32 [n], the items' scores for cold users.
         log_counts: float32 [n], log(count + 1) of every item, for the popularity correction.
-        options: the defaults of the functions' inputs; `k` is at most n.
+        defaults: the default values of the inputs `k`, at most n, `exclude_seen` and `popularity_correction`.
         users: file of raw ids, line u + 1 for user u; None if the model has no user embeddings.
     """
 
@@ -63,16 +62,16 @@ class Service(tf.Module):
         items: Path,
         log_shares: np.ndarray,
         log_counts: np.ndarray,
-        options: ExportOptions,
+        defaults: Mapping[str, int | bool | float],
         users: Path | None,
     ) -> None:
         super().__init__()
         # Only the variables: a Keras model as an attribute would be exported with all its layers.
         self._user_vectors, self._score_vectors = model.user_vectors, model.score_vectors
+        self._score_products, self._has_products = model.score_products, model.score_products() is not None
         self._item_vectors, self._similarities = model.item_vectors, model.similarities
         self._scores_are_logits, self._scores_unknown_users = model.scores_are_logits, model.scores_unknown_users
         self._weights = [weight.value for weight in model.weights]
-        self._item_rows = None if model.score_products() is None else ItemRows(model)
         # Row 0 is no item.
         self._log_shares = tf.Variable(np.append(HIDDEN, log_shares), dtype=tf.float32, name="log_shares")
         self._log_counts = tf.Variable(np.append(0, log_counts), dtype=tf.float32, name="log_counts")
@@ -85,23 +84,17 @@ class Service(tf.Module):
         # Traced once; all signatures call it.
         self._encode = tf_function(self._encode_request, input_signature=find_inputs("encode", model.needs_users))
         no_items = tf.zeros([1, 0], tf.string)
-        defaults = {
-            "k": tf.constant(options.k),
-            "exclude_seen": tf.constant(options.exclude_seen),
-            "exclude": no_items,
-            "candidates": no_items,
-            "popularity_correction": tf.constant(options.popularity_correction, tf.float32),
-        }
+        constants = {name: tf.constant(value, INPUTS[name].dtype) for name, value in defaults.items()}
+        defaults = {**constants, "exclude": no_items, "candidates": no_items}
         answers = {
             "serving_default": lambda **users: self.recommend(**users, **defaults),
             "recommend": self._answer_recommend,
             "score": self._answer_score,
             "encode": self._answer_encode,
         }
-        has_rows = self._item_rows is not None
-        if has_rows or model.similarities([1]) is not None:
+        if self._has_products or model.similarities([1]) is not None:
             answers["similar"] = self._answer_similar
-        if has_rows or model.item_vectors() is not None:
+        if self._has_products or model.item_vectors() is not None:
             answers["item_vectors"] = self._answer_item_vectors
         for name, answer in answers.items():
             optional = {} if name == "score" else defaults
@@ -216,9 +209,10 @@ class Service(tf.Module):
 
         def find_similar(rows: Tensor) -> tuple[Tensor, Tensor]:
             queries = tf.gather(numbers, rows)[:, None]
-            if self._item_rows is not None:
-                vectors = tf.math.l2_normalize(self._item_rows.gather(queries[:, 0]), axis=1)
-                similar, scores, _ = self._item_rows.find_best(vectors, k, queries, is_cosine=True)
+            if self._has_products:
+                products = self._score_products()
+                vectors = tf.math.l2_normalize(tf.gather(products[0], queries[:, 0]), axis=1)
+                similar, scores, _ = find_best(products, self._num_items, vectors, k, queries, is_cosine=True)
                 return tf.where(queries == PAD, PAD, similar), tf.where(queries == PAD, HIDDEN, scores)
             scores = self._similarities(tf.maximum(queries[:, 0], 1))
             scores = tf.where(queries == PAD, HIDDEN, top_items.hide_items(scores, queries))
@@ -233,8 +227,8 @@ class Service(tf.Module):
     def _answer_item_vectors(self, items: Tensor) -> dict[str, Tensor]:
         """Returns the `vectors` of raw items, string [b]: float32 [b, d], zeros for unknown ids."""
         numbers = self._encode_ids(items)
-        if self._item_rows is not None:
-            vectors = self._item_rows.gather(numbers)
+        if self._has_products:
+            vectors = tf.gather(self._score_products()[0], numbers)
         else:
             vectors = tf.gather(tf.cast(self._item_vectors(), tf.float32), tf.maximum(numbers - 1, 0))
         vectors = tf.where(numbers[:, None] == PAD, 0.0, vectors)
@@ -273,7 +267,7 @@ class Service(tf.Module):
     @property
     def _scores_per_row(self) -> int:
         """How many scores per row are computed at once if all items are ranked."""
-        return self._num_items if self._item_rows is None else min(FEWEST_ROWS, self._num_items)
+        return min(FEWEST_ROWS, self._num_items) if self._has_products else self._num_items
 
     def _elements_per_row(self, encoded: EncodedRequest, candidates: Tensor) -> Tensor:
         """Returns how many elements per row scoring the candidates needs, int32 []."""
@@ -292,8 +286,10 @@ class Service(tf.Module):
             scores = tf.cond(any_cold, lambda: tf.where(cold, shares, scores), lambda: scores)
             return correct(scores, self._log_counts[begin:end])
 
-        if self._item_rows is not None:
-            items, scores, normalisers = self._item_rows.find_best(vectors, k, hidden, adjust, self._scores_are_logits)
+        if self._has_products:
+            items, scores, normalisers = find_best(
+                self._score_products(), self._num_items, vectors, k, hidden, adjust, self._scores_are_logits
+            )
         else:
             scores = tf.cast(self._score_vectors(vectors), tf.float32)
             normalisers = self._compute_normalisers(vectors, scores)
@@ -305,8 +301,9 @@ class Service(tf.Module):
         """Returns log-normalisers, float32 [r, 1], 0 if scores are no logits. `scores`: of all items, if computed."""
         if not self._scores_are_logits:
             return tf.zeros([tf.shape(vectors)[0], 1])
-        if self._item_rows is not None:
-            return self._item_rows.find_best(vectors, tf.constant(0), NOTHING, is_logits=True)[2]
+        if self._has_products:
+            no_items = tf.constant(0)
+            return find_best(self._score_products(), self._num_items, vectors, no_items, NOTHING, is_logits=True)[2]
         scores = tf.cast(self._score_vectors(vectors), tf.float32) if scores is None else scores
         return tf.reduce_logsumexp(scores, axis=1, keepdims=True)
 

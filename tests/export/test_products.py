@@ -28,10 +28,9 @@ def test_best_of_all_blocks_with_ties_and_hidden_items(blocks, k):
     model.bias.assign(bias)
     hidden = np.array([[1, 0, 0], [NUMBER, 5, 6], [0, 0, 0], [7, 8, 7]], np.int32)
     scores = (vectors @ rows.T + bias)[:, 1:].astype(np.float64)
-    best = tf.function(products.ItemRows(model).find_best)
-    items, found, normalisers = best(
-        tf.constant(vectors, tf.float32), tf.constant(k), tf.constant(hidden), lambda one, begin, end: one, True
-    )
+    best = tf.function(products.find_best)
+    arrays = tf.constant(vectors, tf.float32), tf.constant(k), tf.constant(hidden)
+    items, found, normalisers = best(model.score_products(), NUMBER, *arrays, lambda one, begin, end: one, True)
     np.testing.assert_allclose(normalisers[:, 0], np.log(np.exp(scores).sum(axis=1)), rtol=1e-6)
     for row in range(4):
         scores[row, hidden[row][hidden[row] > 0] - 1] = -np.inf
