@@ -41,17 +41,17 @@ WIDTH, LENGTH, K = 64, 50, 10
 History = list[str]
 
 
-def measure() -> list[dict[str, float]]:
+def measure(catalogues: Sequence[int] = CATALOGUES, requests: Mapping[str, int] = REQUESTS) -> list[dict[str, float]]:
     """Measures, prints and returns the figures of each catalogue."""
     rows = []
-    for number in CATALOGUES:
-        figures = {"items": number, **measure_catalogue(number)}
+    for number in catalogues:
+        figures = {"items": number, **measure_catalogue(number, requests)}
         print("\n".join(f"{name:<40}{value:>14,.5g}" for name, value in figures.items()), end="\n\n", flush=True)
         rows.append(figures)
     return rows
 
 
-def measure_catalogue(number: int) -> dict[str, float]:
+def measure_catalogue(number: int, requests: Mapping[str, int]) -> dict[str, float]:
     model = BERT4Rec(number, max_length=LENGTH, hidden_dim=WIDTH, initializer_stddev=0.1)
     vocabulary = Vocabulary(np.array([f"item{n}" for n in range(number)], object), np.arange(number, 0, -1))
     histories = make_histories(number, 200)
@@ -63,15 +63,15 @@ def measure_catalogue(number: int) -> dict[str, float]:
         served.warm_up()
         figures = {"load seconds": time.perf_counter() - begin}
         figures["load seconds, search"] = measuring.once(lambda: Catalogue(served.items, {}))
-        figures |= measure_in_process(served, Plain(model, vocabulary), histories)
+        figures |= measure_in_process(served, Plain(model, vocabulary), histories, requests["in process"])
         expected = [ask(served, [history])["scores"][0] for history in histories]
         with server(folder, max_batch_size=BATCH_SIZE) as (address, seconds):
             figures["seconds from command to listening"] = seconds
             for name, clients in (("over HTTP", 1), ("saturated", CLIENTS)):
-                answered = asyncio.run(load(address, histories, expected, clients, REQUESTS[name]))
+                answered = asyncio.run(load(address, histories, expected, clients, requests[name]))
                 figures |= prefix_names("over HTTP, one client" if clients == 1 else name, answered)
         with server(folder, max_batch_size=8, max_queue=SMALL_QUEUE) as (address, _):
-            answered = asyncio.run(load(address, histories, expected, CLIENTS, REQUESTS["saturated"]))
+            answered = asyncio.run(load(address, histories, expected, CLIENTS, requests["saturated"]))
             figures |= prefix_names("small queue", answered)
     return figures | compare_callers(figures)
 
@@ -124,11 +124,16 @@ class Plain:
         return [self._names[row] for row in best], scores[best]
 
 
-def measure_in_process(served: LoadedModel, plain: Plain, histories: Sequence[History]) -> dict[str, float]:
-    """Returns the latency for one user, ours and the plain code's in turns, and our users per second in batches."""
+def measure_in_process(
+    served: LoadedModel, plain: Plain, histories: Sequence[History], number: int
+) -> dict[str, float]:
+    """Returns the latency for one user, ours and the plain code's in turns, and our users per second in batches.
+
+    `number`: of requests for one user.
+    """
     ours, theirs = itertools.cycle(histories), itertools.cycle(histories)
     calls = {"ours": lambda: ask(served, [next(ours)]), "plain": lambda: plain.recommend(next(theirs))}
-    alone = measuring.alternate({**calls, "product": plain.make_product(1)}, REQUESTS["in process"], warm_up=10)
+    alone = measuring.alternate({**calls, "product": plain.make_product(1)}, number, warm_up=10)
     batch = list(itertools.islice(itertools.cycle(histories), BATCH_SIZE))
     calls = {"batch": lambda: ask(served, batch), "product": plain.make_product(BATCH_SIZE)}
     timings = measuring.alternate(calls, rounds=9)

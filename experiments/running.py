@@ -24,6 +24,7 @@ POSITIONS = 10
 """Figure 2 shows this many last positions of an input, the mask token included."""
 
 BATCH_SIZE = 512
+"""Users whose attention is computed at a time."""
 
 
 def carry_out(request: Request) -> Path:
@@ -40,7 +41,9 @@ def carry_out(request: Request) -> Path:
     return folder
 
 
-def compute_mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndarray) -> tuple[np.ndarray, int]:
+def compute_mean_attention(
+    model: BERT4Rec, histories: Sequences, users: np.ndarray, batch_size: int = BATCH_SIZE
+) -> tuple[np.ndarray, int]:
     """Returns the mean attention among the last POSITIONS of the users' test inputs, and the number of users.
 
     Attention to earlier positions is left out, and each row is scaled to a sum of 1. Users with shorter inputs are
@@ -54,8 +57,8 @@ def compute_mean_attention(model: BERT4Rec, histories: Sequences, users: np.ndar
     total: np.ndarray | float = 0.0
     for size in np.unique(sizes[sizes >= POSITIONS]):
         alike = users[sizes == size]
-        for begin in range(0, len(alike), BATCH_SIZE):
-            items, lengths = histories.take_last(alike[begin : begin + BATCH_SIZE], int(size) - 1)
+        for begin in range(0, len(alike), batch_size):
+            items, lengths = histories.take_last(alike[begin : begin + batch_size], int(size) - 1)
             inputs, _ = model.append_mask({"items": items, "lengths": lengths})
             _, attention = model.encode(inputs, return_attention=True)
             values = np.stack([np.asarray(layer[:, :, -POSITIONS:, -POSITIONS:], np.float64) for layer in attention])

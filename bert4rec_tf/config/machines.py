@@ -71,10 +71,10 @@ class Machines:
                 )
         return cls(number if role == CHIEF else chiefs + number, count, tuple(addresses))
 
-    def wait_for_others(self) -> None:
+    def wait_for_others(self, seconds: float = WAIT_SECONDS) -> None:
         """Waits until all machines listen at their addresses. TensorFlow would wait for them without an end.
 
-        Raises UserError if this machine's port is taken, or after WAIT_SECONDS, with the machines that are missing.
+        Raises UserError if this machine's port is taken, or after `seconds`, with the machines that are missing.
         """
         port, is_dual = int(self.addresses[self.index].rpartition(":")[2]), socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if is_dual else socket.AF_INET
@@ -84,16 +84,16 @@ class Machines:
             raise UserError(
                 f"`{VARIABLE}`: this machine cannot listen on port {port} ({os.strerror(error.errno or 0)})"
             ) from error
-        end, missing = time.monotonic() + WAIT_SECONDS, {*self.addresses} - {self.addresses[self.index]}
+        end, missing = time.monotonic() + seconds, {*self.addresses} - {self.addresses[self.index]}
         with listener:
             while missing := {address for address in missing if not _answers(address)}:
                 if time.monotonic() >= end:
                     names = ", ".join(sorted(missing))
-                    raise UserError(f"`{VARIABLE}`: no answer within {WAIT_SECONDS:g} seconds from {names}")
+                    raise UserError(f"`{VARIABLE}`: no answer within {seconds:g} seconds from {names}")
                 time.sleep(0.2)
 
     @contextlib.contextmanager
-    def watch_others(self) -> Iterator[None]:
+    def watch_others(self, check_seconds: float = CHECK_SECONDS, lost_seconds: float = LOST_SECONDS) -> Iterator[None]:
         """Inside the block, ends this process with one line if the chief does not answer; the chief, if any does not.
 
         TensorFlow tells so only at the end of a step, and compiling the first one can take minutes.
@@ -102,10 +102,10 @@ class Machines:
 
         def watch() -> None:
             last_answers = dict.fromkeys(watched, time.monotonic())
-            while not is_over.wait(CHECK_SECONDS):
+            while not is_over.wait(check_seconds):
                 last_answers |= {address: time.monotonic() for address in watched if _answers(address)}
                 for address, last_answer in last_answers.items():
-                    if time.monotonic() - last_answer > LOST_SECONDS and not is_over.is_set():
+                    if time.monotonic() - last_answer > lost_seconds and not is_over.is_set():
                         print(f"error: {LOST} (no answer from {address})", file=sys.stderr, flush=True)
                         os._exit(2)  # the main thread may be compiling
 

@@ -96,14 +96,18 @@ def _find_changes(ordered: np.ndarray) -> np.ndarray:
 
 
 def count_weighted(
-    sequences: Sequences, distance_weights: np.ndarray, backward: float
+    sequences: Sequences,
+    distance_weights: np.ndarray,
+    backward: float,
+    dense_share: float = DENSE_SHARE,
+    dense_cells: int = DENSE_CELLS,
 ) -> Iterator[tuple[int, sparse.csr_matrix]]:
     """Yields the first item of each block, and what `TransitionCounts.combine` returns for it, to the bit.
 
     If items are few for the number of actions, each distance is counted in a dense table of the block's pairs.
     """
     size = sequences.num_items + 1
-    if size**2 > DENSE_SHARE * sequences.num_actions:
+    if size**2 > dense_share * sequences.num_actions:
         for block in count_transitions(sequences, len(distance_weights)):
             yield block.first_item, block.combine(distance_weights, backward)
         return
@@ -115,12 +119,12 @@ def count_weighted(
     by_item = places[np.argsort(items, kind="stable")]
     bounds = np.concatenate([[0], np.cumsum(sequences.count_items())])
     steps = np.r_[-window:0, 1 : window + 1][:, None]
-    buffer = np.empty(max(DENSE_CELLS, size))  # new pages for each sum would take longer than the sum
+    buffer = np.empty(max(dense_cells, size))  # new pages for each sum would take longer than the sum
     first = 0
     while first < size:
         # Popular items come first: fewer at a time.
-        after = np.searchsorted(bounds, bounds[first] + DENSE_CELLS, side="right") - 1
-        after = min(max(after, first + 1), first + max(DENSE_CELLS // size, 1), size)
+        after = np.searchsorted(bounds, bounds[first] + dense_cells, side="right") - 1
+        after = min(max(after, first + 1), first + max(dense_cells // size, 1), size)
         places = by_item[bounds[first] : bounds[after]]
         begins = (spaced[places] - np.intp(first)) * size
         # A few places at a time: the neighbours of a place are together, so a cache has them after the first step.

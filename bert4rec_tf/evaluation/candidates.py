@@ -18,7 +18,9 @@ ROUNDS = 20
 """Rounds of rejection sampling. Users who still lack negatives after them get a slower draw that cannot fail."""
 
 
-def draw_popular(sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int) -> np.ndarray:
+def draw_popular(
+    sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int, block_elements: int = BLOCK_ELEMENTS
+) -> np.ndarray:
     """Draws negatives by popularity, without replacement, among the items that each user has not seen.
 
     As in the original, items are drawn one after the other, each with probability proportional to its count in the data
@@ -35,16 +37,18 @@ def draw_popular(sequences: Sequences, users: np.ndarray, num_negatives: int, se
     def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
         return sequences.items[rng.integers(sequences.num_actions, size=size)]
 
-    return _draw(sequences, users, num_negatives, (seed, 0), draw, sequences.vocabulary.counts)
+    return _draw(sequences, users, num_negatives, (seed, 0), draw, sequences.vocabulary.counts, block_elements)
 
 
-def draw_uniform(sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int) -> np.ndarray:
+def draw_uniform(
+    sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int, block_elements: int = BLOCK_ELEMENTS
+) -> np.ndarray:
     """Draws negatives like `draw_popular`, but every item with the same probability."""
 
     def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
         return rng.integers(1, sequences.num_items + 1, size, np.int32)
 
-    return _draw(sequences, users, num_negatives, (seed, 1), draw, np.ones(sequences.num_items))
+    return _draw(sequences, users, num_negatives, (seed, 1), draw, np.ones(sequences.num_items), block_elements)
 
 
 SAMPLERS = {POPULAR: draw_popular, UNIFORM: draw_uniform}
@@ -87,6 +91,7 @@ def _draw(
     seeds: tuple[int, int],
     draw: Draw,
     weights: np.ndarray,
+    block_elements: int,
 ) -> np.ndarray:
     """Draws block by block, each with its own random stream.
 
@@ -94,7 +99,7 @@ def _draw(
     """
     seed, sampler_number = seeds
     negatives = np.zeros((len(users), num_negatives), np.int32)
-    block = max(1, BLOCK_ELEMENTS // (sequences.num_items + 1))
+    block = max(1, block_elements // (sequences.num_items + 1))
     for number, start in enumerate(range(0, len(users), block)):
         part, rng = slice(start, start + block), np.random.default_rng([seed, number, sampler_number])
         _draw_block(_mark_seen(sequences, users[part]), negatives[part], rng, draw, weights)

@@ -274,8 +274,8 @@ def rank_dense(sums: np.ndarray, added: np.ndarray, targets: np.ndarray) -> np.n
     return np.count_nonzero(scores >= scores[np.arange(len(targets)), targets, None], axis=1) - 1
 
 
-def _every_kth_user(histories: Sequences) -> Sequences:
-    step = -(-histories.num_actions // SEARCH_ACTIONS)
+def _every_kth_user(histories: Sequences, most_actions: int = SEARCH_ACTIONS) -> Sequences:
+    step = -(-histories.num_actions // most_actions)
     return histories if step <= 1 else histories.select_users(np.arange(0, histories.num_users, step))
 
 

@@ -173,6 +173,7 @@ class Ranker:
         batch_size: users per batch; fewer if all items must be scored at once and are many.
         products: if scores are products, or the same for all users, what computes them for all items; `score` is then
             only called for candidates.
+        block_elements: most scores of a batch if all items must be scored at once.
     """
 
     def __init__(
@@ -181,9 +182,11 @@ class Ranker:
         max_history: int | None = None,
         batch_size: int = BATCH_SIZE,
         products: full_ranking.ProductScores | full_ranking.SharedRanking | None = None,
+        block_elements: int = BLOCK_ELEMENTS,
     ) -> None:
         self.max_history = max_history
         self.batch_size = batch_size
+        self._block_elements = block_elements
         self._score = tf_function(score, input_signature=[full_ranking.BATCH, tf.TensorSpec([None, None], tf.int32)])
         self._scores_all_at_once = products is None
         if isinstance(products, full_ranking.SharedRanking):
@@ -212,7 +215,7 @@ class Ranker:
         ranks = {protocol: np.zeros(len(task.users), np.int32) for protocol in task.protocols}
         size = self.batch_size
         if task.all_items and self._scores_all_at_once:
-            size = min(size, max(1, BLOCK_ELEMENTS // task.histories.num_items))
+            size = min(size, max(1, self._block_elements // task.histories.num_items))
         progress = Progress(title or "", -(-len(task.users) // size), examples_per_step=size, silent=title is None)
         with contextlib.closing(progress):
             for rows, batch in itertools.islice(

@@ -199,7 +199,13 @@ class Recommender(KerasModel):
         """Sets initial weights from the training sequences, before the first step. By default, sets none."""
 
     def add_table(
-        self, name: str, rows: int, width: int, initializer: float | str | keras.Initializer, row_kind: str | None
+        self,
+        name: str,
+        rows: int,
+        width: int,
+        initializer: float | str | keras.Initializer,
+        row_kind: str | None,
+        large: int = LARGE,
     ) -> keras.Variable:
         """Makes a table of embeddings [rows, width].
 
@@ -209,7 +215,7 @@ class Recommender(KerasModel):
         if isinstance(initializer, float):
             initializer = keras.initializers.RandomNormal(stddev=initializer)
         initializer = keras.initializers.get(initializer)
-        if rows * width >= LARGE:
+        if rows * width >= large:
             initializer = tf_function(
                 initializer
             )  # which scales in place; else each operation has its own copy of the table

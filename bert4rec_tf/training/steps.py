@@ -121,7 +121,9 @@ def make_step(
     return step
 
 
-def _apply_gradients(optimizer: Optimizer, gradients: list[Tensor], variables: list[keras.Variable]) -> None:
+def _apply_gradients(
+    optimizer: Optimizer, gradients: list[Tensor], variables: list[keras.Variable], large_size: int = LARGE
+) -> None:
     """Updates the variables of a single device, the large ones with XLA.
 
     XLA reads and writes a large table once; without it, a dozen operations each do.
@@ -130,7 +132,7 @@ def _apply_gradients(optimizer: Optimizer, gradients: list[Tensor], variables: l
     large = [
         index
         for index, (variable, gradient) in enumerate(zip(variables, gradients, strict=True))
-        if math.prod(variable.shape) >= LARGE and not isinstance(gradient, tf.IndexedSlices)
+        if math.prod(variable.shape) >= large_size and not isinstance(gradient, tf.IndexedSlices)
     ]
 
     @tf_function(jit_compile=True)

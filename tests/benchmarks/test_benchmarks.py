@@ -97,10 +97,8 @@ def test_every_line_can_be_measured(tiny, name):
 
 
 @pytest.mark.slow
-def test_the_serving_of_a_model_can_be_measured_and_loses_nothing(monkeypatch, capsys):
-    monkeypatch.setattr(serving, "CATALOGUES", (300,))
-    monkeypatch.setattr(serving, "REQUESTS", {"in process": 5, "over HTTP": 5, "saturated": 200})
-    (figures,) = serving.measure()
+def test_the_serving_of_a_model_can_be_measured_and_loses_nothing(capsys):
+    (figures,) = serving.measure([300], {"in process": 5, "over HTTP": 5, "saturated": 200})
     for run in ("over HTTP, one client", "saturated", "small queue"):
         assert figures[f"{run}, errors"] == figures[f"{run}, lost"] == figures[f"{run}, wrong"] == 0
     assert figures["saturated, answered"] == 200 and figures["over HTTP, one client, answered"] == 5

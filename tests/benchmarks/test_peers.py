@@ -42,7 +42,7 @@ which nobody else has; c has y and w, so that x, the test item, and z are left."
 def interpreter(tmp_path, monkeypatch):
     (tmp_path / "rows.csv").write_text(ROWS)
     monkeypatch.setenv("BERT4REC_DATA", str(tmp_path))
-    monkeypatch.setattr(peers, "DATA", {"few": "rows.csv"})
+    monkeypatch.setitem(peers.DATA, "few", "rows.csv")
     program = tmp_path / "python"
     program.write_text(STAND_IN)
     program.chmod(0o755)

@@ -11,7 +11,6 @@ from scipy import stats
 from support.ranking_oracle import FEW, any_histories, make_sequences
 
 from bert4rec_tf.data.sequences import LeaveOneOut
-from bert4rec_tf.evaluation import candidates
 from bert4rec_tf.evaluation.candidates import SAMPLERS, draw_popular, draw_uniform, load_or_draw
 from bert4rec_tf.evaluation.metrics import POPULAR
 
@@ -28,9 +27,7 @@ def test_candidates_are_unseen_and_distinct_and_as_many_as_there_are(
     draw, sequences, num_negatives, seed, block_elements
 ):
     users = np.arange(sequences.num_users)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(candidates, "BLOCK_ELEMENTS", block_elements)
-        drawn = draw(sequences, users, num_negatives, seed)
+    drawn = draw(sequences, users, num_negatives, seed, block_elements)
     assert drawn.shape == (len(users), num_negatives) and drawn.dtype == np.int32
     for user in users:
         unseen = set(range(1, sequences.num_items + 1)) - set(sequences[user].tolist())
@@ -50,13 +47,6 @@ def test_the_same_seed_gives_the_same_candidates_and_another_seed_others(draw):
     first, again, other = (draw(random_histories(), np.arange(30), 10, seed) for seed in (5, 5, 6))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any(axis=1).all()
-
-
-@either_law
-def test_candidates_end_where_one_item_has_nearly_all_actions(draw):
-    sequences = make_sequences([np.ones(50_000), np.arange(1, 41)], 40)
-    drawn = draw(sequences, np.array([0]), 39, seed=0)
-    assert sorted(drawn[0].tolist()) == list(range(2, 41))
 
 
 # Their law
@@ -122,11 +112,10 @@ def p_value(drawn, law, columns):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_candidates_obey_the_law_of_draws_one_by_one(name, monkeypatch):
+def test_candidates_obey_the_law_of_draws_one_by_one(name):
     """Three draws for each user, in six blocks."""
     draw, crowd = CASES[name]
-    monkeypatch.setattr(candidates, "BLOCK_ELEMENTS", 1_000 * (len(crowd.weights) + 1))
-    drawn = draw(crowd.sequences(), np.arange(NUM_USERS), DRAWS, 7)
+    drawn = draw(crowd.sequences(), np.arange(NUM_USERS), DRAWS, 7, block_elements=1_000 * (len(crowd.weights) + 1))
     law = ordered_law({item: 1 if draw is draw_uniform else int(crowd.weights[item - 1]) for item in crowd.free}, 3)
     assert sum(law.values()) == pytest.approx(1)
     for columns in ([0], [1], [2], [0, 1], [1, 2], [0, 1, 2]):
@@ -144,13 +133,6 @@ def the_file(folder):
     return path
 
 
-def assert_equal(found, expected):
-    assert list(found) == list(expected)
-    for law, drawn in expected.items():
-        assert found[law].dtype == drawn.dtype
-        np.testing.assert_array_equal(found[law], drawn)
-
-
 @pytest.fixture
 def kept(tmp_path):
     return load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5)
@@ -158,14 +140,16 @@ def kept(tmp_path):
 
 def test_candidates_are_never_more_than_the_items(tmp_path):
     found = load_or_draw(tmp_path, SEQUENCES, USERS, 10**9, 5)
-    assert_equal(found, {law: draw(SEQUENCES, USERS, SEQUENCES.num_items, 5) for law, draw in SAMPLERS.items()})
+    np.testing.assert_equal(
+        found, {law: draw(SEQUENCES, USERS, SEQUENCES.num_items, 5) for law, draw in SAMPLERS.items()}
+    )
 
 
 def test_candidates_are_drawn_once(tmp_path, kept, monkeypatch, capsys):
     before = the_file(tmp_path).read_bytes()
     for law in SAMPLERS:
         monkeypatch.setitem(SAMPLERS, law, None)
-    assert_equal(load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5), kept)
+    np.testing.assert_equal(load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5), kept)
     assert the_file(tmp_path).read_bytes() == before
     assert capsys.readouterr().err == ""
 
@@ -177,7 +161,7 @@ def test_other_seeds_sizes_and_data_are_other_files(tmp_path, kept):
     again = [load_or_draw(tmp_path, sequences, USERS, size, seed) for sequences, size, seed in asked]
     assert len(list(tmp_path.glob("*.npz"))) == len(asked)
     for one, other in zip(first, again, strict=True):
-        assert_equal(other, one)
+        np.testing.assert_equal(other, one)
     for number, (sequences, size, seed) in enumerate(asked):
         np.testing.assert_array_equal(first[number][POPULAR], draw_popular(sequences, USERS, size, seed))
 
@@ -200,27 +184,12 @@ def test_damaged_candidates_are_drawn_again(tmp_path, kept, damage, capsys):
     path = the_file(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
-    assert_equal(load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5), kept)
+    np.testing.assert_equal(load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5), kept)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"warning: {path}: cannot be read") and line.endswith("; drawn again")
     assert path.read_bytes() == whole
-    assert_equal(load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5), kept)
+    np.testing.assert_equal(load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5), kept)
     assert capsys.readouterr().err == ""
-
-
-def test_no_two_blocks_or_laws_share_a_stream_of_random_numbers(monkeypatch):
-    seeds, make = [], np.random.default_rng
-
-    def note(seed):
-        seeds.append(seed)
-        return make(seed)
-
-    monkeypatch.setattr(np.random, "default_rng", note)
-    monkeypatch.setattr(candidates, "BLOCK_ELEMENTS", 5 * (SEQUENCES.num_items + 1))
-    for draw in SAMPLERS.values():
-        draw(SEQUENCES, USERS, 3, 1)
-    first_numbers = {make(seed).random() for seed in seeds}
-    assert len(first_numbers) == len(seeds) >= 4
 
 
 def test_candidates_of_other_users_are_drawn_again(tmp_path, kept, capsys):

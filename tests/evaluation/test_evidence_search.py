@@ -188,16 +188,11 @@ def test_given_settings_stay(small_grid):
     assert search_settings(split, found) == (found, ndcg)
 
 
-def test_large_data_are_searched_by_the_same_part_each_time(small_grid, monkeypatch):
-    """Of the users some are measured; of the actions those of every k-th user are counted."""
-    split = LeaveOneOut(make_walks(5, num_users=300))
-    monkeypatch.setattr(evidence_search, "SEARCH_USERS", 60)
-    monkeypatch.setattr(evidence_search, "SEARCH_ACTIONS", split.histories("validation").num_actions // 3 + 1)
-    histories = split.histories("validation")
-    counted = evidence_search._every_kth_user(histories)
-    assert histories_of(counted) == histories_of(histories)[::3]
-    results = [search_settings(split, ItemTransitionsSettings()) for _ in range(2)]
-    assert results[0] == results[1] and 0 < results[0][1] < 1
+def test_of_large_data_the_actions_of_every_kth_user_are_counted():
+    histories = make_walks(5, num_users=300)
+    for most, step in ((histories.num_actions // 3 + 1, 3), (histories.num_actions, 1)):
+        counted = evidence_search._every_kth_user(histories, most)
+        assert histories_of(counted) == histories_of(histories)[::step]
 
 
 # How the evidence joins a network.

@@ -24,7 +24,6 @@ from support.ranking_oracle import (
 
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.data.sequences import LeaveOneOut
-from bert4rec_tf.evaluation import ranker
 from bert4rec_tf.evaluation.candidates import SAMPLERS, draw_popular
 from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW, POPULAR, PROTOCOLS, compute_metrics, compute_random_metrics
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask, rank_targets
@@ -225,12 +224,6 @@ def toy_score(batch, candidates):
     return tf.cast((items * (1 + read)[:, None] + 7 * batch["users"][:, None]) % 41, tf.float32)
 
 
-def assert_equal(found, expected):
-    assert list(found) == list(expected)
-    for protocol, ranks in expected.items():
-        np.testing.assert_array_equal(found[protocol], ranks, protocol)
-
-
 @pytest.mark.parametrize("all_items", [False, True], ids=["candidates", "all items"])
 @pytest.mark.parametrize("max_history", [None, 5])
 def test_ranker_agrees_with_a_loop_over_users(max_history, all_items):
@@ -238,12 +231,12 @@ def test_ranker_agrees_with_a_loop_over_users(max_history, all_items):
     expected = plain_ranks(
         task, lambda user, history, item: plain_toy_score(user, history[-(max_history or 0) :], item)
     )
-    assert_equal(Ranker(toy_score, max_history, batch_size=16).rank(task), expected)
+    np.testing.assert_equal(Ranker(toy_score, max_history, batch_size=16).rank(task), expected)
     assert all(len(set(ranks)) > 5 for ranks in expected.values())
 
 
 @pytest.mark.parametrize("block_elements", [5 * NUM_ITEMS, 1 << 25])
-def test_ranks_do_not_depend_on_how_many_scores_are_held_at_a_time(block_elements, monkeypatch):
+def test_ranks_do_not_depend_on_how_many_scores_are_held_at_a_time(block_elements):
     task = random_task(all_items=True)
     expected = Ranker(toy_score, 9).rank(task)
     sizes = []
@@ -252,8 +245,7 @@ def test_ranks_do_not_depend_on_how_many_scores_are_held_at_a_time(block_element
         tf.py_function(lambda users: sizes.append(len(users)), [batch["users"]], [])
         return toy_score(batch, candidates)
 
-    monkeypatch.setattr(ranker, "BLOCK_ELEMENTS", block_elements)
-    assert_equal(Ranker(score, 9, batch_size=16).rank(task), expected)
+    np.testing.assert_equal(Ranker(score, 9, batch_size=16, block_elements=block_elements).rank(task), expected)
     assert sum(sizes) == len(task.users)
     assert max(sizes) == max(1, min(16, block_elements // NUM_ITEMS))
 

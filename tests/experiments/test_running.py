@@ -29,12 +29,6 @@ def model():
     )
 
 
-@pytest.fixture
-def split(monkeypatch):
-    monkeypatch.setattr(running, "BATCH_SIZE", 2)
-    return LeaveOneOut(sequences([9, 10, 11, 12, 13, 20, 40, 3, 15]))
-
-
 def plain(model, histories, users):
     """Sums the rows of one user after the other, with nothing but slices."""
     maps = []
@@ -48,8 +42,8 @@ def plain(model, histories, users):
     return np.mean(maps, axis=0), len(maps)
 
 
-def test_it_is_the_plain_mean_over_users_of_ten_inputs(model, split, tmp_path):
-    run = presets.make_run("synthetic")
+def test_it_is_the_plain_mean_over_users_of_ten_inputs(model, tmp_path):
+    run, split = presets.make_run("synthetic"), LeaveOneOut(sequences([9, 10, 11, 12, 13, 20, 40, 3, 15]))
     running.keep_attention(tmp_path / "new" / "attention.json", run, model, split.sequences)
     kept = files.read_json(tmp_path / "new" / "attention.json")
     expected, users = plain(model, split.histories("test"), split.users)
@@ -58,6 +52,8 @@ def test_it_is_the_plain_mean_over_users_of_ten_inputs(model, split, tmp_path):
     np.testing.assert_allclose(kept["attention"], expected, atol=2e-6)
     np.testing.assert_allclose(np.sum(kept["attention"], axis=-1), 1, atol=1e-5)
     assert np.std(kept["attention"]) > 0.01, "the example attends to some positions more than to others"
+    in_batches, _ = running.compute_mean_attention(model, split.histories("test"), split.users, batch_size=2)
+    np.testing.assert_allclose(in_batches, expected, atol=2e-6)
 
 
 def test_no_long_history_is_a_mistake_of_the_user(model):

@@ -108,11 +108,8 @@ def test_blocks_of_any_size_count_the_same_bits(sequences, window, block_actions
 @given(any_histories(), st.integers(1, 5), st.sampled_from([0.0, 0.3]))
 def test_dense_tables_count_the_same_bits(sequences, window, backward):
     def count(dense_share):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(transitions, "DENSE_SHARE", dense_share)
-            patch.setattr(transitions, "DENSE_CELLS", 40)
-            weights = transitions.weigh_distances(window, 0.7, 0.8)
-            blocks = list(transitions.count_weighted(sequences, weights, backward))
+        weights = transitions.weigh_distances(window, 0.7, 0.8)
+        blocks = list(transitions.count_weighted(sequences, weights, backward, dense_share, dense_cells=40))
         sizes = [counts.shape[0] for _, counts in blocks]
         assert [first_item for first_item, _ in blocks] == [0, *np.cumsum(sizes)[:-1]]
         return np.concatenate([counts.toarray() for _, counts in blocks])

@@ -8,7 +8,6 @@ from support.whole_runs import assert_same_runs
 from support.workers import SMALL, config, ended, start, start_all, wait_for
 
 from bert4rec_tf.config.machines import Machines
-from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.training.workers import Team, current_team
 
 
@@ -33,27 +32,6 @@ def test_without_tf_config_there_is_one_machine(monkeypatch):
     alone = current_team()
     assert type(alone) is Team and alone.is_chief
     np.testing.assert_array_equal(alone.sum(np.arange(3)), [0, 1, 2])
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "workers",
-        "[1, 2]",
-        '{"cluster": ["a:1"]}',
-        '{"cluster": {"worker": 3}}',
-        config("ps", 0, ps=["a:1"], worker=["b:1"]),
-        config("worker", 2, worker=["a:1", "b:1"]),
-        config("worker", -1, worker=["a:1", "b:1"]),
-        config("chief", 0, worker=["a:1", "b:1"]),
-        config("chief", 1, chief=["a:1", "b:1"], worker=["c:1"]),
-        config("worker", 0, worker="a:1,b:1"),
-    ],
-)
-def test_an_invalid_tf_config_is_an_error(monkeypatch, text):
-    monkeypatch.setenv("TF_CONFIG", text)
-    with pytest.raises(UserError, match=r"`TF_CONFIG` must .* Received: "):
-        Machines.read()
 
 
 @pytest.mark.slow
