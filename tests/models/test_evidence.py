@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import keras
 import numpy as np
 import pytest
 from support.evidence_oracle import histories_of, plain_evidence, plain_log_shares, plain_sums
@@ -31,7 +30,9 @@ def own_weights(model):
 
 @both_models
 def test_the_network_is_the_same_as_without_evidence(name):
-    plain, model = make(name), make_with_evidence(name)
+    plain, model = make(name), make(name, evidence="transitions")
+    np.testing.assert_array_equal(model.score(HISTORIES), plain.score(HISTORIES), "before a mix is chosen")
+    model.evidence.mix.assign([GAIN, POPULARITY, SCALE])
     assert plain.evidence is None and own_weights(model).keys() == own_weights(plain).keys()
     for path, value in own_weights(plain).items():
         np.testing.assert_array_equal(own_weights(model)[path], value, path)
@@ -67,13 +68,6 @@ def test_scores_are_the_network_s_plus_those_of_the_formula_scaled(name, power):
 
 
 @both_models
-def test_without_a_mix_the_scores_are_the_network_s(name):
-    """Before it is chosen, and with a gain of 0."""
-    model = make(name, evidence="transitions")
-    np.testing.assert_array_equal(model.score(HISTORIES), make(name).score(HISTORIES))
-
-
-@both_models
 def test_only_what_the_network_reads_is_evidence(name):
     model = make_with_evidence(name)
     long = np.arange(1, 25, dtype=np.int32)[None, :] % NUM_ITEMS + 1
@@ -83,15 +77,6 @@ def test_only_what_the_network_reads_is_evidence(name):
         for one in (long, kept)
     )
     np.testing.assert_allclose(whole, part, rtol=1e-5, atol=1e-6)
-
-
-@both_models
-def test_a_keras_file_keeps_the_evidence(tmp_path, name):
-    model = make_with_evidence(name)
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert again.evidence.num_pairs == model.evidence.num_pairs > 0
-    np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
 
 
 def test_a_model_with_features_that_are_folded_keeps_the_evidence():

@@ -56,7 +56,7 @@ def losses_of(name):
 
 @pytest.mark.parametrize("features", [FEATURES, VECTORS], ids=["categories", "vectors"])
 @every_way
-def test_tables_are_own_vectors_means_of_values_and_projected_vectors_of_length_1(name, way, features):
+def test_tables_are_own_vectors_means_of_values_and_unit_vectors_projected_and_can_be_folded(name, way, features):
     model = make(name, features=features, **WAYS[way])
     rows, own_rows = np.asarray(model.item_table()), np.asarray(model.own_items)
     num_masks = len(rows) - NUM_ITEMS - 1
@@ -72,8 +72,10 @@ def test_tables_are_own_vectors_means_of_values_and_projected_vectors_of_length_
                 own = np.asarray(model.own_items)[1 : NUM_ITEMS + 1]
             expected = own + means_by_hand(np.asarray(vectors), features[kind])
             np.testing.assert_allclose(table(), expected, rtol=1e-4, atol=1e-6)
-    plain = fold_features(model)
-    np.testing.assert_allclose(plain.score(HISTORIES), model.score(HISTORIES), rtol=1e-5, atol=1e-6)
+    plain, strangers = fold_features(model), {**HISTORIES, "users": np.full(4, -1, np.int32)}
+    assert not plain.features and plain.needs_users == model.needs_users and fold_features(plain) is plain
+    for batch in (HISTORIES, strangers):
+        np.testing.assert_allclose(plain.score(batch), model.score(batch), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -155,25 +157,14 @@ def test_a_model_scores_as_one_without_features_that_has_its_tables(name, way):
         np.testing.assert_allclose(plain.score(one)[0], scores[row], rtol=2e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "way"), [(name, "all") for name in NAMES])
-def test_other_weights_are_drawn_as_without_features(name, way):
-    plain, model = make(name, name="same"), make(name, name="same", **WAYS[way])
+@pytest.mark.parametrize("name", NAMES)
+def test_other_weights_are_drawn_as_without_features(name):
+    plain, model = make(name, name="same"), make(name, name="same", **WAYS["all"])
     drawn = {weight.path: np.asarray(weight) for weight in model.weights}
     for weight in plain.weights:
         np.testing.assert_array_equal(weight, drawn[weight.path])
     more = {path.split("/")[-1] for path in drawn} - {weight.path.split("/")[-1] for weight in plain.weights}
     assert more == {"item_features", "user_features"} and not plain.features
-
-
-@every_way
-def test_a_folded_model_scores_the_same_without_features(name, way):
-    model = make(name, **WAYS[way])
-    plain = fold_features(model)
-    assert not plain.features and plain.needs_users == model.needs_users
-    np.testing.assert_allclose(plain.score(HISTORIES), model.score(HISTORIES), rtol=1e-5, atol=1e-6)
-    strangers = {**HISTORIES, "users": np.full(4, -1, np.int32)}
-    np.testing.assert_allclose(plain.score(strangers), model.score(strangers), rtol=1e-5, atol=1e-6)
-    assert fold_features(plain) is plain
 
 
 @pytest.mark.parametrize(("name", "loss"), [(name, loss) for name in NAMES for loss in losses_of(name)])

@@ -88,18 +88,6 @@ def test_a_step_of_one_s_own_calls_the_loss_of_the_model():
     assert fit(model).history["doubled"] == [pytest.approx(expected, rel=0.01)]
 
 
-def test_the_same_seed_gives_the_same_weights_after_fit():
-    def train():
-        keras.utils.set_random_seed(7)
-        model = b4r.BERT4Rec(NUM_ITEMS, max_length=8, hidden_dim=16, num_heads=2, num_layers=1)
-        model.compile("adam", run_eagerly=True)
-        model.fit(b4r.datasets.training_batches(model, SEQUENCES, 64), verbose=0)
-        return model.get_weights()
-
-    for one, other in zip(train(), train(), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_several_steps_at_once_and_data_of_unknown_size_give_the_weights_of_single_steps():
     models = [make("bpr_mf") for _ in range(2)]
     for model, number in zip(models, (1, 3)):
@@ -183,10 +171,8 @@ def test_padding_before_a_history_is_padding_too():
         np.testing.assert_array_equal(model(left), model(right))
 
 
-def test_no_rows_are_no_scores_and_predict_says_so():
+def test_predict_refuses_a_batch_without_rows():
     nobody = {name: column[:0] for name, column in HISTORIES.items()}
-    for name in MODELS:
-        assert make(name)(nobody).shape == (0, NUM_ITEMS), name
     with pytest.raises(UserError, match=r"`x` must have at least one row\. Received: no rows"):
         make("pop").predict(nobody)
 
@@ -239,18 +225,6 @@ def test_a_dtype_policy_for_all_models_acts_in_fit_and_is_kept(tmp_path):
     np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_can_be_called_in_mixed_precision(name):
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        model = make(name)
-    finally:
-        keras.config.set_dtype_policy("float32")
-    scores = model(HISTORIES)
-    assert scores.dtype == tf.float32
-    np.testing.assert_allclose(scores, make(name).score(HISTORIES), rtol=0.1, atol=0.1)
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_weights_of_other_types_are_refused(dtype):
     message = f"`dtype` must have float32 weights, as mixed_bfloat16 does. Received: dtype={dtype}"
@@ -301,7 +275,7 @@ def test_a_configuration_has_sizes_and_a_keras_file_the_features(tmp_path):
             use()
 
 
-def test_features_and_evidence_go_the_whole_way(tmp_path):
+def test_a_model_with_features_and_evidence_is_fitted_saved_and_fitted_on(tmp_path):
     options = {"features": VECTORS, "use_item_features": "add", "use_user_features": True, "evidence": "transitions"}
     model = make("bert4rec", **options)
     without = np.asarray(model.score(HISTORIES))
@@ -320,10 +294,6 @@ def test_features_and_evidence_go_the_whole_way(tmp_path):
     other = make("bert4rec", **options)
     other.set_weights(model.get_weights())
     np.testing.assert_array_equal(other.score(HISTORIES), model.score(HISTORIES))
-    model.export(tmp_path / "export", verbose=False)
-    served = tf.saved_model.load(tmp_path / "export")
-    inputs = {column: HISTORIES[column] for column in ("items", "users")}
-    np.testing.assert_allclose(served.serve(inputs), model.score(HISTORIES), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -335,7 +305,7 @@ def test_every_model_is_made_again_from_its_configuration_and_its_file(name, tmp
         assert type(copy) is type(model) and json.loads(json.dumps(copy.get_config())) == config
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
-    assert json.loads(json.dumps(again.get_config())) == config
+    assert type(again) is MODELS[name] and json.loads(json.dumps(again.get_config())) == config
     np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
     model.save_weights(tmp_path / "model.weights.h5")
     clone.load_weights(tmp_path / "model.weights.h5")

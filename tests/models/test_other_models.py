@@ -5,10 +5,8 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-import tensorflow as tf
 from support.models import HISTORIES, NUM_ITEMS, batches, make, tensors
 from support.pairwise_oracles import ORACLES, sigmoid
-from support.profiles import slow_but
 
 import bert4rec_tf as b4r
 from bert4rec_tf.data.sequences import LeaveOneOut
@@ -99,57 +97,32 @@ ACTIVATIONS = {"tanh": np.tanh, "elu-0.5": lambda x: np.where(x > 0, x, 0.5 * (n
 
 
 @pytest.mark.parametrize(
-    ("name", "loss", "activation", "extra"),
+    ("name", "loss", "activation", "extra", "lengths"),
     [
-        ("gru4rec", "top1", "tanh", 0),
-        ("gru4rec", "top1_max", "linear", 0),
-        ("gru4rec_plus", "bpr_max", "elu-0.5", 3),
-        ("gru4rec_plus", "top1_max", "linear", 2),
+        ("gru4rec", "top1", "tanh", 0, [4, 4, 4, 4]),
+        ("gru4rec", "top1_max", "linear", 0, [1, 1, 1, 2, 3, 3, 5, 9, 9, 2, 1]),
+        ("gru4rec_plus", "bpr_max", "elu-0.5", 3, [1, 7]),
+        ("gru4rec_plus", "top1_max", "linear", 2, [3]),
     ],
 )
-def test_gru4rec_s_negatives_are_the_other_targets_of_the_step_and_the_shared_ones(name, loss, activation, extra):
+def test_gru4rec_s_negatives_are_the_other_targets_of_the_step_and_the_shared_ones(
+    name, loss, activation, extra, lengths
+):
+    """The loss computes the states in spans of steps, of the rows that reach them."""
     options = {"loss": loss, "final_activation": activation, "extra_negatives": extra, "regularization": 0.7}
-    model = randomized(name, **options)
-    batch = next(batches(model, 6))
-    states = np.asarray(model.states(batch["items"]), np.float64)
-    rows, bias, oracle = array(model.output_rows), array(model.bias), ORACLES[loss][1]
-    shared, values = batch.get("shared", np.zeros(0, int)).ravel().tolist(), []
-    for user, step in zip(*np.nonzero(batch["targets"])):
-        others = [
-            batch["targets"][other, step] for other in range(6) if other != user and batch["targets"][other, step]
-        ]
-        items = [batch["targets"][user, step], *others, *shared]
-        scores = np.array([ACTIVATIONS[activation](states[user, step] @ rows[item] + bias[item]) for item in items])
+    model, rng = randomized(name, **options), np.random.default_rng(3)
+    is_real = np.arange(max(lengths) + 1) < np.array(lengths)[:, None]
+    items, targets = (np.where(is_real, rng.integers(1, NUM_ITEMS + 1, is_real.shape), 0) for _ in range(2))
+    shared = rng.integers(1, NUM_ITEMS + 1, (len(lengths), extra))
+    batch = {"items": items, "targets": targets, "shared": shared}
+    states = np.asarray(model.states(items), np.float64)
+    rows, bias, oracle, values = array(model.output_rows), array(model.bias), ORACLES[loss][1], []
+    for user, step in zip(*np.nonzero(targets)):
+        others = [targets[other, step] for other in range(len(lengths)) if other != user and targets[other, step]]
+        scored = [targets[user, step], *others, *shared.ravel()]
+        scores = np.array([ACTIVATIONS[activation](states[user, step] @ rows[item] + bias[item]) for item in scored])
         values.append(oracle(scores[0], scores[1:]))
     np.testing.assert_allclose(model.training_loss(tensors(batch)), np.mean(values), rtol=1e-4)
-
-
-LENGTHS = [[3], [4, 4, 4, 4], [1, 7], [1, 1, 1, 2, 3, 3, 5, 9, 9, 2, 1]]
-
-
-SPANS = [*(("gru4rec", lengths) for lengths in LENGTHS), ("gru4rec_plus", LENGTHS[-1])]
-
-
-@pytest.mark.parametrize(("name", "lengths"), slow_but([SPANS[2]], SPANS))
-def test_gru4rec_s_spans_of_steps_change_neither_the_loss_nor_the_gradients(monkeypatch, name, lengths):
-    model = randomized(name, loss="top1", extra_negatives=2 * name.endswith("plus"))
-    rng, width = np.random.default_rng(3), max(lengths) + 1
-    real = np.arange(width) < np.array(lengths)[:, None]
-    items, targets = (np.where(real, rng.integers(1, NUM_ITEMS + 1, real.shape), 0) for _ in range(2))
-    batch = tensors({"items": items, "targets": targets, "shared": rng.integers(1, NUM_ITEMS + 1, (len(lengths), 2))})
-
-    def loss_and_gradients():
-        with tf.GradientTape() as tape:
-            loss = model.training_loss(batch)
-        gradients = tape.gradient(loss, [weight.value for weight in model.trainable_variables])
-        return [loss, *map(tf.convert_to_tensor, gradients)]
-
-    in_spans = loss_and_gradients()
-    monkeypatch.setattr(
-        type(model), "_run_spans", lambda self, batch, training: [(self.states(batch["items"]), batch["targets"])]
-    )
-    for spans, whole in zip(in_spans, loss_and_gradients(), strict=True):
-        np.testing.assert_allclose(spans, whole, rtol=1e-5, atol=1e-6)
 
 
 def test_gru4rec_s_reset_gate_acts_before_the_recurrent_product():

@@ -1,4 +1,4 @@
-"""BERT4Rec and SASRec trained on a sample of the items: values by hand, gradients, parts of batches, resumed runs."""
+"""BERT4Rec and SASRec trained on a sample of the items: values by hand, gradients, parts of batches."""
 
 import math
 
@@ -8,19 +8,15 @@ import tensorflow as tf
 from support import trainings
 from support.models import (
     NUM_ITEMS,
-    SEQUENCES,
-    SMALL,
     batches,
     check_gradients,
     check_parts,
     make,
     make_quiet,
-    make_training_step,
     tensors,
 )
 
-from bert4rec_tf.config import presets
-from bert4rec_tf.config.run_record import Run, TrainingSettings
+from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.data.examples.batches import add_draws
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.nn import sampling
@@ -75,18 +71,6 @@ def test_the_loss_is_the_mean_over_targets_that_share_one_sample(name):
     assert float(model.training_loss(batch)) == pytest.approx(np.mean(values), rel=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adam", "rowwise_adagrad"])
-@every_name
-def test_a_run_that_is_killed_and_started_again_equals_one_that_is_not(tmp_path, name, optimizer):
-    known = Run.make("beauty", name).flatten()
-    small = {key: value for key, value in {**SMALL, "window_step": 0.5}.items() if key in known}
-    short = {"steps": 6, "evaluate_every": 3, "patience": 0, "batch_size": 16, "num_negatives": 10}
-    sampled = {"loss": "sampled_softmax", "shared_negatives": 24, "optimizer": optimizer}
-    run = presets.make_run("beauty", name, **small, **short, **sampled)
-    trainings.assert_a_kill_changes_nothing(tmp_path, run, SEQUENCES)
-
-
 @every_name
 def test_a_step_changes_only_the_rows_that_it_reads(name):
     model = make(name, **{**SAMPLE, "shared_negatives": 3})
@@ -108,8 +92,9 @@ def test_a_step_changes_only_the_rows_that_it_reads(name):
 def test_rows_cannot_be_updated_alone_where_a_step_reads_the_whole_table():
     model = make("sasrec", loss="cross_entropy")
     settings = TrainingSettings(steps=9, warmup_steps=0, optimizer="rowwise_adagrad")
+    tables = make_optimizer(settings, model).tables
     with pytest.raises(UserError, match="`optimizer` must be adam or adagrad where a step reads a whole table, here"):
-        make_training_step(model, settings)(tensors(next(batches(model))))
+        model.compute_gradients(tensors(next(batches(model))), tables)
 
 
 def test_each_step_draws_anew_and_a_later_start_draws_the_same():

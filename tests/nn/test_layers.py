@@ -19,13 +19,6 @@ def gelu(x):
     return x * 0.5 * (1 + erf(x / np.sqrt(2)))
 
 
-def test_positions_are_added_from_the_oldest_on():
-    layer = layers.PositionEmbedding(7)
-    inputs = RNG.normal(size=(2, 4, 3)).astype(np.float32)
-    outputs = layer(inputs)
-    np.testing.assert_allclose(outputs, inputs + layer.embeddings.numpy()[:4], rtol=1e-6)
-
-
 def test_a_row_of_padding_only_gives_numbers():
     layer = layers.MultiHeadAttention(1)
     outputs = layer(np.ones((1, 3, 4), np.float32), padding_mask=np.zeros((1, 3), bool))

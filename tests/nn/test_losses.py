@@ -18,30 +18,30 @@ def make_inputs(rows, num_targets, width=6, seed=0, scale=1.0):
     return hidden, table, bias, targets, weights
 
 
-def with_gradients(loss, hidden, table, bias, dtype):
+def with_gradients(loss, *inputs):
     """The upstream gradient is 3, so that it must be heeded."""
-    inputs = [tf.constant(part, dtype) for part in (hidden, table, bias)]
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         value = loss(*inputs)
-    gradients = tape.gradient(value, inputs, output_gradients=tf.constant(3, dtype))
+    gradients = tape.gradient(value, inputs, output_gradients=tf.constant(3, value.dtype))
     return [tf.convert_to_tensor(part) for part in (value, *gradients)]
 
 
-def ours(hidden, table, bias, targets, weights, piece, dtype="float32"):
+def ours(hidden, table, bias, targets, weights, piece, hidden_dtype="float32"):
     def loss(*inputs):
-        return table_cross_entropy(*inputs, tf.constant(targets), tf.constant(weights, dtype), piece)
+        return table_cross_entropy(*inputs, tf.constant(targets), tf.constant(weights, "float32"), piece)
 
-    return with_gradients(loss, hidden, table, bias, dtype)
+    wide = (tf.constant(part, "float32") for part in (table, bias))
+    return with_gradients(loss, tf.constant(hidden, hidden_dtype), *wide)
 
 
-def plain(hidden, table, bias, targets, weights, dtype="float64"):
+def plain(hidden, table, bias, targets, weights):
     def loss(hidden, table, bias):
         logits = tf.matmul(hidden, table, transpose_b=True) + bias
         likelihoods = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-        return tf.reduce_sum(likelihoods * tf.constant(weights, dtype))
+        return tf.reduce_sum(likelihoods * tf.constant(weights, "float64"))
 
-    return with_gradients(loss, hidden, table, bias, dtype)
+    return with_gradients(loss, *(tf.constant(part, "float64") for part in (hidden, table, bias)))
 
 
 def assert_same(got, expected, tolerance=1e-5):
@@ -100,20 +100,11 @@ def test_the_value_is_exact_however_unlikely_a_target_is(gap):
     assert_same(ours(*inputs, 2), plain(*inputs), tolerance=1e-6)
 
 
-def mixed(hidden, table, bias, targets, weights, piece):
-    """Value and gradients for a bfloat16 `hidden` and the rest in float32."""
-    inputs = [tf.constant(hidden, tf.bfloat16), tf.constant(table, tf.float32), tf.constant(bias, tf.float32)]
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        value = table_cross_entropy(*inputs, targets, tf.constant(weights, tf.float32), piece)
-    return value, *tape.gradient(value, inputs, output_gradients=3.0)
-
-
 @pytest.mark.parametrize(("rows", "piece", "num_targets"), SIZES.values(), ids=SIZES)
 def test_bfloat16_rounds_the_products_of_the_gradients_only(rows, piece, num_targets):
     hidden, *others = make_inputs(rows, num_targets)
     hidden = tf.cast(tf.constant(hidden, tf.bfloat16), tf.float64).numpy()
-    value, *gradients = mixed(hidden, *others, piece)
+    value, *gradients = ours(hidden, *others, piece, hidden_dtype="bfloat16")
     expected, *expected_gradients = plain(hidden, *others)
     np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4)
     assert [gradient.dtype for gradient in gradients] == [tf.bfloat16, tf.float32, tf.float32]

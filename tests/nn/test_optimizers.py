@@ -39,23 +39,17 @@ def run(optimizer, variables, gradients):
 
 
 class Oracle:
-    """BERT's Adam in float64."""
+    """BERT's Adam in float64, without bias correction."""
 
-    def __init__(self, weights, decay, bias_correction, beta_1=0.9, beta_2=0.999, epsilon=1e-6):
+    def __init__(self, weights, decay, beta_1, beta_2, epsilon):
         self.weights = np.array(weights, np.float64)
         self.first, self.second = np.zeros_like(self.weights), np.zeros_like(self.weights)
-        self.decay, self.bias_correction = decay, bias_correction
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self.time = 0
+        self.decay, self.beta_1, self.beta_2, self.epsilon = decay, beta_1, beta_2, epsilon
 
     def step(self, gradient, rate):
-        self.time += 1
         self.first = self.beta_1 * self.first + (1 - self.beta_1) * gradient
         self.second = self.beta_2 * self.second + (1 - self.beta_2) * gradient**2
-        first, second = self.first, self.second
-        if self.bias_correction:
-            first, second = first / (1 - self.beta_1**self.time), second / (1 - self.beta_2**self.time)
-        direction = first / (np.sqrt(second) + self.epsilon)
+        direction = self.first / (np.sqrt(self.second) + self.epsilon)
         self.weights = self.weights - rate * (direction + self.decay * self.weights)
 
 
@@ -63,13 +57,12 @@ def make_variables(rng):
     return [keras.Variable(rng.normal(size=(3, 4)), name="kernel"), keras.Variable(rng.normal(size=4), name="bias")]
 
 
-@pytest.mark.parametrize("bias_correction", [False, True])
 @pytest.mark.parametrize("decay, beta_1, beta_2, epsilon", [(0.0, 0.9, 0.999, 1e-6), (0.3, 0.5, 0.9, 0.1)])
-def test_many_steps_are_the_oracle_s(bias_correction, decay, beta_1, beta_2, epsilon):
+def test_many_steps_are_the_oracle_s(decay, beta_1, beta_2, epsilon):
     rng = np.random.default_rng(0)
     variables = make_variables(rng)
     gradients = [(rng.normal(size=(3, 4)) * 10.0 ** rng.integers(-3, 3), rng.normal(size=4)) for _ in range(60)]
-    moments = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon, "bias_correction": bias_correction}
+    moments = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
     decays = [decay, 0.0]
     oracles = [Oracle(variable.numpy(), part, **moments) for variable, part in zip(variables, decays, strict=True)]
     got = run(BertAdam(0.02, decay, **moments), variables, gradients)
@@ -114,17 +107,9 @@ ADAGRAD = {"momentum": 0.3, "epsilon": 1e-3, "name": "mine"}
 
 
 @pytest.mark.parametrize(("kind", "others"), [(BertAdam, ADAM), (Adagrad, ADAGRAD)])
-@pytest.mark.parametrize(
-    "copied",
-    [
-        lambda made: type(made).from_config(made.get_config()),
-        lambda made: keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(made)),
-    ],
-    ids=["from_config", "keras.saving"],
-)
-def test_optimizer_survives_its_configuration(copied, kind, others):
+def test_optimizer_survives_its_configuration(kind, others):
     made = kind(WarmUpLinearDecay(3e-4, steps=77, warmup_steps=5), **others)
-    copy = copied(made)
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(made))
     assert isinstance(copy, kind) and copy.get_config() == made.get_config()
     assert {name: getattr(copy, name) for name in others} == others
     one, other = (keras.Variable([1.0, -2.0], name="kernel") for _ in range(2))
