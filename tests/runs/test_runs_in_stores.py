@@ -3,7 +3,7 @@
 import pytest
 from support import whole_runs
 from support.ranking_oracle import make_sequences
-from support.trainings import Killed, kill_at
+from support.trainings import killed_at_step
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.foundation.errors import UserError
@@ -33,9 +33,8 @@ def local(tmp_path_factory):
     return folder
 
 
-def test_a_killed_run_in_a_store_resumes_to_the_files_of_a_local_run(memory, local, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_at(patch, 5)
+def test_a_killed_run_in_a_store_resumes_to_the_files_of_a_local_run(memory, local, tmp_path):
+    with killed_at_step(5):
         go(**PLACES)
     assert memory.exists("/bucket/runs/one/select/step-000000004.npz")
     go(**PLACES)

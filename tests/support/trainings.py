@@ -14,7 +14,7 @@ from bert4rec_tf.config.run_record import Run, TrainingSettings
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.evaluation import evidence_search, full_ranking, ranker
 from bert4rec_tf.foundation import npz, plots
-from bert4rec_tf.models import BERT4Rec, Recommender
+from bert4rec_tf.models import Recommender
 from bert4rec_tf.nn import losses
 from bert4rec_tf.nn.dropout import Dropout
 from bert4rec_tf.runs import driver
@@ -50,11 +50,6 @@ class Bag(Recommender):
 def new_model():
     keras.utils.set_random_seed(4)
     return Bag()
-
-
-def new_bert4rec():
-    keras.utils.set_random_seed(4)
-    return BERT4Rec(NUM_ITEMS, max_length=6, hidden_dim=8, num_heads=2, dropout=0.2)
 
 
 def batches(start_step):
@@ -137,8 +132,9 @@ def killed_after(steps):
     return lambda start_step: Watched(start_step, kill)
 
 
-def kill_at(patch, number):
-    """Ends the process' trainings before step `number` of all that they make is counted."""
+@contextlib.contextmanager
+def killed_at_step(number):
+    """Ends what is done in the block before step `number` of all its trainings is counted."""
     count, calls = Trainer._count_step, []
 
     def counted(trainer, made):
@@ -147,7 +143,9 @@ def kill_at(patch, number):
             raise Killed
         count(trainer, made)
 
-    patch.setattr(Trainer, "_count_step", counted)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Trainer, "_count_step", counted)
+        yield
 
 
 def curve_without_time(state):
@@ -198,8 +196,7 @@ def assert_a_kill_changes_nothing(folder, run, sequences):
         return folder / name
 
     expected = go("one")
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        kill_at(patch, 5)
+    with killed_at_step(5):
         go("other")
     whole_runs.assert_same_runs(expected, go("other"))
 

@@ -87,12 +87,6 @@ def comes_back_or_is_known_to_be_damaged(path):
     return True
 
 
-def damaged_copy(saved, tmp_path, content):
-    path = tmp_path / "damaged.npz"
-    path.write_bytes(content)
-    return comes_back_or_is_known_to_be_damaged(path), path
-
-
 many = settings(max_examples=examples(400), suppress_health_check=[HealthCheck.function_scoped_fixture])
 numbers = st.integers(0, 2**40)
 
@@ -108,9 +102,9 @@ def test_a_flipped_bit_is_noticed_or_does_not_matter(saved, tmp_path, bit):
 @many
 @given(number=numbers)
 def test_a_file_cut_short_is_always_noticed(saved, tmp_path, number):
-    content = saved.read_bytes()
-    came_back, path = damaged_copy(saved, tmp_path, content[: number % len(content)])
-    assert not came_back
+    content, path = saved.read_bytes(), tmp_path / "damaged.npz"
+    path.write_bytes(content[: number % len(content)])
+    assert not comes_back_or_is_known_to_be_damaged(path)
     with pytest.raises(CorruptFileError):
         checkpoints.read_state(path)
 
@@ -237,8 +231,7 @@ def test_weights_of_an_earlier_step_are_never_taken_for_those_of_a_damaged_file(
     before = weights(model)
     with pytest.raises(UserError):
         load_weights(model, trained)
-    for one, other in zip(before, weights(model), strict=True):
-        np.testing.assert_array_equal(one, other)
+    np.testing.assert_equal(weights(model), before)
 
 
 def test_the_last_weights_are_not_replaced_by_earlier_ones_where_there_was_no_validation(tmp_path):
@@ -255,11 +248,3 @@ def test_damaged_best_weights_name_the_folder_to_delete(trained):
     (trained / BEST).unlink()
     with pytest.raises(UserError, match=r"best\.npz: cannot be read .*; delete .*trained to train again"):
         load_weights(new_model(), trained)
-
-
-def test_checkpoints_hold_the_optimizer_and_the_generators_of_dropout(trained):
-    made = trainer(trained)
-    with np.load(trained / STEP_40, allow_pickle=False) as content:
-        assert len(content.files) == len(made.model.variables) + len(made.optimizer.variables) + 1
-    generators = [variable for variable in made.model.variables if variable.name == "seed_generator_state"]
-    assert len(generators) == 1

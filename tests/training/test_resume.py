@@ -1,10 +1,11 @@
-"""A run that was killed and started again equals the one that nothing happened to, bit for bit."""
+"""The same command gives the same bytes: in another process, and killed and started again."""
 
 import os
 import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support import whole_runs as runs
 from support.commands import refused
@@ -90,12 +91,6 @@ def test_interrupted_runs_end_with_the_same_files(tmp_path, uninterrupted, scena
     scenario(tmp_path, uninterrupted)
 
 
-@pytest.fixture
-def quick():
-    with small_and_quick():
-        yield
-
-
 def states_of_the_disk(folder, masking, monkeypatch):
     """Makes a run, and copies its folder whenever a file gets its name: half of it written before, and just after.
 
@@ -121,16 +116,43 @@ def states_of_the_disk(folder, masking, monkeypatch):
         return whole_run(folder, masking), copies
 
 
-def resumed_from_states(tmp_path, monkeypatch, masking, choose):
-    expected, copies = states_of_the_disk(tmp_path, masking, monkeypatch)
-    assert len(copies) > 40
-    assert any(runs.partials(copy) for copy in copies) and not runs.partials(expected)
-    for copy in choose(copies):
-        found = runs.differences(expected, whole_run(copy, masking))
-        assert not found, f"{copy.name}: {found}"
+@pytest.mark.slow
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+def test_a_run_resumes_from_every_state_of_the_disk_that_a_kill_may_leave(tmp_path, monkeypatch, masking):
+    with small_and_quick():
+        expected, copies = states_of_the_disk(tmp_path, masking, monkeypatch)
+        assert len(copies) > 40
+        assert any(runs.partials(copy) for copy in copies) and not runs.partials(expected)
+        for copy in copies:
+            assert not runs.differences(expected, whole_run(copy, masking)), copy.name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("masking", ["static", "dynamic"])
-def test_a_run_resumes_from_every_state_of_the_disk_that_a_kill_may_leave(tmp_path, quick, monkeypatch, masking):
-    resumed_from_states(tmp_path, monkeypatch, masking, lambda copies: copies)
+@pytest.mark.parametrize("kind", ["static", "dynamic", "one thread"])
+def test_the_same_command_gives_the_same_bytes_in_another_process(uninterrupted, tmp_path, kind):
+    first = runs.finished(tmp_path / "first", *FLAGS[kind]) if kind == "one thread" else uninterrupted(kind)
+    runs.assert_same_runs(first, runs.finished(tmp_path / "again", *FLAGS[kind], hash_seed=1))
+
+
+def change_an_array(folder):
+    path = folder / "select" / "step-000000012.npz"
+    with np.load(path) as file:
+        content = {name: file[name].copy() for name in file.files}
+    content["optimizer/007"].flat[0] = np.nextafter(content["optimizer/007"].flat[0], np.float32(1))
+    np.savez(path, **content)
+    return "select/step-000000012.npz: optimizer/007"
+
+
+def remove_a_file(folder):
+    (folder / "transitions.json").unlink()
+    return "transitions.json"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [change_an_array, remove_a_file])
+def test_the_comparison_names_the_one_thing_that_differs(tmp_path, uninterrupted, change):
+    first = uninterrupted("static")
+    shutil.copytree(first, tmp_path / "work")
+    assert runs.differences(first, tmp_path / "work") == []
+    changed = change(tmp_path / "work")
+    assert runs.differences(first, tmp_path / "work") == [changed]

@@ -9,8 +9,7 @@ from support.trainings import Killed, interrupted_during, killed_after
 from support.trainings import trainer as scripted_trainer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bert4rec_tf.foundation import plots
-from bert4rec_tf.training import tensorboard, trainer
+from bert4rec_tf.training import trainer
 from bert4rec_tf.training.tensorboard import TensorBoardWriter
 
 TRAINING = {f"training/{name}" for name in ("loss", "learning_rate", "gradient_norm", "clipped")}
@@ -28,10 +27,8 @@ def make_step(*arguments):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quick():
+def cheap_steps(quick):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tensorboard, "EVERY", 5)
-        patch.setattr(plots, "is_available", lambda: False)
         patch.setattr(trainer, "make_step", make_step)
         yield
 
@@ -40,7 +37,7 @@ def train(folder, **changes):
     def measure():
         return {"hr@10": 0.25, "ndcg@10": 0.125}
 
-    scripted_trainer(folder, validate=measure, steps=23, evaluate_every=8, **changes).run()
+    scripted_trainer(folder, validate=measure, steps=120, evaluate_every=40, **changes).run()
 
 
 def killed(folder, steps, monkeypatch):
@@ -68,27 +65,26 @@ def straight(tmp_path_factory):
 
 def test_every_curve_is_there_with_the_last_steps(straight):
     assert straight.keys() == TRAINING | VALIDATION
-    assert all(steps(straight[tag]) == [5, 10, 15, 20, 23] for tag in TRAINING)
+    assert all(steps(straight[tag]) == [50, 100, 120] for tag in TRAINING)
     assert {tag: straight[tag] for tag in VALIDATION} == {
-        "validation/hr@10": [(8, 0.25), (16, 0.25), (23, 0.25)],
-        "validation/ndcg@10": [(8, 0.125), (16, 0.125), (23, 0.125)],
+        "validation/hr@10": [(40, 0.25), (80, 0.25), (120, 0.25)],
+        "validation/ndcg@10": [(40, 0.125), (80, 0.125), (120, 0.125)],
     }
 
 
 def test_points_are_means_of_the_steps_since_the_last_one(tmp_path):
     writer = TensorBoardWriter(tmp_path / "tensorboard", 0, clip_norm=1.0)
-    for step in range(1, 8):
-        writer.add(step, {"loss": float(step), "gradient_norm": step - 3.5, "learning_rate": 0.5})
+    for step in range(1, 71):
+        writer.add(step, {"loss": float(step), "gradient_norm": step - 35.5, "learning_rate": 0.5})
     writer.close()
     found = curves(tmp_path)
-    assert found["training/loss"] == [(5, 3.0), (7, 6.5)]
-    np.testing.assert_allclose([value for _, value in found["training/clipped"]], [0.2, 1.0])
-    assert found["training/learning_rate"] == [(5, 0.5), (7, 0.5)]
+    assert found["training/loss"] == [(50, 25.5), (70, 60.5)]
+    np.testing.assert_allclose([value for _, value in found["training/clipped"]], [14 / 50, 1.0])
+    assert found["training/learning_rate"] == [(50, 0.5), (70, 0.5)]
 
 
-@pytest.mark.parametrize("kills", [[13], [7, 13, 13, 22]], ids=str)
-def test_a_killed_training_that_resumes_has_every_step_once(tmp_path, monkeypatch, straight, kills):
-    for step in kills:
+def test_a_training_that_is_killed_again_and_again_has_every_step_once(tmp_path, monkeypatch, straight):
+    for step in (35, 65, 65, 110):
         killed(tmp_path, step, monkeypatch)
     train(tmp_path)
     found = curves(tmp_path)
@@ -98,9 +94,9 @@ def test_a_killed_training_that_resumes_has_every_step_once(tmp_path, monkeypatc
 
 def test_a_training_stopped_by_ctrl_c_has_a_point_where_it_stopped(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, make=interrupted_during(13))
+        train(tmp_path, make=interrupted_during(65))
     train(tmp_path)
-    assert steps(curves(tmp_path)["training/loss"]) == [5, 10, 13, 15, 20, 23]
+    assert steps(curves(tmp_path)["training/loss"]) == [50, 65, 100, 120]
 
 
 def test_a_full_disk_is_an_error_with_the_name_of_the_file(tmp_path):
