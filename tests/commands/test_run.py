@@ -7,11 +7,9 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from support.commands import Ended, console, finished, refused, run
@@ -84,20 +82,6 @@ def test_a_run_ends_with_a_command_that_works(whole):
     assert ended.returncode == 0 and ended.stdout.startswith("rank  item") and len(ended.stdout.splitlines()) == 11
 
 
-def test_metrics_follow_from_the_saved_ranks(whole):
-    folder, _ = whole
-    metrics = json.loads((folder / "work" / "metrics.json").read_text())
-    with np.load(folder / "work" / "ranks-test.npz") as saved:
-        ranks = {protocol: saved[protocol] for protocol in ("popular", "uniform", "full")}
-    for protocol, found in ranks.items():
-        assert len(found) == metrics["users"]
-        assert metrics["test"][protocol]["hr@10"] == pytest.approx(sum(rank < 10 for rank in found) / len(found))
-    assert metrics["select"]["best_step"] in (10, 20, 30)
-    assert metrics["ceiling"]["popular"]["ndcg@10"] > 0.6
-    assert metrics["random"]["popular"]["hr@10"] == pytest.approx(10 / 101)
-    assert metrics["random"]["full"]["hr@10"] < 0.05
-
-
 @pytest.mark.slow
 def test_the_parts_one_after_the_other_equal_the_whole(whole, tmp_path):
     folder, _ = whole
@@ -145,11 +129,6 @@ def test_the_console_command_is_the_same_program_and_keeps_the_threads_with_the_
     metrics, expected = (json.loads((folder / "pop" / "metrics.json").read_text()) for folder in (tmp_path, pop))
     assert metrics["test"] == expected["test"] and metrics["digest"] == expected["digest"]
     assert "warning: pop: was started in another environment (there threads=1, now threads=7)" in again.stderr
-
-
-def test_a_process_of_its_own_ends_with_exit_code_2(tmp_path):
-    command = [sys.executable, "-m", "bert4rec_tf.run", "--dataset=beaty"]
-    assert "Did you mean 'beauty'?" in refused(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True))
 
 
 def test_help_begins_with_what_a_newcomer_needs(tmp_path):
@@ -206,13 +185,3 @@ def test_another_number_of_items_is_exported_from_a_finished_run(pop, tmp_path):
     for flags in (("--k=3",), ()):
         finished(*POP, *flags, cwd=copy)
         assert exported() == 3
-
-
-@pytest.mark.slow
-def test_replicas_go_the_whole_way(tmp_path):
-    """In a process of its own, for TensorFlow's devices are made once."""
-    command = [sys.executable, "-m", "bert4rec_tf.run", *WHOLE, "--replicas=2"]
-    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    metrics = json.loads((tmp_path / "work" / "metrics.json").read_text())
-    assert metrics["test"]["popular"]["hr@10"] > 0.12

@@ -146,14 +146,6 @@ def test_the_papers_statements_about_widths_are_counted():
         "true in 60 of 60 cases",
         "true in 40 of 40 cases",
     ]
-    del values["bert4rec@32"]
-    assert list(claims(text_of("figure3", findings("figure3", values))[0]).values()) == [
-        "true in 6 of 10 cases",
-        "on Beauty and Steam true in 2 of 8 cases, 2 not run, on MovieLens not run",
-        "not run",
-        "true in 54 of 54 cases, 6 not run",
-        "true in 32 of 32 cases, 8 not run",
-    ]
 
 
 def test_the_papers_statements_about_lengths_and_mask_proportions_are_counted():

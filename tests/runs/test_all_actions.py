@@ -102,9 +102,7 @@ def test_a_stopped_training_on_all_actions_resumes_to_the_same_bits(finished, tm
     assert (tmp_path / "work" / "all").is_dir() and not (tmp_path / "work" / "metrics.json").exists()
     again = opened(tmp_path / "work", patience=0)
     assert executed(again)["test"] == finished[1]["test"]
-    expected, found = (read_newest_weights(one.workdir.path / "all") for one in (finished[0], again))
-    assert found.keys() == expected.keys() and found
-    assert all(np.array_equal(found[name], expected[name]) for name in found)
+    np.testing.assert_equal(*(read_newest_weights(one.workdir.path / "all") for one in (finished[0], again)))
 
 
 def test_each_protocol_has_its_measured_and_its_last_phase():

@@ -116,24 +116,6 @@ def test_a_run_resumes_without_its_feature_files_and_refuses_others(finished):
     assert commands.run(*flags, "--mode=evaluate", cwd=folder).returncode == 0 and kept.read_bytes() == content
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--model=bpr_mf", "--item_features=items.csv"), "`item_features` needs model=bert4rec or sasrec. Received: "),
-        (("--use_item_features=add",), "`use_item_features` needs the features: name their file with --item_features"),
-        (("--use_user_features",), "`use_user_features` needs the features: name their file with --user_features"),
-    ],
-)
-def test_mistakes_end_in_one_line(finished, flags, message):
-    given = [flag for flag in FLAGS if not any(flag.startswith(one.split("=")[0] + "=") for one in flags)]
-    if flags[0] == "--model=bpr_mf":
-        given = ["--interactions=actions.csv"]
-    given = [flag for flag in given if "workdir" not in flag]
-    ended = commands.run(*given, *flags, "--workdir=elsewhere", cwd=finished[0])
-    assert ended.returncode == 2 and message in ended.stderr and len(ended.stderr.strip().splitlines()) == 1
-    assert not (finished[0] / "elsewhere").exists()
-
-
 def test_features_that_are_given_but_not_used_only_add_their_items(tmp_path):
     data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS, new_items=True)
     run = b4r.make_run("own-shop", "sasrec", **SHORT)

@@ -297,14 +297,3 @@ def test_a_history_without_an_order_is_refused(counted, learnt, raw):
         with pytest.raises(b4r.UserError, match=r"`histor(y|ies)` must have an order, oldest first\. Received: a "):
             call()
     assert len(counted.recommend(user=3, candidates=raw, k=2)) <= 2
-
-
-def test_a_saved_model_trains_on(tmp_path):
-    shop, later = (part.assign(movieId=part["movieId"].str[1:]) for part in (FRAME, LATER))
-    model = b4r.fit(shop, model="bpr_mf", steps=4, silent=True)
-    model.save(tmp_path / "shop")
-    better = b4r.open(tmp_path / "shop").continue_training(later, silent=True)
-    assert (tmp_path / "shop" / "saved_model").is_dir() and better.saved.get_history("3")[-1] == "25"
-    assert "25" not in better.recommend(user=3, k=40)["item"].tolist()  # it is seen now
-    assert "trained on other data" in better.metrics["initial"]["leak"]
-    assert better.saved.card["run"]["architecture"] == model.saved.card["run"]["architecture"]

@@ -89,9 +89,10 @@ def test_a_number_and_its_text_are_the_same_id(counted):
     )
 
 
-def test_an_export_without_types_returns_texts(counted, monkeypatch):
-    monkeypatch.setattr(counted.saved, "columns", {})
-    assert counted.recommend(user=3, k=1)["item"].tolist() == ["25"] and set(counted.users) == {*map(str, range(60))}
+def test_an_export_without_types_returns_texts(counted):
+    opened = b4r.open(counted.workdir)
+    opened.saved.columns = {}
+    assert opened.recommend(user=3, k=1)["item"].tolist() == ["25"] and set(opened.users) == {*map(str, range(60))}
 
 
 @given(st.data(), st.sampled_from(INTEGERS))

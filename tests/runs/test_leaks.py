@@ -43,6 +43,7 @@ from support.held_out import (
     open_run,
     train,
 )
+from support.profiles import slow_but
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import OWN
@@ -141,14 +142,8 @@ def test_training_ignores_held_out_actions(no_search, tmp_path, case):
     assert_training_ignores(tmp_path, case, ["last"])
 
 
-@pytest.mark.parametrize("model", QUICK)
-def test_training_ignores_what_comes_after_a_cut(no_search, tmp_path, model):
-    assert_training_ignores(tmp_path, Case(model), ["time"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_no_model_sees_what_comes_after_a_cut(no_search, tmp_path, case):
+@pytest.mark.parametrize("case", slow_but([Case(model) for model in QUICK], CASES), ids=str)
+def test_training_ignores_what_comes_after_a_cut(no_search, tmp_path, case):
     assert_training_ignores(tmp_path, case, ["time"])
 
 

@@ -55,12 +55,13 @@ def test_the_first_trial_has_the_usual_settings(tuned):
 
 
 class Training:
-    """Invents measurements that grow with the learning rate, and fails with much decay."""
+    """Invents measurements that grow with the learning rate, and fails with much decay. `begin` is called at first."""
 
-    def __init__(self, run, watch):
-        self.run, self.watch = run, watch
+    def __init__(self, run, watch, begin):
+        self.run, self.watch, self.begin = run, watch, begin
 
     def train(self):
+        self.begin(self.run)
         if self.run.architecture.l2 == 0.1:
             raise b4r.UserError("the loss is nan")
         for step in range(1, 5):
@@ -69,12 +70,11 @@ class Training:
 
 @pytest.fixture
 def search(monkeypatch):
-    monkeypatch.setattr(tuning, "open_experiment", lambda run, *_, watch, **__: Training(run, watch))
-
     def make_run(**settings):
         return presets.make_run("own-shop", "bpr_mf", **{"learning_rate": 0.01, "l2": 0.01, **settings})
 
-    def search_in(folder, num_trials=16, frame=FRAME):
+    def search_in(folder, num_trials=16, frame=FRAME, begin=lambda run: None):
+        monkeypatch.setattr(tuning, "open_experiment", lambda run, *_, watch, **__: Training(run, watch, begin))
         return tuning.tune_settings(make_run, {}, b4r.interactions(frame), num_trials, folder, silent=True)
 
     return search_in
@@ -96,24 +96,21 @@ def test_a_trial_behind_the_others_is_ended_early_and_a_failed_one_is_passed_ove
         assert training.steps * training.batch_size == usual["steps"] * usual["batch_size"]
 
 
-def test_a_stopped_search_resumes_and_a_finished_one_is_not_repeated(search, tmp_path, monkeypatch):
+def test_a_stopped_search_resumes_and_a_finished_one_is_not_repeated(search, tmp_path):
     chosen, table = search(tmp_path / "one", 12)
-    train, calls = Training.train, []
+    runs = []
 
-    def stop_in_the_fifth(training):
-        calls.append(training)
-        if len(calls) == 5:
+    def stop_in_the_fifth(run):
+        runs.append(run)
+        if len(runs) == 5:
             raise Killed
-        train(training)
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Training, "train", stop_in_the_fifth)
-        search(tmp_path / "other", 12)
+    with pytest.raises(Killed):
+        search(tmp_path / "other", 12, begin=stop_in_the_fifth)
     assert len(read_trials(tmp_path / "other")["trials"]) >= 4
     search(tmp_path / "other", 12)
     assert read_trials(tmp_path / "other") == read_trials(tmp_path / "one")
-    monkeypatch.setattr(Training, "train", lambda _: pytest.fail("all trials are known"))
-    again, same = search(tmp_path / "other", 12)
+    again, same = search(tmp_path / "other", 12, begin=lambda run: pytest.fail("all trials are known"))
     assert again == chosen
     pd.testing.assert_frame_equal(same, table, check_like=True)
     with pytest.raises(b4r.UserError, match="holds a search of other data or settings"):
@@ -134,23 +131,20 @@ def test_a_trial_whose_process_is_killed_again_and_again_fails(search, tmp_path)
 
 
 @pytest.mark.parametrize("error", [MemoryError("a large table"), b4r.UserError("the loss is nan")])
-def test_only_the_usual_settings_must_not_fail(search, tmp_path, monkeypatch, capsys, error):
-    usual, train = {"learning_rate": 0.01, "l2": 0.01}, Training.train
+def test_only_the_usual_settings_must_not_fail(search, tmp_path, error):
+    usual = {"learning_rate": 0.01, "l2": 0.01}
 
     def fail_where(is_failing):
-        def train_or_fail(training):
-            if is_failing({**training.run.flatten()}.items() >= usual.items()):
+        def fail(run):
+            if (run.flatten().items() >= usual.items()) == is_failing:
                 raise error
-            train(training)
 
-        monkeypatch.setattr(Training, "train", train_or_fail)
+        return fail
 
-    fail_where(lambda is_usual: not is_usual)
-    settings, table = search(tmp_path / "others", 4)
+    settings, table = search(tmp_path / "others", 4, begin=fail_where(False))
     assert usual.items() <= settings.items() and table[NDCG].isna().any()
-    fail_where(lambda is_usual: is_usual)
     with pytest.raises(type(error), match=str(error)):
-        search(tmp_path / "usual", 4)
+        search(tmp_path / "usual", 4, begin=fail_where(True))
 
 
 @pytest.mark.parametrize("model", sorted(MODEL_SETTINGS))
