@@ -139,12 +139,6 @@ def test_a_retired_setting_has_one_value():
         Run.from_dict(record)
 
 
-def test_settings_of_masks_are_of_no_use_to_other_models():
-    with pytest.raises(UserError, match="Unknown setting of model 'sasrec': 'mask_proportion'"):
-        Run.make("beauty", "sasrec", mask_proportion=0.3)
-    assert "mask_proportion" not in Run.make("beauty", "sasrec").flatten()
-
-
 @pytest.mark.parametrize("model", MODEL_SETTINGS)
 @pytest.mark.parametrize("dataset", [*DATASETS, "own-shop"])
 def test_every_model_has_a_preset_for_every_data_set(model, dataset):

@@ -18,7 +18,6 @@ from support.ranking_oracle import (
     opponents,
     plain_lists,
     plain_metrics_of,
-    plain_rank,
     plain_ranks,
 )
 
@@ -30,19 +29,6 @@ from bert4rec_tf.evaluation.ranker import Ranker, RankingTask, rank_targets
 from bert4rec_tf.models.pop import Pop
 
 # Ranks
-
-
-@FEW
-@given(st.data())
-def test_ranks_are_those_of_a_plain_loop(data):
-    users, width = data.draw(st.integers(1, 6)), data.draw(st.integers(0, 8))
-    value = st.sampled_from([-math.inf, -1.5, 0.0, 0.25, 1.0, 3.0, math.inf])
-    row = st.lists(value, min_size=width + 1, max_size=width + 1)
-    scores = np.array(data.draw(st.lists(row, min_size=users, max_size=users)), np.float32)
-    negatives = st.lists(st.integers(0, 9), min_size=width, max_size=width)
-    candidates = np.array([[10, *data.draw(negatives)] for _ in range(users)], np.int32)
-    expected = [plain_rank(*rows) for rows in zip(scores, candidates, strict=True)]
-    assert rank_targets(scores, candidates).tolist() == expected
 
 
 @pytest.mark.parametrize("column", [0, 1, 2])

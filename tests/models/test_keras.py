@@ -44,15 +44,6 @@ def fit(model, *, verbose=0, **options):
 # The table of what a user does
 
 
-@pytest.mark.parametrize("name", slow_but(["bert4rec", "caser"], ["bert4rec", "sasrec", "gru4rec", "caser"]))
-def test_training_switches_dropout_on(name):
-    model = make(name, dropout=0.5)
-    quiet = model(HISTORIES)
-    np.testing.assert_array_equal(model(HISTORIES, training=False), quiet)
-    np.testing.assert_array_equal(model.score(HISTORIES), quiet)
-    assert not np.array_equal(model(HISTORIES, training=True), quiet)
-
-
 def compare_one_step(name, eager):
     ours, theirs = make(name), make(name)
     batch = next(batches(ours, 16))

@@ -306,6 +306,8 @@ def test_every_dropout_acts_by_itself_in_training_and_never_in_scoring(name):
     model = make(name, **rates, **two_blocks(name))
     batch, found = tensors(next(batches(model))), dropouts(model)
     scores = model.score(HISTORIES)
+    np.testing.assert_array_equal(model(HISTORIES), scores)
+    assert not np.array_equal(model(HISTORIES, training=True), scores)
     assert len(found) == DROPOUTS[name] and all(layer.rate == 0.5 for layer in found)
     for layer in found:
         layer.rate = 0.0

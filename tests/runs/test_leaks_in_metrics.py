@@ -11,7 +11,6 @@ import pytest
 from support.held_out import (
     BEFORE,
     CASES,
-    COMMON,
     EVIDENCE,
     ITEMS,
     OWN_TEST,
@@ -32,7 +31,8 @@ from support.ranking_oracle import make_sequences, plain_lists, plain_metrics
 from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.config.run_record import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
-from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, METRICS, POPULAR, PROTOCOLS, UNIFORM
+from bert4rec_tf.evaluation.candidates import SAMPLERS
+from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, METRICS, POPULAR, PROTOCOLS
 from bert4rec_tf.evaluation.popularity_penalty import ALPHAS
 from bert4rec_tf.evaluation.ranker import RankingTask
 from bert4rec_tf.models import MODELS
@@ -189,23 +189,12 @@ def test_the_popularity_of_lists_is_that_before_the_test_items(finished_run):
 # What the documentation promises of candidates.
 
 
-def test_candidates_are_new_to_their_user_and_drawn_by_all_counts(tmp_path):
-    """Held-out items count: of the items that only they have, there are as many candidates as their share says."""
-    copies, sequences = 60, hold_out_last(OWN_VALIDATION, OWN_TEST)
-    many = make_sequences([sequences[user] for _ in range(copies) for user in range(USERS)], ITEMS)
-    drawn = {}
+def test_candidates_are_drawn_by_the_whole_histories_whatever_the_model(tmp_path):
+    """So they are never an item of their user, and held-out items count."""
+    sequences = hold_out_last(OWN_VALIDATION, OWN_TEST)
     for model in ("pop", "bpr_mf"):
-        experiment = open_run(tmp_path / model, Case(model), many, num_negatives=1)
-        drawn[model] = experiment.negatives
-        for part in ("validation", "test"):
-            assert np.array_equal(experiment.make_task(part).negatives[POPULAR], drawn[model][POPULAR])
-    for protocol, items in drawn["pop"].items():
-        assert np.array_equal(items, drawn["bpr_mf"][protocol])
-        assert not [user for user, row in enumerate(items) if set(row) & set(many[user])]
-    for protocol, weights in {POPULAR: many.count_items(), UNIFORM: np.ones(ITEMS + 1)}.items():
-        shares = []
-        for user in range(USERS):
-            new = np.setdiff1d(np.arange(1, ITEMS + 1), many[user])
-            shares.append(weights[new[new > COMMON]].sum() / weights[new].sum())
-        spread = np.sqrt(np.mean(np.multiply(shares, np.subtract(1, shares))) / len(many.users))
-        assert abs((drawn["pop"][protocol] > COMMON).mean() - np.mean(shares)) < 4 * spread
+        experiment = open_run(tmp_path / model, Case(model), sequences, num_negatives=5)
+        for law, draw in SAMPLERS.items():
+            expected = draw(sequences, experiment.split.users, 5, experiment.run.evaluation.candidates_seed)
+            for part in ("validation", "test"):
+                np.testing.assert_array_equal(experiment.make_task(part).negatives[law], expected)

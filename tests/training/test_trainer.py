@@ -24,10 +24,16 @@ NDCG = (0.1, 0.2, 0.3, 0.4)
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """A training that nothing happened to: its folder and state, and the weights at each measurement and at last."""
-    folder, model = tmp_path_factory.mktemp("straight"), new_model()
+    """A training that nothing happened to: its folder and state, the weights at each measurement and at last, and the
+    handlers of signals before and after."""
+    folder, model, before = tmp_path_factory.mktemp("straight"), new_model(), get_handlers()
     state, seen = train_and_look(folder, model, NDCG)
-    return SimpleNamespace(folder=folder, state=state, seen=seen, weights=weights(model))
+    handlers = before, get_handlers()
+    return SimpleNamespace(folder=folder, state=state, seen=seen, weights=weights(model), handlers=handlers)
+
+
+def get_handlers():
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
 def train_and_look(folder, model, ndcg):
@@ -43,10 +49,9 @@ def train_and_look(folder, model, ndcg):
 
 @pytest.mark.parametrize("step", [17, 30])
 def test_stopped_and_resumed_equals_uninterrupted(straight, tmp_path, step):
-    handlers, resumed = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], new_model()
+    resumed = new_model()
     with pytest.raises(KeyboardInterrupt):
         trainer(tmp_path, validate=scripted(NDCG), make=interrupted_during(step)).run()
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert checkpoints.Series(tmp_path).read_state()["step"] == step
     state = trainer(tmp_path, resumed, scripted(NDCG[step // 10 :])).run()
     np.testing.assert_equal(weights(resumed), straight.weights)
@@ -69,6 +74,11 @@ def test_stopped_during_a_measurement_keeps_it(straight, tmp_path, measurement):
     state = trainer(tmp_path, resumed, scripted(NDCG[measurement:])).run()
     assert curve_without_time(state) == curve_without_time(straight.state) and state.finished
     np.testing.assert_equal(weights(resumed), straight.weights)
+
+
+def test_signals_are_handled_as_before_after_training(straight):
+    before, after = straight.handlers
+    assert after == before
 
 
 def test_a_finished_training_is_not_done_again(straight):
