@@ -29,7 +29,7 @@ KERAS_OPTIONS = ("name", "dtype", "trainable")
 """Constructor arguments that are Keras' own."""
 
 LARGE = 1 << 24
-"""A table of at least this many numbers is initialised in a graph."""
+"""A table with at least this many numbers is large."""
 
 
 class Recommender(KerasModel):
@@ -210,7 +210,8 @@ class Recommender(KerasModel):
         """Makes a table of embeddings [rows, width].
 
         `initializer` is a Keras initializer, or the standard deviation of a normal distribution. `row_kind` says what
-        the rows are (`mark_rows`); None if their number is always the same.
+        the rows are (`mark_rows`); None if their number is always the same. A table of `large` numbers or more is
+        initialised in a graph.
         """
         if isinstance(initializer, float):
             initializer = keras.initializers.RandomNormal(stddev=initializer)
