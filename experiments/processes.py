@@ -11,14 +11,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import filelock
 
-from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.foundation.errors import UserError, format_error
 from experiments.results import BUSY, FAILED, FINISHED, STOPPED
 
@@ -29,38 +27,11 @@ PATIENCE_SECONDS = 60.0
 """How long a stopped job may take to write a checkpoint. Then it is killed, and loses the steps since the last one."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """A job, as its process gets it.
-
-    Attributes:
-        run: the run to do.
-        lock: the lock that the process holds.
-        log: the file to which its output is appended.
-        workdir, prepared_dir, data_dir: folders, as for a run.
-        attention: where to write the mean attention; None for nowhere.
-        threads: number of threads; None for all.
-    """
-
-    run: Run
-    lock: Path
-    log: Path
-    workdir: Path
-    prepared_dir: Path
-    data_dir: Path | None = None
-    attention: Path | None = None
-    threads: int | None = None
-
-
-Task = Callable[[Request], Path]
-"""Carries out a request and returns the run's folder."""
-
-
-def carry_out(request: Request) -> Path:
+def carry_out(*arguments: Any) -> Path:
     """Does what `running.carry_out` does, which imports TensorFlow."""
     from experiments import running
 
-    return running.carry_out(request)
+    return running.carry_out(*arguments)
 
 
 def start_server(preload: Sequence[str] = PRELOAD) -> None:
@@ -71,19 +42,20 @@ def start_server(preload: Sequence[str] = PRELOAD) -> None:
     signal.signal(signal.SIGINT, handler)
 
 
-def call(task: Task, request: Request, should_stop: Callable[[], bool]) -> dict[str, Any]:
-    """Carries out a request in a new process and returns its answer.
+def call(task: Callable[[], Path], lock: Path, log: Path, should_stop: Callable[[], bool]) -> dict[str, Any]:
+    """Does a run in a new process and returns its answer.
 
     Args:
-        task: a function of a module, called in the process.
-        request: what it gets.
+        task: does the run and returns its folder. It is sent to the process, so it must be pickled.
+        lock: the lock that the process holds.
+        log: the file to which its output is appended.
         should_stop: asked now and then. Once it returns True, the job stops after its step and writes a checkpoint.
 
     Returns:
         `status`; `folder` if the job finished, `error` if it failed; `peak_memory` in bytes, unless the process died.
     """
     answers, sender = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=_work, args=(task, request, sender))
+    process = CONTEXT.Process(target=_work, args=(task, lock, log, sender))
     process.start()
     sender.close()
     stopped_at = None
@@ -103,7 +75,7 @@ def call(task: Task, request: Request, should_stop: Callable[[], bool]) -> dict[
     return {"status": FAILED, "error": f"its process ended {how}"}
 
 
-def _work(task: Task, request: Request, answers: Connection) -> None:
+def _work(task: Callable[[], Path], lock: Path, log: Path, answers: Connection) -> None:
     stopping = threading.Event()
 
     def stop(*_: Any) -> None:
@@ -111,21 +83,21 @@ def _work(task: Task, request: Request, answers: Connection) -> None:
             stopping.set()
             raise KeyboardInterrupt
 
-    with open(request.log, "ab") as log:
+    with open(log, "ab") as output:
         for descriptor in (1, 2):
-            os.dup2(log.fileno(), descriptor)
+            os.dup2(output.fileno(), descriptor)
     signal.signal(signal.SIGTERM, stop)
     threading.Thread(target=_end_with_sweep, daemon=True).start()
-    answer = _answer(task, request)
+    answer = _answer(task, lock)
     if answer["status"] == FAILED and stopping.is_set():
         answer = {"status": STOPPED}
     answers.send({**answer, "peak_memory": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
 
 
-def _answer(task: Task, request: Request) -> dict[str, Any]:
+def _answer(task: Callable[[], Path], lock: Path) -> dict[str, Any]:
     try:
-        with filelock.FileLock(request.lock, timeout=0):
-            return {"status": FINISHED, "folder": task(request)}
+        with filelock.FileLock(lock, timeout=0):
+            return {"status": FINISHED, "folder": task()}
     except filelock.Timeout:
         return {"status": BUSY}
     except KeyboardInterrupt:

@@ -17,7 +17,6 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.runs import driver
 from bert4rec_tf.runs.environment import set_threads
-from experiments.processes import Request
 from experiments.results import find_folder_of_data
 
 POSITIONS = 10
@@ -27,17 +26,25 @@ BATCH_SIZE = 512
 """Users whose attention is computed at a time."""
 
 
-def carry_out(request: Request) -> Path:
-    """Does a request's run and returns its folder."""
-    run = request.run
-    sequences, report = datasets.load_with_report(run.dataset, request.data_dir)
+def carry_out(
+    run: Run, workdir: Path, prepared_dir: Path, data_dir: Path | None, attention: Path | None, threads: int | None
+) -> Path:
+    """Does a run and returns its folder.
+
+    Args:
+        run: the run to do.
+        workdir, prepared_dir, data_dir: folders, as for a run.
+        attention: where to write the mean attention; None for nowhere.
+        threads: number of threads; None for all.
+    """
+    sequences, report = datasets.load_with_report(run.dataset, data_dir)
     print(datasets.describe_data(run.dataset, sequences, report), flush=True)
-    if request.threads is not None:
-        set_threads(request.threads)
-    folder = find_folder_of_data(request.workdir, sequences.fingerprint)
-    result = driver.execute(run, CHOOSE, sequences=sequences, workdir=folder, prepared_dir=request.prepared_dir)
-    if request.attention:
-        keep_attention(request.attention, run, result.model, sequences)
+    if threads is not None:
+        set_threads(threads)
+    folder = find_folder_of_data(workdir, sequences.fingerprint)
+    result = driver.execute(run, CHOOSE, sequences=sequences, workdir=folder, prepared_dir=prepared_dir)
+    if attention is not None:
+        keep_attention(attention, run, result.model, sequences)
     return folder
 
 

@@ -1,8 +1,9 @@
 """Runs jobs in processes, keeps a line of each one's result, and lists what is left."""
 
+import functools
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,6 @@ from bert4rec_tf.foundation.progress import format_clock
 from bert4rec_tf.runs.workdir import WorkDirectory
 from experiments import processes, results
 from experiments.plan import Job
-from experiments.processes import Request, Task
 from experiments.results import (
     BUSY,
     FAILED,
@@ -46,7 +46,7 @@ class Sweep:
         jobs: how many runs are done at once.
         time_budget: seconds after which a run is stopped; the next sweep resumes it. None for no limit.
         threads: threads of each run; None for all.
-        task: the function that the process of a run calls.
+        task: the function that the process of a run calls, with the arguments of `running.carry_out`.
     """
 
     results: Results
@@ -55,7 +55,7 @@ class Sweep:
     jobs: int = 1
     time_budget: float | None = None
     threads: int | None = None
-    task: Task = processes.carry_out
+    task: Callable[..., Path] = processes.carry_out
 
     def __post_init__(self) -> None:
         self._stop = threading.Event()
@@ -137,22 +137,15 @@ class Sweep:
         if self.is_finished(job):
             return FINISHED
         begin = time.monotonic()
-        request = Request(
-            job.run,
-            lock=self.lock_path(job),
-            log=self.log(job),
-            workdir=self.folder(job),
-            prepared_dir=self.workdir / "prepared",
-            data_dir=self.data_dir,
-            attention=self.results.attention_path(job.key) if job.attention else None,
-            threads=self.threads,
-        )
+        attention = self.results.attention_path(job.key) if job.attention else None
+        folders = self.folder(job), self.workdir / "prepared", self.data_dir
+        task = functools.partial(self.task, job.run, *folders, attention, self.threads)
 
         def should_stop() -> bool:
             late = self.time_budget is not None and time.monotonic() - begin > self.time_budget
             return late or self._stop.is_set()
 
-        answer = processes.call(self.task, request, should_stop)
+        answer = processes.call(task, self.lock_path(job), self.log(job), should_stop)
         if answer["status"] == BUSY:
             return BUSY
         line = self.results.put(self._make_line(job, answer, time.monotonic() - begin))

@@ -4,7 +4,7 @@ import re
 import subprocess
 
 from bert4rec_tf.runs.workdir import WorkDirectory
-from experiments import processes, results, running
+from experiments import processes, results
 from experiments.plan import Job, Plan
 from experiments.results import FAILED, FINISHED, STOPPED, Results
 from experiments.sweep import Sweep
@@ -14,8 +14,8 @@ from experiments.tables import Variant
 def test_a_run_on_other_data_works_beside_the_first(tmp_path, monkeypatch):
     """Its folder is taken already by the run on the first data, which stays as it was and is found again."""
 
-    def carry_out_here(task, request, _):
-        return {"status": FINISHED, "folder": running.carry_out(request), "peak_memory": 1}
+    def carry_out_here(task, *_):
+        return {"status": FINISHED, "folder": task(), "peak_memory": 1}
 
     monkeypatch.setattr(processes, "call", carry_out_here)
     one, found = Job(Plan(("beauty",)).make_run("beauty", Variant("POP", "pop"), 1)), {}

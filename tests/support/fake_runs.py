@@ -33,9 +33,8 @@ def measured(run, value=0.5):
     }
 
 
-def sleep(request):
+def sleep(run, folder, prepared_dir, data_dir, attention, threads):
     """Writes down every step that it does, and resumes behind the last of them."""
-    run, folder = request.run, request.workdir
     folder.mkdir(parents=True, exist_ok=True)
     if run.seed == LOSES:
         raise UserError("the loss is nan")
@@ -52,13 +51,13 @@ def sleep(request):
         with open(folder / "trace", "a") as trace:
             trace.write(f"{step}\n")
     files.write_json(folder / "metrics.json", measured(run))
-    if request.attention:
+    if attention:
         even = [[[[0.1] * 10] * 10] * 2] * 2
-        files.write_json(request.attention, {"key": run.digest, "users": 3, "attention": even})
+        files.write_json(attention, {"key": run.digest, "users": 3, "attention": even})
     return folder
 
 
-def kill(request):
+def kill(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
