@@ -11,7 +11,7 @@ from scipy import stats
 
 from bert4rec_tf.evaluation.metrics import NDCG, PROTOCOLS
 from experiments.findings import Findings
-from experiments.grids import ELSEWHERE, NOT_RUN, PROTOCOL_TITLES, Grid, Text, find_title, format_value
+from experiments.grids import NOT_RUN, PROTOCOL_TITLES, Cell, Grid, find_title, format_value
 from experiments.tables import NOT_IN_PAPER, TABLES
 
 ONE_SEED = "not known: one seed"
@@ -78,12 +78,12 @@ def bound_variance(bests: Sequence[float], seconds: Sequence[float], users: int)
     return sum(mean * (1 - mean) for mean in means) / users
 
 
-def write_sentences(findings: Findings, rows: Sequence[Sequence[Text]]) -> list[str]:
+def write_sentences(findings: Findings, rows: Sequence[Sequence[Cell]]) -> list[str]:
     """Returns the paragraphs that explain the rows of `grid`."""
     if not findings.list_measured_datasets():
         return [f"Table 2: {NOT_RUN}."]
-    first = Counter(row[1].text.removesuffix(ELSEWHERE) for row in rows)
-    surely = Counter(row[1].text.removesuffix(ELSEWHERE) for row in rows if row[-1].text in SURE)
+    first = Counter(row[1].text for row in rows)
+    surely = Counter(row[1].text for row in rows if row[-1].text in SURE)
     return [
         *(
             f"Best by NDCG@10 in {count} of the {len(rows)} rows below, and beyond chance in {surely[title]}: {title}."
@@ -107,7 +107,7 @@ def _describe_seeds(findings: Findings) -> list[str]:
         values = findings.list_values(dataset, model, NDCG)
         if len(values) > 1:
             low, high = format_value(min(values)), format_value(max(values))
-            title = f"“{_make_title(findings, dataset, model)}” on {find_title(dataset)}"
+            title = f"“{_make_title(model)}” on {find_title(dataset)}"
             ranges.append(f"from {low} to {high} over the {len(values)} seeds of {title}")
     apart = f"Another seed gives another result. Among popular items NDCG@10 goes {'; '.join(ranges)}."
     return [apart] if ranges else []
@@ -125,7 +125,7 @@ def make_grid(findings: Findings, comparisons: Mapping[str, Any]) -> Grid:
 
 def _make_row(
     findings: Findings, dataset: str, protocol: str, first: str, other: str, compared: Mapping[str, Any]
-) -> list[Text]:
+) -> list[Cell]:
     bests, seconds = (findings.list_values(dataset, model, NDCG, protocol) for model in (first, other))
     best, second = np.mean(bests), np.mean(seconds)
     interval, verdict = "unknown", ONE_SEED
@@ -138,17 +138,16 @@ def _make_row(
             low, _ = compute_interval(bound_variance(bests, seconds, users), bests, seconds)
             verdict = SURE[1] if low > 0 else "open"
     return [
-        Text(f"{find_title(dataset)}, {PROTOCOL_TITLES[protocol]}"),
-        Text(_make_title(findings, dataset, first), bold=True),
-        Text(format_value(best)),
-        Text(_make_title(findings, dataset, other)),
-        Text(format_value(second)),
-        Text(f"{best / second - 1:+.1%}" if second else ""),
-        Text(interval),
-        Text(verdict),
+        Cell(f"{find_title(dataset)}, {PROTOCOL_TITLES[protocol]}"),
+        Cell(_make_title(first), bold=True),
+        Cell(format_value(best)),
+        Cell(_make_title(other)),
+        Cell(format_value(second)),
+        Cell(f"{best / second - 1:+.1%}" if second else ""),
+        Cell(interval),
+        Cell(verdict),
     ]
 
 
-def _make_title(findings: Findings, dataset: str, model: str) -> str:
-    title = TABLES[findings.name].variants[model].title.removesuffix(NOT_IN_PAPER)
-    return title + ELSEWHERE * findings.is_elsewhere(dataset, model)
+def _make_title(model: str) -> str:
+    return TABLES["table2"].variants[model].title.removesuffix(NOT_IN_PAPER)

@@ -9,9 +9,8 @@ import numpy as np
 
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.config.popularity_option import CORRECTION
-from bert4rec_tf.config.run_record import RETRAIN, SELECT
 from bert4rec_tf.evaluation.metrics import POPULAR
-from experiments.plan import Job, Plan
+from experiments.plan import Plan
 from experiments.results import FINISHED, Line, list_trainings
 from experiments.tables import TABLES
 
@@ -26,8 +25,9 @@ ALPHA = "alpha"
 class Findings:
     """A table's finished runs and their results, of all seeds.
 
-    The cells of a data set are compared with each other, so all must have the same budget. It is the budget at which
-    the data set's finished runs have the most steps in total. A run that several cells share counts once.
+    The cells of a data set are compared with each other, so all must have the same data file, that of the most finished
+    runs, and the same budget: the one at which these have the most steps in total. A run that several cells share
+    counts once.
 
     Attributes:
         name: the table's key in TABLES.
@@ -35,10 +35,8 @@ class Findings:
         lines: the newest line of each key.
         attentions: keys of the runs whose mean attention is kept. A table that shows the attention counts only these.
         budgets: data set -> the share of the presets' steps that its runs had.
-        left_out: (data set, another budget) -> how many finished runs had that budget.
-        runs: (data set, variant) -> the jobs and lines of its finished runs, in the order of the seeds.
-        elsewhere: keys of the runs that were measured on another data file than the rest of their data set. The rest is
-            on the authors' own file if any run is, else on the file of most runs.
+        left_out: (another budget, data set) -> how many finished runs had that budget.
+        runs: (data set, variant) -> the lines of its finished runs, in the order of the seeds.
     """
 
     name: str
@@ -46,32 +44,33 @@ class Findings:
     lines: Mapping[str, Line]
     attentions: Collection[str] = ()
     budgets: dict[str, float] = field(init=False, default_factory=dict)
-    left_out: dict[tuple[str, float], int] = field(init=False, default_factory=dict)
-    runs: dict[tuple[str, str], list[tuple[Job, Line]]] = field(init=False, default_factory=dict)
-    elsewhere: set[str] = field(init=False, default_factory=set)
+    left_out: dict[tuple[float, str], int] = field(init=False, default_factory=dict)
+    runs: dict[tuple[str, str], list[Line]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.elsewhere.update(_find_other_files(self.lines))
-        seeds = sorted({*self.plan.seeds, *(line["run"]["seed"] for line in self.lines.values())})
-        finished: dict[tuple[str, float], dict[str, list[tuple[Job, Line]]]] = {}
-        for budget in {self.plan.budget, *(line["budget"] for line in self.lines.values())}:
-            for (dataset, variant), jobs in replace(self.plan, budget=budget, seeds=seeds).make_jobs(self.name).items():
-                counted = [(job, self.lines[job.key]) for job in jobs if self._is_counted(job.key)]
-                finished.setdefault((dataset, budget), {})[variant] = counted
-        counts = {
-            place: len({job.key for some in runs.values() for job, _ in some}) for place, runs in finished.items()
+        others = find_runs_on_other_files(self.lines)
+        keeps_attention = TABLES[self.name].keeps_attention
+        counted = {
+            key: line
+            for key, line in self.lines.items()
+            if line["status"] == FINISHED and key not in others and (key in self.attentions or not keeps_attention)
         }
-        for dataset in dict.fromkeys(dataset for dataset, _ in finished):
-            _, budget = max((count * share, share) for (of, share), count in counts.items() if of == dataset)
-            self.budgets[dataset] = budget
-            self.runs.update({(dataset, variant): counted for variant, counted in finished[dataset, budget].items()})
-        chosen_budgets = self.budgets.items()
-        self.left_out.update({place: count for place, count in counts.items() if count and place not in chosen_budgets})
-
-    def _is_counted(self, key: str) -> bool:
-        if TABLES[self.name].keeps_attention and key not in self.attentions:
-            return False
-        return self.lines.get(key, {}).get("status") == FINISHED
+        seeds = sorted({*self.plan.seeds, *(line["run"]["seed"] for line in self.lines.values())})
+        budgets = {self.plan.budget, *(line["budget"] for line in self.lines.values())}
+        for dataset in self.plan.datasets:
+            runs, counts = {}, {}
+            for budget in budgets:
+                plan = replace(self.plan, datasets=(dataset,), budget=budget, seeds=seeds)
+                runs[budget] = {
+                    cell: [counted[job.key] for job in jobs if job.key in counted]
+                    for cell, jobs in plan.make_jobs(self.name).items()
+                }
+                counts[budget] = len({line["key"] for lines in runs[budget].values() for line in lines})
+            best = max(budgets, key=lambda budget: (budget * counts[budget], budget))
+            if runs[best]:  # else the table does not have the data set
+                self.budgets[dataset] = best
+                self.runs.update(runs[best])
+            self.left_out.update({(budget, dataset): counts[budget] for budget in budgets - {best} if counts[budget]})
 
     def list_datasets(self) -> list[str]:
         return list(self.budgets)
@@ -85,7 +84,7 @@ class Findings:
 
     def list_lines(self, dataset: str, variant: str) -> list[Line]:
         """Returns the lines of a cell's finished runs, in the order of the seeds."""
-        return [line for _, line in self.runs.get((dataset, variant), ())]
+        return self.runs.get((dataset, variant), [])
 
     def list_values(
         self, dataset: str, variant: str, metric: str, protocol: str = POPULAR, corrected: bool = False
@@ -93,7 +92,7 @@ class Findings:
         """Returns a metric of each finished seed that has it; with `corrected`, of the ranks with ALPHA."""
         lines = self.list_lines(dataset, variant)
         if metric == SAMPLES:
-            return [speed for speed in map(_compute_speed, lines) if speed is not None]
+            return [_compute_speed(line) for line in lines if list_trainings(line)]
         corrections = [line[CORRECTION] for line in lines if CORRECTION in line]
         if metric == ALPHA:
             return [correction[ALPHA] for correction in corrections]
@@ -122,10 +121,6 @@ class Findings:
         lines = self.list_lines(dataset, variant)
         return len(lines) > 1 or not any(list_trainings(line) for line in lines)
 
-    def is_elsewhere(self, dataset: str, variant: str) -> bool:
-        """Returns whether one of a cell's runs is in `elsewhere`."""
-        return any(line["key"] in self.elsewhere for line in self.list_lines(dataset, variant))
-
     def find_published(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float:
         """Returns the published number; NaN if there is none."""
         published = read_paper().get(self.name, {}) if protocol == POPULAR else {}
@@ -139,23 +134,15 @@ class Findings:
         return next((f"{key} {theirs[seed]}" for seed, key in ours.items() if seed in theirs), None)
 
 
-def _find_other_files(lines: Mapping[str, Line]) -> set[str]:
-    """Returns `Findings.elsewhere`."""
-    places = {}
-    for key, line in lines.items():
-        if line["status"] == FINISHED:
-            file = line["data_file"] or {}
-            places[key] = line["run"]["dataset"], bool(file.get("as_published")), file.get("sha256")
-    counts = Counter(places.values())
-    main_files = {
-        max((place for place in counts if place[0] == dataset), key=lambda place: (place[1], counts[place]))
-        for dataset, *_ in counts
-    }
-    return {key for key, place in places.items() if place not in main_files}
+def find_runs_on_other_files(lines: Mapping[str, Line]) -> set[str]:
+    """Returns the keys of the finished runs that were not measured on the file of most runs of their data set."""
+    finished = {key: line for key, line in lines.items() if line["status"] == FINISHED}
+    files = {key: (line["run"]["dataset"], (line["data_file"] or {}).get("sha256")) for key, line in finished.items()}
+    counts = Counter(files.values())
+    main_files = {dataset: file for (dataset, file), _ in reversed(counts.most_common())}
+    return {key for key, (dataset, file) in files.items() if file != main_files[dataset]}
 
 
-def _compute_speed(line: Line) -> float | None:
-    phase = line.get(RETRAIN) or line.get(SELECT)
-    if not phase or not phase["seconds"]:
-        return None
-    return phase["steps"] * line["run"]["training"]["batch_size"] / phase["seconds"]
+def _compute_speed(line: Line) -> float:
+    last = list_trainings(line)[-1]
+    return last["steps"] * line["run"]["training"]["batch_size"] / last["seconds"]

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +14,6 @@ from experiments.findings import ALPHA, SAMPLES, Findings
 from experiments.tables import MODELS, TABLES
 
 NOT_RUN = "not run"
-ELSEWHERE = "†"
-"""Marks a number that was measured on another data file than the others."""
-
 PAPER, DIFFERENCE = "- paper", "- difference"
 LARGE_DROP = 0.9
 """Table 5 marks results below this share of the default."""
@@ -27,10 +24,11 @@ FORMATS = {SAMPLES: ",.0f", ALPHA: ".2g"}
 """Metric -> the format of its values, other than .4f."""
 
 
-class Text(NamedTuple):
-    """The content of a cell."""
+class Cell(NamedTuple):
+    """The text of a cell, and the value that it shows; NaN is not compared."""
 
     text: str
+    value: float = math.nan
     bold: bool = False
     underlined: bool = False
 
@@ -39,14 +37,11 @@ class Grid(NamedTuple):
     """A table. Its first column has the rows' labels."""
 
     header: list[str]
-    rows: Sequence[list[Text]]
+    rows: Sequence[list[Cell]]
     caption: str = ""
 
 
-Cell = tuple[float, str]
-"""A value and its text; NaN is not compared."""
-
-Mark = Callable[[Sequence[Cell]], list[Text]]
+Mark = Callable[[Sequence[Cell]], Sequence[Cell]]
 """The cells of a row or column -> the same, some of them marked."""
 
 
@@ -89,48 +84,50 @@ def format_difference(value: float, published: float, metric: str = "") -> str:
 def compute_gain(findings: Findings, dataset: str, metric: str) -> float:
     """Returns BERT4Rec's relative gain over the paper's best other model.
 
-    NaN if a model's result is missing, the results are of different data files, or the best other one is 0.
+    NaN if a model's result is missing, or the best other one is 0.
     """
     *others, ours = findings.compute_means(list(MODELS), [metric], [dataset])[0, 0]
     best = np.max(others)
-    is_mixed = len({findings.is_elsewhere(dataset, model) for model in MODELS}) > 1
-    return math.nan if is_mixed or best == 0 else ours / best - 1
+    return math.nan if best == 0 else ours / best - 1
 
 
-def mark_none(cells: Sequence[Cell]) -> list[Text]:
-    return [Text(text) for _, text in cells]
+def mark_none(cells: Sequence[Cell]) -> Sequence[Cell]:
+    return cells
 
 
-def mark_best_two(cells: Sequence[Cell]) -> list[Text]:
+def mark_best_two(cells: Sequence[Cell]) -> list[Cell]:
     """Makes the best values bold and the second best underlined. If all known values are equal, marks none."""
-    ordered = sorted({value for value, _ in cells if not math.isnan(value)}, reverse=True)
+    ordered = sorted({cell.value for cell in cells if not math.isnan(cell.value)}, reverse=True)
     best, second = ordered[:2] if len(ordered) > 1 else (math.nan, math.nan)
-    return [Text(text, value == best, value == second) for value, text in cells]
+    return [cell._replace(bold=cell.value == best, underlined=cell.value == second) for cell in cells]
 
 
-def mark_best(cells: Sequence[Cell]) -> list[Text]:
+def mark_best(cells: Sequence[Cell]) -> list[Cell]:
     """Makes the best values bold."""
-    return [Text(text, bold) for text, bold, _ in mark_best_two(cells)]
+    return [cell._replace(underlined=False) for cell in mark_best_two(cells)]
 
 
-def mark_beside_first(cells: Sequence[Cell]) -> list[Text]:
+def mark_beside_first(cells: Sequence[Cell]) -> list[Cell]:
     """Makes values above the first one bold, and adds an arrow to values far below it."""
-    first = cells[0][0]
-    return [Text(text + " ↓" * (value < LARGE_DROP * first), value > first) for value, text in cells]
+    first = cells[0].value
+    return [
+        cell._replace(text=cell.text + " ↓" * (cell.value < LARGE_DROP * first), bold=cell.value > first)
+        for cell in cells
+    ]
 
 
 def _read_ours(findings: Findings, dataset: str, variant: str, metric: str, protocol: str) -> Cell:
     if (dataset, variant) not in findings.runs:
-        return math.nan, ""
+        return Cell("")
     values = findings.list_values(dataset, variant, metric, protocol)
     mean = findings.compute_mean(dataset, variant, metric, protocol)
     spread = f" ± {format_value(float(np.std(values, ddof=1)), metric)}" if len(values) > 1 else ""
-    return mean, format_value(mean, metric) + spread + ELSEWHERE * findings.is_elsewhere(dataset, variant)
+    return Cell(format_value(mean, metric) + spread, mean)
 
 
 def _read_published(findings: Findings, dataset: str, variant: str, metric: str, protocol: str) -> Cell:
     value = findings.find_published(dataset, variant, metric, protocol)
-    return value, "" if math.isnan(value) else format_value(value, metric)
+    return Cell("" if math.isnan(value) else format_value(value, metric), value)
 
 
 def make_grids(findings: Findings, layout: Layout) -> list[Grid]:
@@ -152,29 +149,27 @@ def _make_grid(findings: Findings, layout: Layout, names: Sequence[str]) -> Grid
             row[layout.column.format(**labels)] = dataset, key, metric, protocol
     header = ["", *next(iter(places.values()))]
     places = {label: row for label, row in places.items() if any(place[:2] in findings.runs for place in row.values())}
+    metrics = [next(iter(row.values()))[2] for row in places.values()]
     ours, published = (
-        [[read(findings, *place) for place in row.values()] for row in places.values()]
+        _mark_cells([[read(findings, *place) for place in row.values()] for row in places.values()], metrics, layout)
         for read in (_read_ours, _read_published)
     )
-    rows: list[list[Text]] = []
-    marked = (_mark_cells(cells, layout) for cells in (ours, published))
-    for (label, row), our_cells, paper_cells, our_texts, paper_texts in zip(places.items(), ours, published, *marked):
-        metric = next(iter(row.values()))[2]
-        if metric == SAMPLES:  # being faster does not make a model better
-            our_texts, paper_texts = mark_none(our_cells), mark_none(paper_cells)
-        rows.append([Text(label), *our_texts])
-        if any(text for _, text in paper_cells):
+    rows: list[list[Cell]] = []
+    for label, metric, our_cells, paper_cells in zip(places, metrics, ours, published):
+        rows.append([Cell(label), *our_cells])
+        if any(cell.text for cell in paper_cells):
             pairs = zip(our_cells, paper_cells)
-            differences = [format_difference(value, other, metric) for (value, _), (other, _) in pairs]
-            rows += [[Text(PAPER), *paper_texts], [Text(DIFFERENCE), *map(Text, differences)]]
-    metrics = ", ".join(map(str.upper, table.metrics))
-    return Grid(header, rows, f"{metrics if layout.is_joint else find_title(names[0])}: {layout.caption}")
+            differences = [format_difference(our.value, paper.value, metric) for our, paper in pairs]
+            rows += [[Cell(PAPER), *paper_cells], [Cell(DIFFERENCE), *map(Cell, differences)]]
+    what = ", ".join(map(str.upper, table.metrics)) if layout.is_joint else find_title(names[0])
+    return Grid(header, rows, f"{what}: {layout.caption}")
 
 
-def _mark_cells(rows: Sequence[Sequence[Cell]], layout: Layout) -> list[list[Text]]:
+def _mark_cells(rows: Sequence[Sequence[Cell]], metrics: Sequence[str], layout: Layout) -> Iterable[Sequence[Cell]]:
     if layout.down:
-        return list(map(list, zip(*map(layout.mark, zip(*rows)))))
-    return list(map(layout.mark, rows))
+        return zip(*map(layout.mark, zip(*rows)))
+    # being faster does not make a model better
+    return [row if metric == SAMPLES else layout.mark(row) for metric, row in zip(metrics, rows)]
 
 
 def _make_table2(findings: Findings) -> list[Grid]:
@@ -192,7 +187,7 @@ def _make_table2(findings: Findings) -> list[Grid]:
                 metric = label.lower()
                 gain = compute_gain(findings, dataset, metric)
                 text = NOT_RUN if math.isnan(gain) else f"{gain:+.2%}"
-            row.append(Text(text))
+            row.append(Cell(text))
     other_protocols = Layout(
         "{metric}, {protocol}",
         "{variant}",
@@ -208,10 +203,10 @@ def _make_table2(findings: Findings) -> list[Grid]:
 def _make_further_grids(findings: Findings, dataset: str) -> list[Grid]:
     """Returns NDCG@10 without and with the popularity correction, and LIST_METRICS, as far as a run has them."""
 
-    def make_row(label: str, metric: str, protocol: str = POPULAR, corrected: bool = False) -> list[Text]:
+    def make_row(label: str, metric: str, protocol: str = POPULAR, corrected: bool = False) -> list[Cell]:
         values = [findings.compute_mean(dataset, model, metric, protocol, corrected) for model in models]
-        mark = mark_best_two if metric == NDCG else mark_none
-        return [Text(label), *mark([(value, format_value(value, metric)) for value in values])]
+        cells = [Cell(format_value(value, metric), value) for value in values]
+        return [Cell(label), *(mark_best_two(cells) if metric == NDCG else cells)]
 
     models = findings.list_variants(dataset)
     corrections, recommended = [make_row(ALPHA, ALPHA)], []
@@ -262,7 +257,7 @@ def describe_statistics(statistics: Mapping[str, Mapping[str, Any]]) -> tuple[li
         if published and ours:
             rows.append([DIFFERENCE, *map(_subtract, rows[-2][1:], rows[-1][1:])])
     remarks = [remark for dataset in statistics if (remark := datasets.find_dataset(dataset).remark) is not None]
-    return remarks, [Grid(["", *header], [list(map(Text, row)) for row in rows])]
+    return remarks, [Grid(["", *header], [list(map(Cell, row)) for row in rows])]
 
 
 def _subtract(measured: str, published: str) -> str:

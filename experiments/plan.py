@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import MASKED_MODEL
 from bert4rec_tf.config.run_record import SELECT, Run
-from experiments.tables import TABLES, Variant
+from experiments.tables import TABLES, Variant, make_cell_label
 
 SELECT_ONLY = {"protocol": SELECT}
 """The protocol of quick runs and searches: one training, with the validation item held out."""
@@ -65,11 +65,10 @@ class Plan:
 
     def make_jobs(self, name: str) -> dict[tuple[str, str], list[Job]]:
         """Returns the jobs of a table: (data set, variant) -> one per seed."""
-        table, label = TABLES[name], name.replace("table", "T").replace("figure", "F")
-        jobs = {}
+        table, jobs = TABLES[name], {}
         for dataset, key in table.list_cells(self.datasets, self.quick):
             runs = [self.make_run(dataset, table.variants[key], seed) for seed in self.seeds]
-            cells = (f"{label}: {table.variants[key].title}",)
+            cells = (make_cell_label(name, key),)
             jobs[dataset, key] = [Job(run, self.budget, table.keeps_attention, cells) for run in runs]
         return jobs
 
@@ -95,13 +94,11 @@ def shorten(run: Run, budget: float) -> Run:
         return run
     training = run.training
     steps = max(1, round(budget * training.steps))
-    scaled = dataclasses.replace(
-        training,
+    return run.change(
         steps=steps,
         warmup_steps=min(round(budget * training.warmup_steps), steps - 1),
         evaluate_every=max(1, round(budget * training.evaluate_every)),
     )
-    return dataclasses.replace(run, training=scaled)
 
 
 def merge_equal(jobs: Iterable[Job]) -> list[Job]:

@@ -17,12 +17,11 @@ from bert4rec_tf.foundation import files, plots
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import format_clock, warn
 from experiments import answer, claims, figures, significance
-from experiments.findings import ALPHA, Findings
+from experiments.findings import ALPHA, Findings, find_runs_on_other_files
 from experiments.grids import (
-    ELSEWHERE,
     NOT_RUN,
+    Cell,
     Grid,
-    Text,
     compute_gain,
     describe_statistics,
     find_title,
@@ -32,7 +31,7 @@ from experiments.grids import (
 from experiments.plan import QUICK, QUICK_WIDTH, Job
 from experiments.results import FAILED, FINISHED, STOPPED, Line
 from experiments.sweep import Sweep
-from experiments.tables import TABLES, make_label
+from experiments.tables import TABLES, make_cell_label, make_label
 
 try:
     import jinja2
@@ -86,9 +85,10 @@ def make_sections(
         pictures: figure -> file names and what the pictures show.
     """
     cells: dict[str, list[str]] = {}
-    for table in findings.values():
-        for job, _ in itertools.chain(*table.runs.values()):
-            cells.setdefault(job.key, []).extend(job.cells)
+    for name, table in findings.items():
+        for (_, variant), runs in table.runs.items():
+            for line in runs:
+                cells.setdefault(line["key"], []).append(make_cell_label(name, variant))
     lines = next(iter(findings.values())).lines
     shown = [{**lines[key], "cells": "; ".join(texts)} for key, texts in cells.items()]
     jobs = {name: table.plan.make_all_jobs([name]) for name, table in findings.items()}
@@ -142,7 +142,7 @@ def _write_paragraphs(findings: Findings, comparisons: Mapping[str, Any], has_pi
         paragraphs += [*_compare_narrow(findings), _describe_mean_gains(findings), *_explain_correction(findings)]
     if name == "table5":
         paragraphs += _note_missing_dropout(findings)
-    paragraphs += _list_remarks(line for _, line in itertools.chain(*findings.runs.values()))
+    paragraphs += _list_remarks(itertools.chain(*findings.runs.values()))
     paragraphs += _describe_budgets(findings)
     measured = findings.list_measured_datasets()
     missing = [find_title(data) for data in findings.list_datasets() if data not in measured]
@@ -170,17 +170,13 @@ def _make_about_section(
             f"These are quick runs: {QUICK['steps']} steps, no model wider than d = {QUICK_WIDTH} and BERT4Rec of "
             "one block, whatever a title says. They show that everything works, and nothing about the models."
         )
-    used = {(line["run"]["dataset"], str(line["data_file"])): line["data_file"] for line in shown}
-    paragraphs += [describe_file(dataset, file) for (dataset, _), file in sorted(used.items())]
-    elsewhere = set().union(*(table.elsewhere for table in findings.values()))
-    others = _name_runs(
-        ((f"{ELSEWHERE} These runs on {find_title(line['run']['dataset'])}", _name_file(line["data_file"])), line)
-        for line in shown
-        if line["key"] in elsewhere
-    )
+    used = {line["run"]["dataset"]: line["data_file"] for line in shown}
+    paragraphs += [describe_file(dataset, file) for dataset, file in sorted(used.items())]
+    others = [lines[key] for key in sorted(find_runs_on_other_files(lines))]
+    places = [(find_title(line["run"]["dataset"]), _name_file(line["data_file"])) for line in others]
     paragraphs += [
-        f"{runs} used another data file than the rest, so compare them with care: {names}. The other file is {file}."
-        for (runs, file), names in sorted(others.items())
+        f"Left out, as they used another data file than most runs on {title}: {names}. The other file is {file}."
+        for (title, file), names in _name_runs(zip(places, others)).items()
     ]
     paragraphs += sorted({f"Versions: {_describe_versions(line['environment'])}." for line in shown})
     paragraphs += [
@@ -200,7 +196,7 @@ def _make_runs_section(shown: Sequence[Line]) -> Section:
     if last:
         paragraphs.append(f"Best at the last step that was allowed, so more steps may do better: {', '.join(last)}.")
     rows = list(map(_make_run_row, shown))
-    texts = [list(map(Text, row.values())) for row in rows]
+    texts = [list(map(Cell, row.values())) for row in rows]
     grid = Grid(list(rows[0]), texts, "Finished runs, with NDCG@10 among 100 popular items")
     return Section("All runs", [*paragraphs, *_list_remarks(shown)], [grid])
 
@@ -270,7 +266,7 @@ def _describe_budgets(findings: Findings) -> list[str]:
     ]
     others = [
         f"{count} on {find_title(data)} with {_format_percent(share)}"
-        for (data, share), count in findings.left_out.items()
+        for (share, data), count in sorted(findings.left_out.items())
     ]
     return [
         *([f"Budget: these runs had only a part of their presets' steps: {', '.join(parts)}."] if parts else []),
@@ -283,7 +279,7 @@ def _compare_narrow(findings: Findings) -> list[str]:
     parts = []
     for data in findings.list_measured_datasets():
         runs, published = findings.runs[data, "bert4rec"], read_paper()["table5"].get(data)
-        if runs and published and runs[0][0].run.architecture.hidden_dim == 64:
+        if runs and published and runs[0]["run"]["architecture"]["hidden_dim"] == 64:
             value, default = findings.compute_mean(data, "bert4rec", "ndcg@10"), published["default"]["ndcg@10"]
             parts.append(
                 f"{find_title(data)} {value:.4f} (paper {default:.4f}, difference {format_difference(value, default)})"
@@ -342,7 +338,7 @@ def write(findings: Mapping[str, Findings], sweep: Sweep) -> list[Path]:
     results = sweep.results
     if "table2" in findings:
         table2 = findings["table2"]
-        folders = {job.key: sweep.find_folder_of(job, line) for job, line in itertools.chain(*table2.runs.values())}
+        folders = {line["key"]: sweep.find_folder_of(line) for line in itertools.chain(*table2.runs.values())}
         names = {*significance.name_pairs(table2).values(), *answer.name_pairs(table2).values()}
         significance.compare_all(sorted(names), folders, results)
     statistics = load_statistics(findings["table1"], sweep) if "table1" in findings else {}

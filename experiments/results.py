@@ -87,15 +87,14 @@ class Results:
         with self.lock():
             lines = self.read()
             older = lines.get(sitting["key"], {})
-            line = {**sitting, "peak_memory": sitting["peak_memory"] or 0}
+            line = dict(sitting)
             if older and is_same_file(older["data_file"], sitting["data_file"]):
                 if older["status"] == FINISHED:
                     return older
                 line["wall_seconds"] += older["wall_seconds"]
-                line["peak_memory"] = max(line["peak_memory"], older["peak_memory"] or 0)
+                line["peak_memory"] = max(line["peak_memory"] or 0, older["peak_memory"] or 0) or None
             trained = sum(training["seconds"] for training in list_trainings(line))
             line["wall_seconds"] = round(max(line["wall_seconds"], trained), 1)
-            line["peak_memory"] = line["peak_memory"] or None
             if older.get("status") != FINISHED or line["status"] == FINISHED:
                 lines[line["key"]] = line
                 ordered = sorted(

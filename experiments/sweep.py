@@ -107,9 +107,10 @@ class Sweep:
         """Returns a job's work directory for the first data that it was run on."""
         return self.workdir / f"{job.run.dataset}-{job.run.model}-{job.key}"
 
-    def find_folder_of(self, job: Job, line: Line) -> Path:
+    def find_folder_of(self, line: Line) -> Path:
         """Returns the work directory in which a finished line was measured, if that was on this machine."""
-        return results.find_folder_of_data(self.folder(job), line["data_fingerprint"])
+        folder = self.folder(Job(Run.from_dict(line["run"])))
+        return results.find_folder_of_data(folder, line["data_fingerprint"])
 
     def lock_path(self, job: Job) -> Path:
         """Returns the lock that a job's process holds. The system frees it when the process dies."""

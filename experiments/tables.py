@@ -245,3 +245,8 @@ TABLES: dict[str, Table] = {
 def make_label(name: str) -> str:
     """Returns "Table 3" for "table3"."""
     return f"{name[:-1].capitalize()} {name[-1]}"
+
+
+def make_cell_label(name: str, variant: str) -> str:
+    """Returns "T3: SASRec" for the cells of "sasrec" in "table3"."""
+    return f"{name[0].upper()}{name[-1]}: {TABLES[name].variants[variant].title}"

@@ -31,7 +31,7 @@ from experiments.tables import NOT_IN_PAPER, TABLES
 README, MEASURED, QUALITY = (
     (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/results.md", "docs/quality.md")
 )
-SHOWN = {job.key for one in FINDINGS.values() for some in one.runs.values() for job, _ in some}
+SHOWN = {line["key"] for one in FINDINGS.values() for lines in one.runs.values() for line in lines}
 
 NUMBER = re.compile(
     r"(?<![\d.])\.\d{3,4}\b"

@@ -26,7 +26,7 @@ def test_a_run_on_other_data_works_beside_the_first(tmp_path, monkeypatch):
         sweep = Sweep(Results(tmp_path / "results"), tmp_path / "work", data_dir=tmp_path / "data")
         assert sweep.run([one]) == {one.key: FINISHED}
         line = sweep.results.read()[one.key]
-        folder = sweep.find_folder_of(one, line)
+        folder = sweep.find_folder_of(line)
         assert found.setdefault(last, folder) == folder
         assert WorkDirectory(folder).read_metrics()["data_fingerprint"] == line["data_fingerprint"]
     assert found[1] == sweep.folder(one)

@@ -45,11 +45,11 @@ def spread(dataset: str, model: str, protocol: str = "popular") -> float:
 
 def minutes(dataset: str, model: str) -> list[float]:
     """Of each seed."""
-    return [line["wall_seconds"] / 60 for _, line in FINDINGS["table2"].runs[dataset, model]]
+    return [line["wall_seconds"] / 60 for line in FINDINGS["table2"].runs[dataset, model]]
 
 
 def gigabytes(dataset: str, model: str) -> float:
-    return median(line["peak_memory"] / 1e9 for _, line in FINDINGS["table2"].runs[dataset, model])
+    return median(line["peak_memory"] / 1e9 for line in FINDINGS["table2"].runs[dataset, model])
 
 
 def of_run(key: str, protocol: str = "popular") -> float:
@@ -61,7 +61,7 @@ def of_seeds(dataset: str, model: str, protocol: str) -> list[float]:
 
 
 def corrected(dataset: str, model: str, protocol: str, metric: str = "ndcg@10") -> float:
-    line = FINDINGS["table2"].runs[dataset, model][0][1]
+    line = FINDINGS["table2"].runs[dataset, model][0]
     return line["popularity_correction"]["test"][protocol][metric]
 
 
@@ -155,7 +155,7 @@ PROSE: dict[str, list[float | str]] = {
         *(get("beauty", model, "full") for model in ("fpmc", "bert4rec")),
     ],
     "## Counting instead of training: item_transitions": [
-        FINDINGS["table2"].runs[dataset, "item_transitions"][0][1]["transitions"]["ndcg@10"] for dataset in BOTH
+        FINDINGS["table2"].runs[dataset, "item_transitions"][0]["transitions"]["ndcg@10"] for dataset in BOTH
     ],
     "## Ablations and mask proportion (Table 5, Figure 4)": [rho(0.5), rho(0.6)],
     "## The length N (Table 4)": [
@@ -212,7 +212,7 @@ def make_counts() -> list[list[str]]:
 
 
 def make_bert4rec(dataset: str) -> list[list[str]]:
-    line = FINDINGS["table2"].runs[dataset, "bert4rec"][0][1]
+    line = FINDINGS["table2"].runs[dataset, "bert4rec"][0]
     sources = [
         *(line[source]["popular"] for source in ("test", "pop", "random")),
         read_paper()["table2"][dataset]["bert4rec"],
