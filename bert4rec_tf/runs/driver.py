@@ -15,7 +15,7 @@ from bert4rec_tf.models import Recommender
 from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.budget import describe_plan, plan_run
 from bert4rec_tf.runs.pipeline import Experiment
-from bert4rec_tf.runs.transfer import StartWeights
+from bert4rec_tf.runs.warm_start import StartWeights
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import workers
 from bert4rec_tf.training.steps import make_strategy

@@ -22,10 +22,10 @@ from bert4rec_tf.evaluation.metrics import FULL, NDCG, POPULAR, compute_metrics,
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.runs import measurement, phases, transfer
+from bert4rec_tf.runs import measurement, phases, warm_start
 from bert4rec_tf.runs.environment import describe_environment
 from bert4rec_tf.runs.id_texts import check_types
-from bert4rec_tf.runs.transfer import StartWeights
+from bert4rec_tf.runs.warm_start import StartWeights
 from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
 from bert4rec_tf.training import trainer, workers
 from bert4rec_tf.training.steps import make_strategy
@@ -305,7 +305,7 @@ class Experiment:
 
     def _set_first_weights(self, model: Recommender, phase: str, selected: "_Trained | None") -> None:
         if selected and self.run.training.final_share:
-            transfer.copy_weights(selected.model, model)
+            warm_start.copy_weights(selected.model, model)
         elif self.run.initial_weights is None:
             model.initialise(phases.select_training_data(self.split, phase))
         elif self.start is None:

@@ -1,21 +1,125 @@
-"""Warm starts: reads the weights that a run starts from."""
+"""Warm starts: reads the weights that a run starts from, and copies them. Rows of items and users match by raw id."""
 
 import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
 
 from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
+from bert4rec_tf.config.setting_fields import Settings
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.foundation.stores import Url
-from bert4rec_tf.models import Recommender, tf1_import
-from bert4rec_tf.runs.phases import build_evidence, make_model
-from bert4rec_tf.runs.transfer import StartWeights
+from bert4rec_tf.models import MODELS, Recommender, tf1_import
+from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
+from bert4rec_tf.runs.phases import build_evidence, make_model, needs_users
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import checkpoints, trainer
 from bert4rec_tf.training.steps import make_strategy
 
 ORIGINAL_CONFIG, ORIGINAL_VOCABULARY = "bert_config.json", "vocabulary.txt"
 """Files that must be in the same folder as a checkpoint of the authors' program."""
+
+
+@dataclass(frozen=True, eq=False)
+class StartWeights:
+    """The weights of a trained model, and the items and users that their rows belong to.
+
+    Attributes:
+        name: the model's key in MODELS.
+        model: the model. Its settings that are not `may_change` must be those of a run.
+        items: raw ids of items 1 to n.
+        users: raw ids of the users; empty if the model has no user embeddings.
+        origin: for information: `path`, `checkpoint`, `step` and `dataset`; also `data_fingerprint` if the weights
+            were certainly trained on these data alone.
+    """
+
+    name: str
+    model: Recommender
+    items: Sequence[str]
+    users: Sequence[str]
+    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The first half of the SHA-256 of the fixed settings, all ids and names of rows, and the weights."""
+        recorded = self.model.settings.record()
+        fixed = {name: recorded[name] for name in _list_fixed_settings(self.model.settings) if name in recorded}
+        header = json.dumps({"model": self.name, "settings": fixed}, sort_keys=True)
+        lists = {"header": [header], ITEMS: self.items, USERS: self.users, **list_feature_names(self.model)}
+        arrays = {name: npz.encode_lines(texts) for name, texts in lists.items()}
+        weights = map(np.asarray, _select_transferable(self.model))
+        arrays |= {f"weights/{number:03d}": value for number, value in enumerate(weights)}
+        digest = hashlib.sha256()
+        for name, value in arrays.items():
+            digest.update(f"{name} {value.dtype.str} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+        return digest.hexdigest()[:32]
+
+    def check(self, run: Run) -> None:
+        """Raises UserError if a run cannot start from these weights."""
+        where = f"init_from={self.origin.get('path')}"
+        if run.model != self.name:
+            raise UserError(f"`model` must be {self.name}, as of the weights. Received: model={run.model}, {where}")
+        if MODELS[run.model].examples is None:
+            raise UserError(f"`init_from` must be left out for {run.model}, which is not trained. Received: {where}")
+        for name in _list_fixed_settings(run.architecture):
+            value, requested = getattr(self.model.settings, name), getattr(run.architecture, name)
+            if requested != value:
+                raise UserError(f"`{name}` must be {value}, as in the weights. Received: {name}={requested}, {where}")
+
+    def apply_to(self, model: Recommender, items: Sequence[str], users: Sequence[str]) -> None:
+        """Copies the weights into a model with the same settings, which may have other items, users and features.
+
+        Rows are matched by raw id, name of the feature value, position or special token (padding, mask). Rows without
+        a match stay as they are. `items`, `users`: the model's raw ids, in the order of its own ids.
+        """
+        source_names = {ITEMS: self.items, USERS: self.users, **list_feature_names(self.model)}
+        names = {ITEMS: items, USERS: users, **list_feature_names(model)}
+        values = map(np.asarray, _select_transferable(self.model))
+        for weight, value in zip(_select_transferable(model), values, strict=True):
+            kind = model.row_kind(weight)
+            if kind is not None:
+                moved = np.asarray(weight).copy()
+                source_labels = _label_rows(kind, len(value), source_names.get(kind, ()))
+                rows = {label: row for row, label in enumerate(source_labels)}
+                places = np.array([rows.get(label, -1) for label in _label_rows(kind, len(moved), names.get(kind, ()))])
+                moved[places >= 0] = value[places[places >= 0]]
+                value = moved
+            weight.assign(value)
+
+    def record(self, run: Run, sequences: Sequences) -> dict[str, Any]:
+        """Returns the record of a warm start: the origin, how many rows match, and whether held-out items may leak."""
+        content = {**self.origin, ITEMS: _count_matches(self.items, sequences.vocabulary.items.tolist())}
+        if needs_users(run):
+            content[USERS] = _count_matches(self.users, sequences.users.tolist())
+        return {**content, "leak": self._leak(sequences.fingerprint)}
+
+    def _leak(self, data_fingerprint: str) -> str:
+        if self.origin.get("data_fingerprint") != data_fingerprint:
+            return (
+                "These weights were trained on other data, or on several data sets. If those include what is held out "
+                "here, the validation and test metrics are too high (docs/training.md)."
+            )
+        if self.origin["checkpoint"].startswith(ALL):
+            return (
+                "These weights were trained on the validation and test items of the same data: both metrics are too "
+                "high. Checkpoints of `select` have not seen these items (docs/training.md)."
+            )
+        if self.origin["checkpoint"].startswith(RETRAIN):
+            return (
+                "These weights were trained on the validation items of the same data: the validation metrics are too "
+                "high, the test metrics are not. Checkpoints of `select` have not seen these items (docs/training.md)."
+            )
+        return "These weights were trained on the same data without the held-out items: nothing leaks."
 
 
 def resolve_initial(run: Run, init_from: str | Path | StartWeights) -> tuple[Run, StartWeights]:
@@ -44,10 +148,10 @@ def read_start_weights(path: Path) -> StartWeights:
         return _read_run(WorkDirectory(path), None, path)
     if path.is_file() and path.suffix == ".npz" and path.resolve().parent.name in (SELECT, RETRAIN, ALL):
         return _read_run(WorkDirectory(path.resolve().parents[1]), path, path)
-    if not isinstance(path, Url) and _index_path(path).exists():
+    if not isinstance(path, Url) and path.with_name(f"{path.name}.index").exists():
         model, words = tf1_import.load(path, path.with_name(ORIGINAL_CONFIG), path.with_name(ORIGINAL_VOCABULARY))
         origin = {"path": str(path.resolve()), "checkpoint": path.name}
-        return StartWeights.from_model("bert4rec", model, words.items.tolist(), [], **origin)
+        return StartWeights("bert4rec", model, words.items.tolist(), [], origin)
     raise UserError(
         "`init_from` must be a work directory, a checkpoint in one (select/best.npz), or the prefix of a TensorFlow "
         f"checkpoint (model.ckpt-400000). Received: init_from={path}"
@@ -63,7 +167,7 @@ def _read_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> St
     origin = {"path": str(path.resolve()), "checkpoint": restored, "step": step, "dataset": run.dataset}
     if run.initial_weights is None:
         origin["data_fingerprint"] = config["data_fingerprint"]
-    return StartWeights.from_model(run.model, model, list(ids.vocabulary.items), ids.users, **origin)
+    return StartWeights(run.model, model, list(ids.vocabulary.items), ids.users, origin)
 
 
 def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None) -> tuple[str, int]:
@@ -81,6 +185,39 @@ def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None
     return f"{checkpoint.resolve().parent.name}/{checkpoint.name}", state["step"]
 
 
-def _index_path(path: Path) -> Path:
-    """Returns the index file of a TensorFlow checkpoint."""
-    return path.with_name(f"{path.name}.index")
+def list_feature_names(model: Recommender) -> dict[str, list[str]]:
+    """Returns kind of features -> the names of the values that a model has vectors of."""
+    return {kind: features.names.tolist() for kind, features in model.features.items()}
+
+
+def copy_weights(source: Recommender, target: Recommender) -> None:
+    """Copies all weights but those of the evidence to a model of the same settings and sizes."""
+    for value, weight in zip(_select_transferable(source), _select_transferable(target), strict=True):
+        weight.assign(value)
+
+
+def _select_transferable(model: Recommender) -> list[keras.Variable]:
+    """Returns all weights but those of the evidence, which a new training counts again."""
+    counted = set() if model.evidence is None else {weight.path for weight in model.evidence.weights}
+    return [weight for weight in model.weights if weight.path not in counted]
+
+
+def _list_fixed_settings(settings: Settings) -> list[str]:
+    """Returns the names of the settings that a warm start must not change."""
+    return [field.name for field in dataclasses.fields(settings) if not field.metadata["may_change"]]
+
+
+def _label_rows(kind: str, size: int, names: Sequence[str]) -> Sequence[str | int]:
+    """Returns what each of the `size` rows of a weight is: a name, or a number for a position or a special token."""
+    if kind == FROM_FIRST:
+        return range(size)
+    if kind == FROM_LAST:
+        return range(-size, 0)
+    if kind == ITEMS:
+        return [0, *names, *range(1, size - len(names))]  # 0: padding
+    return names
+
+
+def _count_matches(source_ids: Sequence[str], ids: Sequence[str]) -> dict[str, int]:
+    shared = len(set(source_ids) & set(ids))
+    return {"kept": shared, "new": len(ids) - shared, "gone": len(source_ids) - shared}

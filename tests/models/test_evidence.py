@@ -10,7 +10,7 @@ from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.models.feature_recommender import fold_features
-from bert4rec_tf.runs.transfer import StartWeights
+from bert4rec_tf.runs.warm_start import StartWeights
 
 GAIN, POPULARITY, SCALE = 3.0, -0.25, 0.75
 both_models = pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
@@ -91,7 +91,7 @@ def test_evidence_is_counted_again_where_weights_are_moved():
     """The rows of items are moved by their ids; pairs are counted in the new actions, and the mix is chosen anew."""
     source = make_with_evidence("sasrec")
     names = SEQUENCES.vocabulary.items.tolist()
-    start = StartWeights.from_model("sasrec", source, names, [])
+    start = StartWeights("sasrec", source, names, [])
     for evidence in ("transitions", "none"):
         model = make("sasrec", adapted=evidence == "none", evidence=evidence)
         before = {}

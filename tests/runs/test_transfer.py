@@ -7,7 +7,7 @@ import pytest
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.runs.transfer import StartWeights
+from bert4rec_tf.runs.warm_start import StartWeights
 
 SMALL = {"hidden_dim": 16, "max_length": 8, "num_heads": 2, "extra_negatives": 2, "markov_order": 3}
 OLD_ITEMS, OLD_USERS = [f"item {number}" for number in range(41)], [f"user {number}" for number in range(67)]
@@ -36,7 +36,7 @@ def trained(name, items=OLD_ITEMS, users=OLD_USERS, **changes):
 
 
 def source_of(name, model):
-    return StartWeights.from_model(name, model, OLD_ITEMS, OLD_USERS if model.needs_users else [])
+    return StartWeights(name, model, OLD_ITEMS, OLD_USERS if model.needs_users else [])
 
 
 def values(model):
@@ -110,6 +110,6 @@ def test_the_fingerprint_is_that_of_the_content():
     model = trained("bpr_mf")
     source = source_of("bpr_mf", model)
     assert source.fingerprint == source_of("bpr_mf", model).fingerprint
-    renamed = StartWeights.from_model("bpr_mf", model, [*OLD_ITEMS[:-1], "other"], OLD_USERS)
+    renamed = StartWeights("bpr_mf", model, [*OLD_ITEMS[:-1], "other"], OLD_USERS)
     model.users.assign_add(np.eye(*model.users.shape) * 1e-6)
     assert len({source.fingerprint, renamed.fingerprint, source_of("bpr_mf", model).fingerprint}) == 3
