@@ -5,7 +5,6 @@ import itertools
 import tempfile
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,33 +61,29 @@ class Plan(NamedTuple):
     transitions: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class _Costs:
+class _Costs(NamedTuple):
     """Measured seconds, from which those of the trainings follow.
 
     Attributes:
-        step: of a step.
         compiling: of a new model with its first step.
+        step: of a further step.
         first_measurement, measurement: of the first and each further measurement on the validation items.
-        num_later: how many trainings follow the first one.
-        later_share: their steps, as a share of the first one's.
     """
 
-    step: float
     compiling: float
+    step: float
     first_measurement: float
     measurement: float
-    num_later: int
-    later_share: float
 
-    def estimate_rest(self, steps: int) -> float:
-        """Returns the seconds of everything after the first training."""
-        trainings = self.num_later * (self.compiling + self.later_share * steps * self.step)
-        return trainings + REPORTING * (self.compiling + self.first_measurement)
+    def estimate_rest(self, run: Run, steps: int) -> float:
+        """Returns the seconds of everything after the first training, which takes this many steps."""
+        later_training = self.compiling + (run.training.final_share or 1.0) * steps * self.step
+        reporting = REPORTING * (self.compiling + self.first_measurement)
+        return (len(list_phases(run)) - 1) * later_training + reporting
 
-    def estimate_total(self, steps: int) -> float:
+    def estimate_total(self, run: Run, steps: int) -> float:
         validation = self.first_measurement + (MEASUREMENTS - 1) * self.measurement
-        return self.compiling + steps * self.step + validation + self.estimate_rest(steps)
+        return self.compiling + steps * self.step + validation + self.estimate_rest(run, steps)
 
 
 def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirectory, silent: bool = False) -> Plan:
@@ -104,16 +99,16 @@ def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirect
     if workdir.config.exists():
         return _read_plan(run, budget.minutes, workdir)
     costs, transitions = _measure_costs(run, sequences, workdir, {}, silent)
-    if _count_steps(budget, costs) < SHORT_SHARE * run.training.steps and "final_share" not in budget.named:
+    steps = _count_steps(run, budget, costs)
+    if steps < SHORT_SHARE * run.training.steps and "final_share" not in budget.named:
         run = run.change(final_share=SHORT_FINAL)
-        costs = dataclasses.replace(costs, later_share=SHORT_FINAL)
-    steps = _count_steps(budget, costs)
+        steps = _count_steps(run, budget, costs)
     if change := _narrow(run, budget.named, steps / run.training.steps):
         run = run.change(**change)
         costs, transitions = _measure_costs(run, sequences, workdir, transitions, silent)
-        steps = _count_steps(budget, costs)
+        steps = _count_steps(run, budget, costs)
     if steps < FEWEST_STEPS:
-        needed = (budget.spent + costs.estimate_total(FEWEST_STEPS)) / (1 - RESERVE) / 60
+        needed = (budget.spent + costs.estimate_total(run, FEWEST_STEPS)) / (1 - RESERVE) / 60
         raise UserError(
             f"`minutes` must be at least {needed:.1f} for these data on this machine (model=item_transitions takes "
             f"seconds). Received: minutes={budget.minutes:g}"
@@ -124,7 +119,7 @@ def plan_run(run: Run, sequences: Sequences, budget: Budget, workdir: WorkDirect
         warmup_steps=shorten_warmup(run.training.warmup_steps, run.training.steps, steps),
         evaluate_every=max(steps // MEASUREMENTS, 1),
     )
-    max_seconds = round(60 * budget.minutes - budget.spent - costs.estimate_rest(steps), 1)
+    max_seconds = round(60 * budget.minutes - budget.spent - costs.estimate_rest(run, steps), 1)
     record = {"minutes": float(budget.minutes), "max_seconds": max_seconds}
     return Plan(run, record, transitions)
 
@@ -138,10 +133,11 @@ def describe_plan(run: Run, budget: Budget) -> str:
     )
 
 
-def _count_steps(budget: Budget, costs: _Costs) -> int:
+def _count_steps(run: Run, budget: Budget, costs: _Costs) -> int:
     """Returns how many steps fit into what is left of a budget."""
-    left = 60 * budget.minutes * (1 - RESERVE) - budget.spent - costs.estimate_total(0)
-    return int(left / (costs.estimate_total(1) - costs.estimate_total(0)))
+    without_steps = costs.estimate_total(run, 0)
+    left = 60 * budget.minutes * (1 - RESERVE) - budget.spent - without_steps
+    return int(left / (costs.estimate_total(run, 1) - without_steps))
 
 
 def _narrow(run: Run, named: Collection[str], share: float) -> dict[str, Any]:
@@ -184,8 +180,9 @@ def _measure_costs(
         experiment.prepare()
         laps = [time.monotonic()]
         model = experiment.new_model()
-        model.adapt(select_training_data(experiment.split, SELECT), experiment.transitions)
-        model.initialise(select_training_data(experiment.split, SELECT))
+        training = select_training_data(experiment.split, SELECT)
+        model.adapt(training, experiment.transitions)
+        model.initialise(training)
         batches = experiment.make_batches(SELECT, model)
         optimizer = make_optimizer(run.training, model)
         optimizer.build(model.trainable_variables)
@@ -201,6 +198,5 @@ def _measure_costs(
             validate()
             laps.append(time.monotonic())
         compiling, steps, first, second = (end - start for start, end in itertools.pairwise(laps))
-        later = len(list_phases(run)) - 1
-        costs = _Costs(steps / MEASURED_STEPS, compiling, first, second, later, run.training.final_share or 1.0)
+        costs = _Costs(compiling, steps / MEASURED_STEPS, first, second)
         return costs, {**scratch.read_transitions(), "pairs": {}}
