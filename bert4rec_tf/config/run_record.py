@@ -318,15 +318,13 @@ class Run:
         """
         if model not in MODEL_SETTINGS:
             raise unknown_name_error("model", model, MODEL_SETTINGS)
-        groups = _list_groups(model)
         group_of = {field.name: group for group, field in _list_fields(model)}
-        known_names = [name for name, group in group_of.items() if group != "masking" or model == MASKED_MODEL]
         for name in settings:
-            if name not in known_names:
-                raise unknown_name_error(f"setting of model {model!r}", name, known_names)
+            if name not in group_of:
+                raise unknown_name_error(f"setting of model {model!r}", name, group_of)
         parts: dict[str, Any] = {
             group: kind(**{name: value for name, value in settings.items() if group_of[name] == group})
-            for group, kind in groups.items()
+            for group, kind in _list_groups(model).items()
         }
         return cls(dataset=dataset, model=model, seed=seed, **parts)
 
@@ -349,9 +347,8 @@ def make_help_texts() -> dict[str, str]:
     """Returns name -> meaning for each of `list_settings`. It names the models that have the setting, unless all do."""
     models: dict[str, dict[str, list[str]]] = {}
     for model in MODEL_SETTINGS:
-        for group, field in _list_fields(model):
-            if group != "masking" or model == MASKED_MODEL:
-                models.setdefault(field.name, {}).setdefault(describe_setting(field), []).append(model)
+        for _, field in _list_fields(model):
+            models.setdefault(field.name, {}).setdefault(describe_setting(field), []).append(model)
     return {
         name: "; ".join(
             text if len(some) == len(MODEL_SETTINGS) else f"{text} ({', '.join(some)})" for text, some in texts.items()
@@ -361,6 +358,8 @@ def make_help_texts() -> dict[str, str]:
 
 
 def _list_fields(model: str) -> Iterator[tuple[str, dataclasses.Field]]:
+    """Yields every setting that a model uses, after the name of its group."""
     for name, group in _list_groups(model).items():
-        for field in dataclasses.fields(group):
-            yield name, field
+        if name != "masking" or model == MASKED_MODEL:
+            for field in dataclasses.fields(group):
+                yield name, field

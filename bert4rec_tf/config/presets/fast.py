@@ -97,21 +97,15 @@ def _make_measured(dataset: str, model: str, ndcg: str, takes: str, *settings: M
     return _make_entry(dataset, model, f"NDCG@10 {ndcg} on the test item (measured).", takes, *settings)
 
 
-def _make_unmeasured(
-    dataset: str,
-    at_most: Mapping[str, Any],
-    counting_takes: str = NOT_MEASURED,
-    training_takes: str = NOT_MEASURED,
-    **further: Mapping[str, Any],
-) -> Iterator[Preset]:
+def _make_unmeasured(dataset: str, at_most: Mapping[str, Any], **further: Mapping[str, Any]) -> Iterator[Preset]:
     """Yields presets for all models except BERT4Rec.
 
     `at_most`: the settings of the number of steps. `further`: model -> further settings.
     """
     for model in COUNTING_MODELS:
-        yield _make_entry(dataset, model, takes=counting_takes)
+        yield _make_entry(dataset, model)
     for model in OPTIMIZERS:
-        yield _make_entry(dataset, model, takes=training_takes, settings={**at_most, **further.get(model, {})})
+        yield _make_entry(dataset, model, settings={**at_most, **further.get(model, {})})
 
 
 def _make_synthetic(dataset: str, caser_expect: str, bert4rec_expect: str) -> Iterator[Preset]:
@@ -195,15 +189,16 @@ ENTRIES = [
     _make_entry(
         "ml-20m", "bert4rec", NOT_MEASURED, f"About 8 hours {ESTIMATED}", _make_bert4rec("ml-20m", steps=80_000)
     ),
+    *(_make_entry(OWN, model, takes="One pass over the data.") for model in COUNTING_MODELS),
     *(
-        entry
-        for entry in _make_unmeasured(
+        _make_entry(
             OWN,
-            _select_within(10_000, 500),
-            "One pass over the data.",
-            "At most 10,000 steps, then a second training for the selected number of steps.",
+            model,
+            takes="At most 10,000 steps, then a second training for the selected number of steps.",
+            settings=_select_within(10_000, 500),
         )
-        if entry.model != "sasrec"
+        for model in OPTIMIZERS
+        if model != "sasrec"
     ),
     *own.make_presets("fast"),
 ]
