@@ -259,14 +259,12 @@ def main(argv: list[str]) -> None:
         return
     digest = "" if FLAGS.minutes else f", run {run.digest}"  # a plan changes the run
     print(f"\nModel {run.model}{digest} in {workdir.path}", flush=True)
-    for line in describe_plan(run, sequences, names_data):
+    for line in describe_run(run, sequences, names_data):
         print(line, flush=True)
-    options = {"interactions": interactions, "init_from": start, "checkpoint_seconds": FLAGS.checkpoint_seconds}
-    options["budget"] = budget
-    carry_out(run, sequences, workdir, options)
+    carry_out(run, sequences, workdir, interactions=interactions, init_from=start, budget=budget)
 
 
-def describe_plan(run: Run, sequences: Sequences, names_data: bool) -> list[str]:
+def describe_run(run: Run, sequences: Sequences, names_data: bool) -> list[str]:
     """Returns what to expect of a run. `names_data`: whether flags name its data, and so its preset."""
     lines = []
     if names_data and not collect_settings():
@@ -344,14 +342,15 @@ def start_tensorflow() -> None:
         set_threads(FLAGS.threads)
 
 
-def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, options: dict[str, Any]) -> None:
+def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, **options: Any) -> None:
     """Does what --mode says, and exports. `options`: further arguments of `driver.open_experiment`."""
     start_tensorflow()
     from bert4rec_tf.runs import driver, exporting
 
     if FLAGS.mode == "all":
         exporting.check_export(read_folder("export_dir") or workdir.export)
-    experiment = driver.open_experiment(run, sequences, workdir=workdir.path, prepared_dir=workdir.prepared, **options)
+    options |= {"workdir": workdir.path, "prepared_dir": workdir.prepared}
+    experiment = driver.open_experiment(run, sequences, checkpoint_seconds=FLAGS.checkpoint_seconds, **options)
     if experiment.initial is not None:
         print(summary.describe_start(experiment.initial), flush=True)
     with experiment.workdir.lock():

@@ -25,7 +25,6 @@ from bert4rec_tf.evaluation.metrics import (
 from bert4rec_tf.runs.comparison import Comparison
 
 TRANSITIONS_MODEL = "item_transitions"
-ANY_AMONG = "all items, seen ones too"
 COLUMNS = ("validation", "test", "corrected", *COUNT_BASELINES, "random", "ceiling", "paper")
 
 
@@ -54,7 +53,8 @@ def make_short_table(content: dict[str, Any]) -> str:
     what = "how high it ranks (NDCG@10), and how often among the ten best (HR@10)"
     lines = [f"The next item of {content['users']:,} users: {what}"]
     lines.append(f"{'among':<20}{'ranked by':<29}{'NDCG@10':>8}{'HR@10':>9}")
-    for protocol, among in ((FULL, "all unseen items"), (POPULAR, f"{number} popular items")):
+    for protocol in (FULL, POPULAR):
+        among = _name_candidates(protocol, number)
         for title, metrics in rankers.items():
             if metrics:
                 values = metrics[protocol]
@@ -100,13 +100,6 @@ def _make_blocks(
     protocols: Sequence[str] = PROTOCOLS,
 ) -> list[str]:
     """Returns a header and one block of lines per protocol."""
-    among = {
-        POPULAR: f"{num_negatives} popular items",
-        UNIFORM: f"{num_negatives} uniform items",
-        FULL: "all unseen items",
-        NEW: "all unseen items, without the targets that are repeats",
-        ANY: ANY_AMONG,
-    }
     widths = [max(12, len(title) + 2) for title in titles]
 
     def line(first: str, texts: Sequence[str]) -> str:
@@ -114,9 +107,20 @@ def _make_blocks(
 
     lines = [line("metric", titles)]
     for protocol in protocols:
-        lines.append(f"among {among[protocol]}")
+        lines.append(f"among {_name_candidates(protocol, num_negatives)}")
         lines += [line(name, cells(protocol, name)) for name in names]
     return lines
+
+
+def _name_candidates(protocol: str, num_negatives: int) -> str:
+    """Returns the items among which a protocol ranks the target."""
+    return {
+        POPULAR: f"{num_negatives} popular items",
+        UNIFORM: f"{num_negatives} uniform items",
+        FULL: "all unseen items",
+        NEW: "all unseen items, without the targets that are repeats",
+        ANY: "all items, seen ones too",
+    }[protocol]
 
 
 def _make_notes(content: dict[str, Any]) -> list[str]:
@@ -171,23 +175,17 @@ def describe_start(initial: dict[str, Any]) -> str:
 
 def compare_with_counting(content: dict[str, Any]) -> str:
     """Returns up to two lines that compare NDCG@10 with that of counting. `content`: as for `make_table`."""
-    among = {POPULAR: f"{content['run']['evaluation']['num_negatives']} popular items", FULL: "all unseen items"}
-    if ANY in content["test"]:
-        among[ANY] = ANY_AMONG
-    baselines = {
-        key: title for key, title in COUNT_BASELINES.items() if key in content and key != content["run"]["model"]
-    }
+    test, model, number = content["test"], content["run"]["model"], content["run"]["evaluation"]["num_negatives"]
+    baselines = [key for key in COUNT_BASELINES if key in content and key != model]
     better = []
-    for protocol, items in among.items():
-        ndcg = content["test"][protocol][NDCG]
-        values = {title: content[key][protocol][NDCG] for key, title in baselines.items()}
-        counted = [title for title, value in values.items() if value >= ndcg]
+    for protocol in (POPULAR, FULL, ANY) if ANY in test else (POPULAR, FULL):
+        counted = [COUNT_BASELINES[key] for key in baselines if content[key][protocol][NDCG] >= test[protocol][NDCG]]
         if counted:
-            better.append(f"{' and '.join(counted)} among {items}")
+            better.append(f"{' and '.join(counted)} among {_name_candidates(protocol, number)}")
     lines = []
     if better:
         lines.append(f"Counting is as good or better: {', '.join(better)}.")
-    if content.get("beyond_counting") and content["run"]["model"] != TRANSITIONS_MODEL:
+    if content.get("beyond_counting") and model != TRANSITIONS_MODEL:
         lines.append(_compare_with_transitions(content["beyond_counting"]))
     return "\n".join(lines)
 
