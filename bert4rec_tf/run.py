@@ -191,7 +191,7 @@ def make_run(machines: Machines | None, budget: Budget | None) -> tuple[Run, Int
         run, sequences = presets.check_settings(data, *named, **settings), None
         if budget is not None:
             budget.check(run)
-        if interactions is not None or presets.uses_own_preset(FLAGS.preset, data, FLAGS.model):
+        if interactions is not None or presets.uses_own_data_rule(FLAGS.preset, data, FLAGS.model):
             sequences = load_data(interactions.name if interactions else data, interactions, collect_features())
             run = presets.make_run(data, *named, sequences, **settings)
         return run, interactions, sequences

@@ -8,7 +8,7 @@ from bert4rec_tf.config.data_names import Interactions, list_column_options
 from bert4rec_tf.config.setting_fields import add_flag, collect_given_flags
 from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.reading.feature_files import check_matches
-from bert4rec_tf.export.layout import check_model
+from bert4rec_tf.export.layout import require_saved_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.startup import Parser, import_tensorflow, parse_path
@@ -73,7 +73,7 @@ def add_titles(parser: Parser) -> None:
 def main(arguments: list[str]) -> None:
     options = make_parser().parse_args(arguments)
     check_options(options)
-    check_model(options.model)
+    require_saved_model(options.model)
     titles = read_titles(options.titles) if options.titles else {}
     import_tensorflow()
     from bert4rec_tf.serving import batch

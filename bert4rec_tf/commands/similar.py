@@ -1,7 +1,7 @@
 """Finds the items that are most similar to others, by the vectors of an exported model."""
 
 from bert4rec_tf.commands.recommend import add_model, add_titles, make_tables, resolve_titles
-from bert4rec_tf.export.layout import check_model
+from bert4rec_tf.export.layout import require_saved_model
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import Parser, import_tensorflow
 from bert4rec_tf.serving.titles import read_titles
@@ -14,7 +14,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("-k", type=int, help="number of items (default: set at export)")
     add_titles(parser)
     options = parser.parse_args(arguments)
-    check_model(options.model)
+    require_saved_model(options.model)
     titles = read_titles(options.titles) if options.titles else {}
     import_tensorflow()
     from bert4rec_tf.serving.client import SavedRecommender, split_ids

@@ -39,7 +39,7 @@ def find_model_folder(path: Path) -> Path:
     return path / SAVED_MODEL
 
 
-def check_model(path: Path) -> None:
+def require_saved_model(path: Path) -> None:
     """Raises UserError unless `path` is a SavedModel or a work directory that has one.
 
     Commands call it before they import TensorFlow, which takes seconds.

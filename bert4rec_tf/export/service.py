@@ -249,10 +249,10 @@ class Service(tf.Module):
             strength = tf.identity(strength)
 
         def correct(scores: Tensor, log_counts: Tensor) -> tf.Tensor:
-            def lower_scores() -> tf.Tensor:
+            def penalize_popular() -> tf.Tensor:
                 return scores - tf.minimum(strength * log_counts, MAX_PENALTY)
 
-            return tf.cond(strength > 0, lower_scores, lambda: scores)
+            return tf.cond(strength > 0, penalize_popular, lambda: scores)
 
         return correct
 

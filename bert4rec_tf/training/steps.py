@@ -215,14 +215,14 @@ def _take_part(batch: Batch, number: Tensor, count: int) -> Batch:
 
 
 @contextlib.contextmanager
-def _per_replica_rng(model: Recommender, number: Tensor) -> Iterator[None]:
-    """Gives replica `number` its own random numbers inside the block. Replica 0 keeps those of a single device.
+def _per_replica_rng(model: Recommender, replica: Tensor) -> Iterator[None]:
+    """Gives replica number `replica` its own random numbers inside the block. Replica 0 keeps those of a single device.
 
     Every replica has a copy of the generators' states. After the block the copies are equal again, so a checkpoint has
     only one.
     """
     states = [variable.value for variable in model.non_trainable_variables if variable.name == SEED_STATE]
-    shift = tf.stack([tf.cast(number, tf.int64) * SEED_STRIDE, 0])
+    shift = tf.stack([tf.cast(replica, tf.int64) * SEED_STRIDE, 0])
     for state in states:
         state.assign_add(shift)
     yield

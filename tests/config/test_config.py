@@ -163,14 +163,14 @@ def test_a_data_set_without_a_preset_takes_the_one_for_own_data_of_its_size(caps
         expected = own.make_sasrec_settings(size.num_users, size.num_actions)
         assert run.flatten().items() >= expected.items() and run.dataset == dataset
         assert run.training.protocol == "select_and_retrain", "the protocol of a data set"
-    assert presets.uses_own_preset("best", dataset, "sasrec") and presets.uses_own_preset("fast", "new", "caser")
+    assert presets.uses_own_data_rule("best", dataset, "sasrec") and presets.uses_own_data_rule("fast", "new", "caser")
 
 
 def test_only_a_data_set_without_a_preset_falls_back(capsys):
     assert presets.make_run("beauty", "sasrec", "best", size=Size(9, 99)) == presets.make_run(
         "beauty", "sasrec", "best"
     )
-    assert not any(presets.uses_own_preset("best", name, "sasrec") for name in ("beauty", "beauty-raw", "own-shop"))
+    assert not any(presets.uses_own_data_rule("best", name, "sasrec") for name in ("beauty", "beauty-raw", "own-shop"))
     assert not capsys.readouterr().err
     with pytest.raises(UserError, match="Model 'sasrec' has no preset 'best' for 'steam'"):
         presets.make_run("steam", "sasrec", "best")  # without its size

@@ -45,7 +45,7 @@ def find_preset(name: str, dataset: str, model: str = "bert4rec") -> Preset:
     raise _no_preset_error(name, dataset, model)
 
 
-def uses_own_preset(name: str, dataset: str, model: str) -> bool:
+def uses_own_data_rule(name: str, dataset: str, model: str) -> bool:
     """Returns whether `find_preset` returns the preset of your own data for a data set."""
     return find_preset(name, dataset, model).dataset == OWN and not is_own(dataset)
 
@@ -96,7 +96,7 @@ def make_run(
     """
     dataset = dataset.name if isinstance(dataset, Interactions) else add_source(dataset, source)
     entry = find_preset(preset, dataset, model)
-    if uses_own_preset(preset, dataset, model):
+    if uses_own_data_rule(preset, dataset, model):
         if size is None:
             raise _no_preset_error(preset, dataset, model)
         warn(f"{model} has no preset {preset!r} for {dataset!r}; its settings are those for your own data of this size")
@@ -104,7 +104,7 @@ def make_run(
         entry = replace(entry, settings=entry.rule(size.num_users, size.num_actions))
     if is_own(dataset):
         entry = replace(entry, settings={**entry.settings, "protocol": ALL})
-    run = Run.make(dataset, model, seed, **_make_base_settings(entry, settings), **settings)
+    run = Run.make(dataset, model, seed, **_adapt_preset(entry, settings), **settings)
     run.refuse_unused(settings)
     return run
 
@@ -117,7 +117,7 @@ def check_settings(
     Raises UserError if no size of the data would do.
     """
     if not isinstance(dataset, Interactions):
-        dataset = OWN if uses_own_preset(preset, dataset, model) else dataset
+        dataset = OWN if uses_own_data_rule(preset, dataset, model) else dataset
     errors = []
     for num_users, num_actions in own.SIZES:
         size = SimpleNamespace(num_users=num_users, num_actions=num_actions)
@@ -135,7 +135,7 @@ def shorten_warmup(warmup_steps: int, steps: int, new_steps: Any) -> int:
     return min(warmup_steps, max(new_steps * warmup_steps // steps, new_steps // 10))
 
 
-def _make_base_settings(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _adapt_preset(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the preset's settings that the given ones leave open, adapted to the given protocol and steps."""
     base, protocol = dict(entry.settings), settings.get("protocol")
     is_fixed = base.get("protocol") == FIXED

@@ -67,7 +67,7 @@ def _select_within(steps: int, evaluate_every: int) -> dict[str, Any]:
     return {"steps": steps, "evaluate_every": evaluate_every, "patience": 5}
 
 
-def _train_for(steps: int) -> dict[str, Any]:
+def _fix_steps(steps: int) -> dict[str, Any]:
     return {"protocol": "fixed", "steps": steps}
 
 
@@ -129,13 +129,13 @@ ENTRIES = [
     *_make_synthetic("synthetic-orderless", NO_ORDER, NO_ORDER),
     _make_measured("beauty", "pop", ".030", "1 minute (measured)."),
     _make_measured("beauty", "item_transitions", ".171", f"2 minutes {BESIDE}"),
-    _make_measured("beauty", "bpr_mf", ".137", f"9 minutes {BESIDE}", _train_for(40_000), AT_MOST_40_000),
+    _make_measured("beauty", "bpr_mf", ".137", f"9 minutes {BESIDE}", _fix_steps(40_000), AT_MOST_40_000),
     _make_measured("beauty", "ncf", ".103", f"17 minutes {BESIDE}", {"l2": 1e-3, **_select_within(40_000, 2_000)}),
     _make_measured("beauty", "fpmc", ".165", f"37 minutes {ONE_THREAD}", AT_MOST_40_000),
-    _make_measured("beauty", "gru4rec", ".161", f"76 minutes {ONE_THREAD}", _train_for(29_000), AT_MOST_40_000),
+    _make_measured("beauty", "gru4rec", ".161", f"76 minutes {ONE_THREAD}", _fix_steps(29_000), AT_MOST_40_000),
     _make_measured("beauty", "gru4rec_plus", ".194", f"19 minutes {ONE_THREAD}", _select_within(16_000, 1_000)),
-    _make_measured("beauty", "caser", ".132", f"45 minutes {BESIDE}", _train_for(39_000), AT_MOST_40_000),
-    _make_measured("beauty", "sasrec", ".176", f"38 minutes {BESIDE}", _train_for(38_000), AT_MOST_40_000),
+    _make_measured("beauty", "caser", ".132", f"45 minutes {BESIDE}", _fix_steps(39_000), AT_MOST_40_000),
+    _make_measured("beauty", "sasrec", ".176", f"38 minutes {BESIDE}", _fix_steps(38_000), AT_MOST_40_000),
     _make_entry(
         "beauty",
         "bert4rec",
@@ -153,10 +153,10 @@ ENTRIES = [
         "bpr_mf",
         ".263",
         f"2 minutes {ONE_THREAD}",
-        {"negatives": "popular", "batch_size": 1_024, "learning_rate": 2e-3, "l2": 3e-3, **_train_for(18_000)},
+        {"negatives": "popular", "batch_size": 1_024, "learning_rate": 2e-3, "l2": 3e-3, **_fix_steps(18_000)},
         AT_MOST_40_000,
     ),
-    _make_measured("ml-1m", "ncf", ".178", f"3 minutes {ONE_THREAD}", _train_for(40_000), AT_MOST_40_000),
+    _make_measured("ml-1m", "ncf", ".178", f"3 minutes {ONE_THREAD}", _fix_steps(40_000), AT_MOST_40_000),
     _make_measured("ml-1m", "fpmc", ".353", f"16 minutes {ONE_THREAD}", _select_within(80_000, 2_000)),
     _make_measured(
         "ml-1m", "gru4rec", ".432", f"229 minutes {BESIDE}", {"max_length": 200, **_select_within(6_000, 250)}

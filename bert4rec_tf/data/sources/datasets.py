@@ -63,10 +63,10 @@ class Dataset:
     remark: str | None = None
 
 
-def _make_processed_source(name: str, blob: str, terms: str | None = None) -> Source:
-    """Returns a file in the authors' repository. `blob`: its id in Git."""
+def _make_authors_source(name: str, git_blob: str, terms: str | None = None) -> Source:
+    """Returns a file in the authors' repository. `git_blob`: its id there."""
     file = f"{name}.txt"
-    return Source(file, Remote((AUTHORS + file,), f"git:{blob}"), terms=terms)
+    return Source(file, Remote((AUTHORS + file,), f"git:{git_blob}"), terms=terms)
 
 
 _RATINGS = ("1", "2", "4")
@@ -97,18 +97,18 @@ _ML_20M_PROCESSED = Remote((AUTHORS + "ml-20m.zip",), "git:94df4e7735d9776c21561
 DATASETS: dict[str, Dataset] = {
     "beauty": Dataset(
         "Beauty",
-        _make_processed_source("beauty", "16718a33ebdb33504f257421b18ae8bf3ddfe327"),
+        _make_authors_source("beauty", "16718a33ebdb33504f257421b18ae8bf3ddfe327"),
         Source("ratings_Beauty.csv", _RATINGS_BEAUTY, _RATINGS, 5),
     ),
     "steam": Dataset(
         "Steam",
-        _make_processed_source("steam", "d277c3a119f12764dc2822eca9684949a516b244"),
+        _make_authors_source("steam", "d277c3a119f12764dc2822eca9684949a516b244"),
         Source("steam_reviews.json.gz", _STEAM_REVIEWS, ("username", "product_id", "date"), 5),
     ),
     "steam-sample": Dataset("Steam, sample", Source("steam-sample.csv", columns=("user", "item", "timestamp"))),
     "ml-1m": Dataset(
         "ML-1m",
-        _make_processed_source("ml-1m", "9ab8e3edb8742f8d8cc4911e3dee25e82a6fcc24", MOVIELENS_TERMS),
+        _make_authors_source("ml-1m", "9ab8e3edb8742f8d8cc4911e3dee25e82a6fcc24", MOVIELENS_TERMS),
         Source("ml-1m/ratings.dat", _ML_1M, _RATINGS, 5, MOVIELENS_TERMS),
         remark="Table 1's mean length and density of ML-1m are those without the two held-out actions of every user.",
     ),
@@ -178,7 +178,7 @@ def find_or_download(name: str, folder: Path | None = None) -> Path | None:
     return folder / source.name
 
 
-def _read_processed(source: Source, path: Path) -> Sequences:
+def _read_authors_file(source: Source, path: Path) -> Sequences:
     """Reads a file of the authors. Warns if it is not the one that they published."""
     with unpacking.open_unpacked(path) as file:
         content = file.read()
@@ -220,7 +220,7 @@ def load_with_report(
     if origin is None or path is None:
         raise UserError(f"{name!r} has no source {source!r}")
     if origin.columns is None:
-        return _read_processed(origin, path), None
+        return _read_authors_file(origin, path), None
     user, item, time = origin.columns
     interactions = PublishedFile(
         str(path), user, item, time, min_user_actions=5, min_item_actions=origin.min_item_actions, bad_rows="skip"
