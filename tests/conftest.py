@@ -17,7 +17,7 @@ from hypothesis import settings
 from support import profiles
 from support.attacks import Attack
 from support.paths import ROOT
-from support.shared import SharedFolders, root_of
+from support.shared import SharedFolders
 
 from bert4rec_tf.data.sources import datasets
 
@@ -132,7 +132,7 @@ def within_the_budget(request):
 @pytest.fixture(scope="session")
 def shared_folders(tmp_path_factory):
     """Folders that the workers of this session share (`support.shared.SharedFolders`)."""
-    return SharedFolders(root_of(tmp_path_factory))
+    return SharedFolders(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
@@ -174,25 +174,3 @@ def uninterrupted(shared_folders):
         return shared_folders.get(f"uninterrupted {kind}", make) / "work"
 
     return get
-
-
-# TensorFlow is imported where it is used, for the process that hands out the tests needs none.
-
-
-@pytest.fixture
-def small_shards(monkeypatch):
-    """Makes shards of 17 examples."""
-    from bert4rec_tf.data.examples import preparation
-
-    monkeypatch.setattr(preparation, "SHARD_SIZE", 17)
-
-
-@pytest.fixture(scope="session")
-def static(tmp_path_factory):
-    from support.shards import MAX_LENGTH, SEQUENCES, STATIC
-
-    from bert4rec_tf.data.examples import preparation
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preparation, "SHARD_SIZE", 17)
-        return preparation.prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path_factory.mktemp("static"))

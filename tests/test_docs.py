@@ -278,7 +278,7 @@ def test_the_example_of_training_learns(folder, capsys):
     assert metrics["test"]["popular"]["ndcg@10"] > 2 * metrics["pop"]["popular"]["ndcg@10"]
 
 
-def test_the_example_of_python_goes_from_the_shop_to_a_table_with_titles(tmp_path, monkeypatch, capsys):
+def test_the_readme_s_example_gives_a_table_with_titles(tmp_path, monkeypatch, capsys):
     (code,) = python_blocks(TEXTS[README])
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("BERT4REC_DATA", str(tmp_path))

@@ -46,7 +46,7 @@ def test_padding_never_counts_even_with_the_highest_score(name):
     assert float(metric.result()) == 1.0
 
 
-def test_weights_and_masked_places_count_as_they_say():
+def test_metrics_use_weights_and_skip_padded_places():
     scores = np.zeros((1, 3, 6), np.float32)
     scores[0, 0, 4] = scores[0, 1, 2] = 1.0
     metric = b4r.metrics.HitRate(1)

@@ -18,8 +18,9 @@ def small_parts(monkeypatch):
 
 @pytest.fixture
 def disk(tmp_path):
-    with full_disks.disk(tmp_path / "disk") as made:
-        yield made
+    made = full_disks.Disk(tmp_path / "disk")
+    yield made
+    made.close()
 
 
 def refused_for_room(attack, disk, size, command):

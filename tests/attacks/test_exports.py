@@ -8,6 +8,7 @@ import time
 
 import pytest
 from support import commands, whole_runs
+from support.folders import list_names
 
 from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL
 from bert4rec_tf.foundation.files import read_json
@@ -35,16 +36,12 @@ def killed(noise, cwd, begun, *arguments):
     return process.returncode != 0
 
 
-def names(folder):
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-
-
 @pytest.mark.slow
 def test_an_export_that_is_killed_leaves_the_old_one_or_the_new_one(attack, uninterrupted, tmp_path):
     """Real processes export over an older export, elsewhere than in the work directory."""
     export = ("--mode=export", f"--workdir={uninterrupted('static')}", "--export_dir=model")
     commands.finished(*export, "--k=2", cwd=tmp_path)
-    k, whole = 2, names(tmp_path / "model")
+    k, whole = 2, list_names(tmp_path / "model")
     before = whole_runs.contents_of(tmp_path / "model")
     for noise in attack.trials():
         wanted = 5 - k
@@ -55,7 +52,7 @@ def test_an_export_that_is_killed_leaves_the_old_one_or_the_new_one(attack, unin
         else:
             found = wanted
             attack.outcomes["had ended"] += 1
-        assert names(tmp_path / "model") == whole
+        assert list_names(tmp_path / "model") == whole
         if found == k:
             assert whole_runs.contents_of(tmp_path / "model") == before
         else:
@@ -86,4 +83,4 @@ def test_recommendations_that_are_killed_end_with_the_same_bytes(attack, uninter
         assert commands.console(*recommend, f"--output={target.name}", cwd=tmp_path).returncode == 0
         assert target.read_bytes() == whole[ending]
         target.unlink()
-        assert names(tmp_path) == ["users.csv", "whole.csv", "whole.parquet"]
+        assert list_names(tmp_path) == ["users.csv", "whole.csv", "whole.parquet"]

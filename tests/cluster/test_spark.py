@@ -69,7 +69,7 @@ def test_spark_prepares_the_same_bytes(split, tmp_path, local_spark):
         (("--k_core",), "`k_core` needs `min_user_actions` or `min_item_actions` above 1"),
     ],
 )
-def test_flags_that_do_not_go_together_are_refused(tmp_path, flags, message):
+def test_flags_that_exclude_each_other_are_refused(tmp_path, flags, message):
     ended = commands.run("--mode=prepare", *FLAGS, *flags, cwd=tmp_path)
     assert message in commands.refused(ended)
 

@@ -76,32 +76,6 @@ def test_the_same_command_again_trains_nothing_and_gives_the_same_metrics(copy):
     assert stamps and [path.stat().st_mtime_ns for path in checkpoints] == stamps
 
 
-MISTAKES = {
-    "other rows": ("ratings.csv", f"{OWN} --workdir=work", "was made from other data"),
-    "another option": (
-        None,
-        f"{OWN} --min_item_actions=2 --workdir=work",
-        "holds another run (there dataset=own-ratings-",
-    ),
-    "a file that is gone": (None, f"--interactions=absent.csv {PREFIXES} --workdir=new", "absent.csv: no such file"),
-    "two kinds of data": (None, f"{OWN} --dataset=beauty", "--dataset cannot be used with --interactions"),
-    "an option of no file": (
-        None,
-        f"--dataset=synthetic {TINY} --min_user_actions=2",
-        "needs --interactions=FILE",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", MISTAKES)
-def test_a_mistake_ends_in_one_line(copy, kind):
-    file, flags, words = MISTAKES[kind]
-    if file:
-        (copy / file).write_bytes(as_csv(ROWS) + b"user 1,item 9,3\n")
-    assert words in commands.refused(commands.run(*flags.split(), cwd=copy))
-    assert not (copy / "new").exists()
-
-
 def test_a_table_trains_a_model_as_its_file_does_and_other_tables_are_refused_in_its_folder(tmp_path):
     frame = pd.DataFrame(ROWS, columns=["customer", "sku", "bought_at"])
     options = {"user": "customer", "item": "sku", "time": "bought_at"}

@@ -140,14 +140,6 @@ def test_leave_one_out_holds_out_the_last_two_of_users_with_three(histories):
     assert as_lists(split.training(True)) == [items[:-1] if cut else items for items, cut in zip(lists, long)]
 
 
-BASE = [("a", "x"), ("a", "y"), ("a", "z"), ("b", "x"), ("b", "y"), ("b", "x")]
-
-
-def test_equal_data_have_equal_fingerprints_however_users_are_interleaved():
-    interleaved = [BASE[0], BASE[3], BASE[1], BASE[2], BASE[4], BASE[5]]
-    assert group(BASE).fingerprint == group(list(BASE)).fingerprint == group(interleaved).fingerprint
-
-
 def sha256(content):
     return hashlib.sha256(content).hexdigest()
 
@@ -185,38 +177,6 @@ def test_fingerprint_is_the_hash_of_the_blocks_hashes(histories, size, data):
     with blocks_of(size):
         assert sequences.fingerprint == fingerprint_in_plain_python(*lists, size)
         assert cut.fingerprint == fingerprint_in_plain_python(*lists, size, later)
-
-
-def changed_histories(histories, size, draw):
-    """Yields histories in which two blocks have traded places, a user ends an action earlier, or an item is another."""
-    blocks = [histories[begin : begin + size] for begin in range(0, len(histories), size)]
-    first, second = draw(len(blocks)), draw(len(blocks))
-    blocks[first], blocks[second] = blocks[second], blocks[first]
-    swapped = [history for block in blocks for history in block]
-    if swapped != histories:
-        yield swapped
-    user = draw(len(histories))
-    place = draw(len(histories[user]))
-    before, one, after = histories[:user], histories[user], histories[user + 1 :]
-    yield [*before, [*one[:place], one[place] + 1, *one[place + 1 :]], *after]
-    if after:
-        yield [*before, one[:-1], [one[-1], *after[0]], *after[1:]]
-
-
-@QUICK
-@given(HISTORIES, st.integers(1, 3), st.data())
-def test_fingerprint_changes_with_any_block_and_any_name(histories, size, data):
-    def draw(end):
-        return data.draw(st.integers(0, end - 1))
-
-    sequences = from_histories(histories)
-    changed = [with_histories(sequences, one) for one in changed_histories(as_lists(sequences), size, draw)]
-    users, vocabulary = sequences.users.copy(), sequences.vocabulary
-    names = vocabulary.items.copy()
-    users[draw(len(users))] = names[draw(len(names))] = "another"
-    changed += [replace(sequences, users=users), replace(sequences, vocabulary=replace(vocabulary, items=names))]
-    with blocks_of(size):
-        assert sequences.fingerprint not in {found.fingerprint for found in changed}
 
 
 def test_a_block_has_16384_users():

@@ -11,7 +11,7 @@ from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation.errors import UserError
 
 
-def test_the_numbers_are_those_that_one_counts(tmp_path):
+def test_statistics_equal_those_counted_by_hand(tmp_path):
     sequences = datasets.load("synthetic")
     found = statistics.compute_statistics(sequences)
     counts = np.bincount(sequences.items)[1:]

@@ -77,10 +77,9 @@ def test_whole_histories_are_read(tmp_path):
     assert listed(read_histories(tmp_path / "histories.npz", ITEMS)) == {"ann": [3], "日本": [1, 2]}
 
 
-@pytest.mark.parametrize("numbers", [2**44, 2**62])
-def test_a_header_that_claims_more_than_there_is_is_damage(tmp_path, numbers):
+def test_a_header_that_claims_more_than_there_is_is_damage(tmp_path):
     content = io.BytesIO()
-    np.lib.format.write_array_header_1_0(content, {"descr": "<i4", "fortran_order": False, "shape": (numbers,)})
+    np.lib.format.write_array_header_1_0(content, {"descr": "<i4", "fortran_order": False, "shape": (2**44,)})
     with zipfile.ZipFile(tmp_path / "histories.npz", "w") as archive:
         for name in GOOD:
             archive.writestr(f"{name}.npy", content.getvalue())

@@ -51,14 +51,6 @@ def operations(folder):
     return {node.op for node in nodes}
 
 
-def test_the_graph_draws_nothing_and_calls_no_python(folder, loaded):
-    found = operations(folder)
-    assert "LookupTableFindV2" in found
-    assert not [name for name in found if "Random" in name or "PyFunc" in name]
-    first, second = (ask(loaded, HISTORIES)[1] for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-
-
 def graphs():
     gc.collect()
     return sum(isinstance(one, tf.Graph) for one in gc.get_objects())
@@ -168,31 +160,18 @@ def test_the_model_card_describes_the_model_and_holds_given_facts(model, folder,
     assert card["scores"] == "the model's own" and card["data"] == {"name": "mine"}
 
 
-def test_an_older_export_is_replaced(tmp_path):
-    folder = tmp_path / "export"
-    recommend(popular(), VOCABULARY, folder)
-    (folder / "assets" / "old.txt").write_text("old")
-    vocabulary = Vocabulary(np.array(["a", "b"], object), np.array([2, 1]))
-    items, _ = recommend(Fixed([0.0, 1.0]), vocabulary, folder)([[]])
-    assert items == [["a", "b"]]
-    assert [path.name for path in (folder / "assets").iterdir()] == ["vocabulary.txt"]
-    assert [path.name for path in tmp_path.iterdir()] == ["export"]
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), tf.errors.ResourceExhaustedError(None, None, "no space left")])
-def test_an_export_that_breaks_off_leaves_the_older_one(tmp_path, monkeypatch, error):
+def test_a_failed_export_leaves_the_older_one(tmp_path, monkeypatch):
     folder = tmp_path / "export"
     export(popular(), VOCABULARY, folder)
     before = (folder / "saved_model.pb").read_bytes()
 
     def break_off(service, path, **options):
         (tmp_path / path / "saved_model.pb").write_bytes(b"half")
-        raise error
+        raise tf.errors.ResourceExhaustedError(None, None, "no space left")
 
     monkeypatch.setattr(tf.saved_model, "save", break_off)
-    with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else UserError) as raised:
+    with pytest.raises(UserError, match=rf"{folder}: cannot be written \(no space left\)"):
         export(popular(), VOCABULARY, folder)
-    assert isinstance(error, KeyboardInterrupt) or f"{folder}: cannot be written (no space left)" in str(raised.value)
     assert (folder / "saved_model.pb").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
 

@@ -177,7 +177,7 @@ def test_partial_files_of_a_killed_process_are_deleted_by_the_next(tmp_path):
     assert (tmp_path / "file").read_text() == "new"
 
 
-def test_a_lock_where_no_folder_can_be_is_an_error_of_the_user(tmp_path):
+def test_a_lock_in_a_folder_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="cannot be created"), FolderLock(tmp_path / "file" / "below").lock():
         pass

@@ -211,7 +211,7 @@ def test_a_killed_process_of_this_machine_is_replaced_at_once(memory, monkeypatc
         pass
 
 
-def test_an_owner_that_was_replaced_leaves_the_new_one_alone(memory, quick, capsys):
+def test_a_replaced_owner_does_not_delete_the_new_owner_s_lock(memory, quick, capsys):
     lock = StoreLock(Url("memory://bucket/.owner"))
     lock.acquire()
     memory.pipe_file("/bucket/.owner", b"1-abcdef-12345678 3\n")

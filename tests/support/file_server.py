@@ -13,7 +13,7 @@ class Behaviour:
     Attributes:
         content: what it serves at `/file`.
         cut_after: bytes after which each of the first connections is cut; one entry per connection.
-        status: answers with this instead, at most `times` times.
+        status: answers with this instead, if it is not 200.
         delay: to be waited for before the first byte.
         asked: the path of every request.
         location: where it sends those who ask for `/moved`.
@@ -22,7 +22,6 @@ class Behaviour:
     content: bytes
     cut_after: list[int] = field(default_factory=list)
     status: int = 200
-    times: int = 1_000
     delay: threading.Event | None = None
     asked: list[str] = field(default_factory=list)
     url: str = ""
@@ -49,12 +48,9 @@ def served(content, **behaviour):
             known.asked.append(self.path)
             if known.delay is not None:
                 known.delay.wait(20)
-            if known.status != 200 and len(known.asked) <= known.times:
+            if known.status != 200:
                 self.send_error(known.status)
                 return
-            self.send_file()
-
-        def send_file(self):
             self.send_response(200)
             self.send_header("Content-Length", str(len(known.content)))
             self.end_headers()

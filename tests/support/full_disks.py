@@ -52,12 +52,3 @@ class Disk:
     def close(self):
         if self.is_mounted:
             subprocess.run(["umount", "-l", str(self.folder)], check=True)
-
-
-@contextlib.contextmanager
-def disk(folder):
-    made = Disk(folder)
-    try:
-        yield made
-    finally:
-        made.close()

@@ -20,7 +20,7 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.models.recommender import Recommender, last_items
 from bert4rec_tf.serving.http.app import Served, Service
 from bert4rec_tf.serving.http.catalogue import Catalogue
-from bert4rec_tf.serving.http.server import open_listener, run
+from bert4rec_tf.serving.http.server import DRAIN_SECONDS, open_listener, run
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.signatures import Signature
 
@@ -160,9 +160,9 @@ class Client:
 class Server:
     """A running server. `stop` ends it as a signal would: requests in flight are answered first."""
 
-    def __init__(self, versions, **changes):
+    def __init__(self, versions, drain_seconds=DRAIN_SECONDS, **changes):
         self.settings = ServerSettings(model="-", port=0, **changes)
-        self._versions = versions
+        self._versions, self._drain_seconds = versions, drain_seconds
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
@@ -171,7 +171,8 @@ class Server:
         with open_listener(self.settings) as listener:
             self.port = listener.getsockname()[1]
             service = Service(self.settings, self._versions)
-            await run(service, listener, self.settings.shutdown_seconds, self._started.set, self._stop)
+            shutdown_seconds = self.settings.shutdown_seconds
+            await run(service, listener, shutdown_seconds, self._started.set, self._stop, self._drain_seconds)
 
     def stop(self):
         self._loop.call_soon_threadsafe(self._stop.set)

@@ -1,6 +1,7 @@
 """Files of interactions in every layout, and what they hold by a plain reading."""
 
 import csv
+import functools
 import gzip
 import io
 import json
@@ -10,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading import conversion
+from bert4rec_tf.data.reading import blocks, conversion
 from bert4rec_tf.foundation.errors import UserError
 
 HEADER = ("user_id", "item_id", "timestamp")
@@ -98,13 +99,16 @@ def write(folder, name, content):
     return path
 
 
-def read(path, **options):
-    return conversion.convert(Interactions(path, **options))
+def read(path, block_size=blocks.BLOCK_SIZE, **options):
+    """Converts a file. `block_size`: bytes that are read at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "read_blocks", functools.partial(blocks.read_blocks, block_size=block_size))
+        return conversion.convert(Interactions(path, **options))
 
 
-def refusal(path, **options):
+def refusal(path, block_size=blocks.BLOCK_SIZE, **options):
     """The line with which a file is refused."""
     with pytest.raises(UserError) as refused:
-        read(path, **options)
+        read(path, block_size, **options)
     assert "\n" not in str(refused.value)
     return str(refused.value)

@@ -60,6 +60,8 @@ def of_setting(flags: str, must: str, received: str | None = None) -> Mistake:
 
 OF_FLAGS = [
     of_flags("no flags", "", "--dataset is required, unless --workdir names a run", "Try --dataset=synthetic"),
+    of_flags("two kinds of data", f"{SYNTHETIC} --interactions=a.csv", "--dataset cannot be used with --interactions"),
+    of_flags("an option of no file", f"{SYNTHETIC} --min_user_actions=2", "needs --interactions=FILE"),
     of_flags("a mistyped mode", f"{SYNTHETIC} --mode=evalute", "mode: 'evalute'. Did you mean 'evaluate'?"),
     of_flags("a mistyped flag", f"{SYNTHETIC} --hiden_dim=8", "flag 'hiden_dim'. Did you mean: hidden_dim"),
     of_flags("a word that is no flag", f"{SYNTHETIC} extra", "Flags start with --. Received: 'extra'"),

@@ -11,6 +11,7 @@ from scipy import stats
 
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import ClozeExamples
+from bert4rec_tf.data.examples.preparation import prepare_shards
 from support.ranking_oracle import group_histories
 
 MAX_LENGTH = 6
@@ -28,6 +29,12 @@ def catalogue(num_users, longest=11, seed=0):
 
 SEQUENCES = catalogue(23)
 NUM_ITEMS = SEQUENCES.num_items
+
+
+def prepare(folder, **changes):
+    """Prepares shards of 17 examples."""
+    settings = {"sequences": SEQUENCES, "masking": STATIC, "max_length": MAX_LENGTH, "seed": 5, "shard_size": 17}
+    return prepare_shards(**{**settings, **changes}, folder=folder)
 
 
 def mask_windows(windows, chosen, settings, max_length, num_items, seed):

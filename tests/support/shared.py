@@ -11,8 +11,10 @@ import filelock
 class SharedFolders:
     """Folders below one that all workers of a session see. Who changes such a folder takes a copy."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, tmp_path_factory) -> None:
+        own = tmp_path_factory.getbasetemp()
+        self._root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+        self._root.mkdir(exist_ok=True)
 
     def get(self, name: str, make: Callable[[Path], object]) -> Path:
         """Returns the folder `name`, which `make` has filled once.
@@ -29,11 +31,3 @@ class SharedFolders:
                 make(folder)
                 done.touch()
         return folder
-
-
-def root_of(tmp_path_factory) -> Path:
-    """Returns the folder that the workers of a session share."""
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
-    folder.mkdir(exist_ok=True)
-    return folder

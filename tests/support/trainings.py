@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import signal
 
 import keras
@@ -181,7 +182,7 @@ def uncompiled(function=None, **options):
 def small_and_quick():
     """Writes small shards, draws no pictures, and computes without compiling first."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preparation, "SHARD_SIZE", 40)
+        patch.setattr(preparation, "prepare_shards", functools.partial(preparation.prepare_shards, shard_size=40))
         patch.setattr(plots, "is_available", lambda: False)
         for module in COMPILING:
             patch.setattr(module, "tf_function", uncompiled)

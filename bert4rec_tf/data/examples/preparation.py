@@ -19,7 +19,14 @@ SHARD_SIZE = 8_192
 """Examples per shard. It changes the bytes of the shards."""
 
 
-def prepare_shards(sequences: Sequences, masking: MaskingSettings, max_length: int, seed: int, folder: Path) -> Shards:
+def prepare_shards(
+    sequences: Sequences,
+    masking: MaskingSettings,
+    max_length: int,
+    seed: int,
+    folder: Path,
+    shard_size: int = SHARD_SIZE,
+) -> Shards:
     """Returns the shards of Cloze examples of training sequences, shuffled. Writes those that are missing or damaged.
 
     They get their own folder in `folder`, named by their fingerprint. If another process works there, this one waits.
@@ -29,10 +36,10 @@ def prepare_shards(sequences: Sequences, masking: MaskingSettings, max_length: i
     """
     windows = cut_windows_and_prefixes(sequences, max_length, masking)
     examples = ClozeExamples(windows, masking, max_length, sequences.num_items)
-    facts = [tfrecords.FORMAT, SHARD_SIZE, sequences.fingerprint, masking.record(), max_length, seed]
+    facts = [tfrecords.FORMAT, shard_size, sequences.fingerprint, masking.record(), max_length, seed]
     fingerprint = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     order = np.random.default_rng([seed, 0]).permutation(examples.num_examples)
-    parts = [order[begin : begin + SHARD_SIZE] for begin in range(0, len(order), SHARD_SIZE)]
+    parts = [order[begin : begin + shard_size] for begin in range(0, len(order), shard_size)]
     predictions = min(masking.max_predictions, max_length)
     widths = {"user": None, "items": max_length, "mask_positions": predictions, "mask_targets": predictions}
     shards = Shards(folder / fingerprint[:16], tuple(map(len, parts)), widths)
@@ -40,7 +47,7 @@ def prepare_shards(sequences: Sequences, masking: MaskingSettings, max_length: i
         files.make_folder(shards.folder)
         files.remove_partials(shards.folder)
         if missing := shards.find_missing(fingerprint):
-            with contextlib.closing(Progress("preparing", len(missing), examples_per_step=SHARD_SIZE)) as progress:
+            with contextlib.closing(Progress("preparing", len(missing), examples_per_step=shard_size)) as progress:
                 for number in missing:
                     masked = examples.mask(parts[number], [seed, 1, number])
                     num_masked = np.count_nonzero(masked["mask_targets"], axis=1)

@@ -16,20 +16,22 @@ Block = tuple[bytes, int]
 """Whole lines, and the number of the first, from 1."""
 
 
-def read_blocks(stream: IO[bytes], source: str) -> Iterator[Block]:
+def read_blocks(
+    stream: IO[bytes], source: str, block_size: int = BLOCK_SIZE, longest_line: int = LONGEST_LINE
+) -> Iterator[Block]:
     """Yields the blocks of a file, named `source` in messages, without its byte order mark.
 
-    Raises UserError for UTF-16, or a line longer than LONGEST_LINE.
+    Raises UserError for UTF-16, or a line longer than `longest_line` bytes.
     """
     rest, number = stream.read(len(BOM)), 1
     if rest.startswith(UTF16_MARKS):
         raise UserError(f"{source}: is UTF-16 text; save it as UTF-8")
     rest = rest.removeprefix(BOM)
-    while piece := stream.read(BLOCK_SIZE):
+    while piece := stream.read(block_size):
         content = rest + piece
         end = content.rfind(b"\n") + 1 or content.rfind(b"\r", 0, -1) + 1  # a `\n` may follow the last `\r`
-        if not end and len(content) > LONGEST_LINE:
-            raise UserError(f"{source}, line {number}: longer than {LONGEST_LINE:,} bytes")
+        if not end and len(content) > longest_line:
+            raise UserError(f"{source}, line {number}: longer than {longest_line:,} bytes")
         whole, rest = content[:end], content[end:]
         if whole:
             yield whole, number

@@ -53,7 +53,12 @@ def serve(settings: ServerSettings) -> None:
 
 
 async def run(
-    service: Service, listener: socket.socket, shutdown_seconds: float, ready: Callable[[], None], stop: asyncio.Event
+    service: Service,
+    listener: socket.socket,
+    shutdown_seconds: float,
+    ready: Callable[[], None],
+    stop: asyncio.Event,
+    drain_seconds: float = DRAIN_SECONDS,
 ) -> None:
     """Answers requests until `stop` is set, then open ones for at most `shutdown_seconds`.
 
@@ -72,7 +77,7 @@ async def run(
         accepting.cancel()
         listener.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_SECONDS):
+            async with asyncio.timeout(drain_seconds):
                 while runner.server.connections:
                     await asyncio.sleep(0.01)
     finally:

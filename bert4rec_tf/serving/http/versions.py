@@ -46,6 +46,7 @@ class Versions:
         folder: of the versions, or of one SavedModel.
         load: takes a folder and its number, and returns an object whose `version` is that number. If it raises, the
             version is not served, and `status` says why.
+        look_seconds, slow_seconds: as LOOK_SECONDS and SLOW_SECONDS.
 
     Attributes:
         current: the version in use. Copy the reference before you work with it: `refresh` may replace it at any time.
@@ -53,9 +54,16 @@ class Versions:
     Raises UserError if no version can be loaded.
     """
 
-    def __init__(self, folder: Path, load: Callable[[Path, int], Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        load: Callable[[Path, int], Any],
+        look_seconds: float = LOOK_SECONDS,
+        slow_seconds: float = SLOW_SECONDS,
+    ) -> None:
         self._folder = folder
         self._load = load
+        self._look_seconds, self._slow_seconds = look_seconds, slow_seconds
         self._seen: dict[int, Stamp] = {}
         self._refused: dict[int, tuple[Stamp, str]] = {}
         self._loading: dict[int, Loading] = {}
@@ -71,7 +79,7 @@ class Versions:
         if not stamps:
             raise UserError(f"{self._folder}: holds neither a SavedModel nor numbered folders that do")
         for number in sorted(stamps, reverse=True):
-            patience = None if number == min(stamps) else SLOW_SECONDS
+            patience = None if number == min(stamps) else self._slow_seconds
             if (loaded := self._try_to_load(number, stamps[number], patience)) is not None:
                 return loaded
         reason = self._refused[max(stamps)][1] if max(stamps) in self._refused else "does not answer"
@@ -97,13 +105,13 @@ class Versions:
             is_refused = number in self._refused and self._refused[number][0] == stamps[number]
             if is_refused or stamps[number] != before.get(number):
                 continue
-            if (loaded := self._try_to_load(number, stamps[number], LOOK_SECONDS)) is not None:
+            if (loaded := self._try_to_load(number, stamps[number], self._look_seconds)) is not None:
                 warn(f"version {number} replaces version {self.current.version}")
                 self.current = loaded
                 self._loading = {newer: job for newer, job in self._loading.items() if newer > number}
                 gc.collect()  # The old version's graph is large and has reference cycles.
                 return
-            if number in self._loading and time.monotonic() - self._loading[number].began < SLOW_SECONDS:
+            if number in self._loading and time.monotonic() - self._loading[number].began < self._slow_seconds:
                 return
 
     def _try_to_load(self, number: int, stamp: Stamp, patience: float | None) -> Any:

@@ -69,7 +69,7 @@ def test_windows_slide_from_the_end_and_the_first_items_are_one_more(histories, 
     assert sorted(window_lists(cut_windows(sequences, max_length, window_step))) == sorted(expected)
 
 
-def test_histories_of_one_training_item_are_passed_over():
+def test_histories_of_one_training_item_are_skipped():
     split = LeaveOneOut(from_histories([[1, 2, 3], [1, 2, 3, 4], [2, 1]]))
     assert cut_windows(split.training(False), 5, 0.5).users.tolist() == [1, 2]
     assert cut_windows(split.training(True), 5, 0.5).users.tolist() == [0, 1, 2]

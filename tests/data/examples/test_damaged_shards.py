@@ -3,10 +3,9 @@
 import pytest
 import tensorflow as tf
 from support import whole_runs as runs
-from support.shards import MAX_LENGTH, SEQUENCES, STATIC, contents, cut_short, remove, stamps
+from support.shards import contents, cut_short, prepare, remove, stamps
 from support.trainings import experiment, whole_run
 
-from bert4rec_tf.data.examples.preparation import prepare_shards
 from bert4rec_tf.data.examples.tfrecords import MANIFEST
 from bert4rec_tf.foundation.errors import UserError
 
@@ -40,13 +39,13 @@ DAMAGES = [flip_a_byte, cut_short, empty, remove, lose_the_last_record, double_a
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_only_the_damaged_shard_is_written_again_and_it_is_named(tmp_path, small_shards, capsys, damage):
-    shards = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
+def test_only_the_damaged_shard_is_written_again_and_it_is_named(tmp_path, capsys, damage):
+    shards = prepare(tmp_path)
     whole, before = contents(shards), stamps(shards.folder)
     victim = shards.names[1]
     damage(shards.folder / victim)
     capsys.readouterr()
-    assert prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path).names == shards.names
+    assert prepare(tmp_path).names == shards.names
     assert contents(shards) == whole
     touched = {name for name, stamp in stamps(shards.folder).items() if stamp != before[name]}
     assert touched == {victim, MANIFEST}
@@ -55,8 +54,8 @@ def test_only_the_damaged_shard_is_written_again_and_it_is_named(tmp_path, small
 
 
 @pytest.mark.parametrize("damage", [empty, lose_the_last_record, double_all_records])
-def test_a_shard_with_more_or_fewer_examples_is_never_read_as_if_it_was_whole(tmp_path, small_shards, damage):
-    shards = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
+def test_a_shard_with_more_or_fewer_examples_is_never_read_as_if_it_was_whole(tmp_path, damage):
+    shards = prepare(tmp_path)
     damage(shards.folder / shards.names[1])
     with pytest.raises(tf.errors.OpError, match="expected to contain 1 element"):
         list(shards.read(16, 1).take(2 * shards.num_examples // 16))

@@ -14,6 +14,7 @@ from support.shards import (
     as_rows,
     contents,
     cut_short,
+    prepare,
     records,
     records_of,
     remove,
@@ -22,7 +23,6 @@ from support.shards import (
 
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.data.examples.cloze import cut_windows
-from bert4rec_tf.data.examples.preparation import prepare_shards
 from bert4rec_tf.data.examples.tfrecords import MANIFEST
 from bert4rec_tf.foundation.files import expand_path
 
@@ -65,24 +65,24 @@ def test_shards_are_as_large_as_they_may_be_and_the_last_holds_the_rest(static):
         assert len(records_of(static.folder / name)) == size
 
 
-def test_prepared_twice_writes_nothing_the_second_time(tmp_path, small_shards):
-    first = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
+def test_prepared_twice_writes_nothing_the_second_time(tmp_path):
+    first = prepare(tmp_path)
     before = stamps(tmp_path)
-    second = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
+    second = prepare(tmp_path)
     assert stamps(tmp_path) == before
     assert (second.folder, second.names, second.sizes) == (first.folder, first.names, first.sizes)
     assert dict(second.widths) == dict(first.widths)
 
 
 @pytest.mark.parametrize("damage", [cut_short, remove])
-def test_a_folder_without_a_whole_manifest_is_prepared_again(tmp_path, small_shards, damage):
-    shards = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)
+def test_a_folder_without_a_whole_manifest_is_prepared_again(tmp_path, damage):
+    shards = prepare(tmp_path)
     before = contents(shards)
     damage(shards.folder / MANIFEST)
-    assert contents(prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path)) == before
+    assert contents(prepare(tmp_path)) == before
 
 
-def test_an_interrupted_preparation_is_not_taken_for_a_whole_one(tmp_path, small_shards, monkeypatch):
+def test_an_interrupted_preparation_is_not_taken_for_a_whole_one(tmp_path, monkeypatch):
     write, done = preparation.tfrecords.write_shard, []
 
     def stop_at_the_third(path, columns, lengths):
@@ -93,32 +93,31 @@ def test_an_interrupted_preparation_is_not_taken_for_a_whole_one(tmp_path, small
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(preparation.tfrecords, "write_shard", stop_at_the_third)
-        prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "again")
+        prepare(tmp_path / "again")
     assert len(done) == 2
-    again = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "again")
-    assert contents(again) == contents(prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 5, tmp_path / "at once"))
+    again = prepare(tmp_path / "again")
+    assert contents(again) == contents(prepare(tmp_path / "at once"))
 
 
-CHANGED = {
-    "seed": {"seed": 6},
-    "longest window": {"max_length": 5},
-    "data": {"sequences": SEQUENCES.drop_last(np.eye(1, 23, dtype=np.int64)[0])},
-    "proportion": {"masking": dataclasses.replace(STATIC, mask_proportion=0.4)},
-    "most predictions": {"masking": dataclasses.replace(STATIC, max_predictions=2)},
-    "mask probability": {"masking": dataclasses.replace(STATIC, mask_prob=0.8)},
-    "copies": {"masking": dataclasses.replace(STATIC, mask_copies=1)},
-    "step of windows": {"masking": dataclasses.replace(STATIC, window_step=-1)},
-}
+CHANGES = [
+    {"seed": 6},
+    {"max_length": 5},
+    {"shard_size": 16},
+    {"sequences": SEQUENCES.drop_last(np.eye(1, 23, dtype=np.int64)[0])},
+    {"masking": dataclasses.replace(STATIC, mask_proportion=0.4)},
+    {"masking": dataclasses.replace(STATIC, max_predictions=2)},
+    {"masking": dataclasses.replace(STATIC, mask_prob=0.8)},
+    {"masking": dataclasses.replace(STATIC, mask_copies=1)},
+    {"masking": dataclasses.replace(STATIC, window_step=-1)},
+]
 
 
-@pytest.mark.parametrize("change", CHANGED)
-def test_changed_settings_have_a_folder_of_their_own(tmp_path, change):
-    settings = {"sequences": SEQUENCES, "masking": STATIC, "max_length": MAX_LENGTH, "seed": 5, "folder": tmp_path}
-    first = prepare_shards(**settings)
+def test_changed_settings_have_a_folder_of_their_own(tmp_path):
+    first = prepare(tmp_path)
     before = stamps(first.folder)
-    second = prepare_shards(**{**settings, **CHANGED[change]})
-    assert second.folder.parent == first.folder.parent == tmp_path
-    assert second.folder != first.folder
+    folders = {prepare(tmp_path, **changes).folder for changes in CHANGES}
+    assert first.folder not in folders and len(folders) == len(CHANGES)
+    assert all(folder.parent == tmp_path for folder in folders)
     assert stamps(first.folder) == before
 
 
@@ -130,9 +129,8 @@ def test_shards_in_a_store_are_those_of_a_folder_and_their_manifest_comes_last(m
         upload(self, local, remote, **options)
 
     monkeypatch.setattr(type(memory), "put_file", put_file)
-    monkeypatch.setattr(preparation, "SHARD_SIZE", 40)
-    expected = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 1, tmp_path)
-    made = [prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 1, expand_path("memory://bucket/prepared")) for _ in range(2)]
+    expected = prepare(tmp_path)
+    made = [prepare(expand_path("memory://bucket/prepared")) for _ in range(2)]
     assert contents(made[0]) == contents(expected)
     assert uploads == [*expected.names, MANIFEST]
     order = [shards.read(5, seed=3).take(9) for shards in (made[1], expected)]
@@ -140,5 +138,5 @@ def test_shards_in_a_store_are_those_of_a_folder_and_their_manifest_comes_last(m
 
     memory.pipe_file(f"/bucket/prepared/{made[0].folder.name}/{expected.names[1]}", b"damaged")
     uploads.clear()
-    again = prepare_shards(SEQUENCES, STATIC, MAX_LENGTH, 1, expand_path("memory://bucket/prepared"))
+    again = prepare(expand_path("memory://bucket/prepared"))
     assert uploads == [expected.names[1], MANIFEST] and contents(again) == contents(expected)

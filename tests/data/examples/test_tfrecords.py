@@ -5,7 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.profiles import slow_but
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.profiles import examples
 from support.shards import MAX_LENGTH, as_rows, records, records_of
 
 from bert4rec_tf.data.examples.tfrecords import BLOCK, Shards, write_shard
@@ -71,18 +73,13 @@ def test_equal_seeds_give_equal_streams_and_others_other_ones(static):
     assert first != other
 
 
-@pytest.mark.parametrize("batch_size", slow_but([7], [1, 7, 40, 500]))
-@pytest.mark.parametrize("start_step", slow_but([1, 100], [0, 1, 2, 5, 16, 33, 100]))
-def test_starting_at_a_step_is_passing_over_the_batches_before_it(static, batch_size, start_step):
-    whole = static.read(batch_size, 9).skip(start_step).take(3)
-    assert as_rows(static.read(batch_size, 9, start_step).take(3)) == as_rows(whole)
-
-
-def test_starting_exactly_at_an_epoch_or_a_shard(static):
-    size = static.num_examples
-    whole = as_rows(static.read(1, 2).take(2 * size + 3))
-    for start in (17, 34, size - 1, size, size + 1, size + 17, 2 * size):
-        assert as_rows(static.read(1, 2, start).take(3)) == whole[start : start + 3]
+@settings(max_examples=examples(12))
+@given(st.sampled_from([1, 7, 40, 500]), st.integers(0, 4), st.sampled_from([-1, 0, 1, 17, 34]))
+def test_starting_at_a_step_skips_the_batches_before_it(static, batch_size, epoch, place):
+    """Also exactly at an epoch or a shard, and beside them."""
+    step = max(0, (epoch * static.num_examples + place) // batch_size)
+    whole = static.read(batch_size, 9).skip(step).take(3)
+    assert as_rows(static.read(batch_size, 9, step).take(3)) == as_rows(whole)
 
 
 def test_starting_far_on_counts_the_epochs(static):

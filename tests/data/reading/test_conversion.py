@@ -84,17 +84,19 @@ def path(tmp_path):
     return path
 
 
-def test_a_kept_conversion_is_read_again(path, tmp_path, monkeypatch):
+def test_a_stored_conversion_is_read_and_not_made_again(path, tmp_path):
     asked = Interactions(path, min_user_actions=2, min_item_actions=2)
     first = conversion.convert_once(asked, tmp_path / "data")
-    monkeypatch.setattr(conversion, "convert", None)
+    (kept,) = (tmp_path / "data" / "converted").iterdir()
+    inode = kept.stat().st_ino
     again = conversion.convert_once(asked, tmp_path / "data")
+    assert kept.stat().st_ino == inode
     assert again[0].fingerprint == first[0].fingerprint and again[1] == first[1]
     assert again[0].num_left_out == first[0].num_left_out
     np.testing.assert_array_equal(again[0].vocabulary.counts, first[0].vocabulary.counts)
 
 
-def test_equal_files_are_kept_as_equal_bytes_under_the_same_name(path, tmp_path):
+def test_equal_files_are_stored_as_equal_bytes_under_the_same_name(path, tmp_path):
     for folder in ("one", "two"):
         conversion.convert_once(Interactions(path), tmp_path / folder)
     ((one,), (two,)) = ([*(tmp_path / folder / "converted").iterdir()] for folder in ("one", "two"))
@@ -140,7 +142,7 @@ def test_a_damaged_conversion_is_made_again(path, tmp_path, capfd, damage):
     assert again.fingerprint == first.fingerprint and kept.read_bytes() == whole
 
 
-def test_where_nothing_can_be_kept_the_data_are_read_all_the_same(path, tmp_path, capfd):
+def test_data_are_read_where_the_conversion_cannot_be_stored(path, tmp_path, capfd):
     sequences, _ = conversion.convert_once(Interactions(path), path)
     assert histories(sequences) == plainly(ROWS)
     assert "the converted data are not kept" in capfd.readouterr().err
@@ -261,7 +263,7 @@ def test_a_source_is_part_of_a_data_set_s_name():
             datasets.load(f"{family_name}-raw")
 
 
-def test_one_s_own_data_are_named_by_their_file_and_options():
+def test_own_data_are_named_by_their_file_and_options():
     names = {
         "own-ratings": Interactions("a/ratings.csv"),
         "own-u": Interactions("u.data.gz"),
@@ -302,8 +304,7 @@ def test_a_folder_is_read_by_the_rules_of_pyarrow_s_datasets(tmp_path):
         folder = tmp_path / "data" / f"day={time}" / "more"
         folder.mkdir(parents=True, exist_ok=True)
         write(folder, f"{place}.parquet", as_parquet([(user, item)], HEADER[:2]))
-    for name in ("_tmp.parquet", ".hidden.parquet", "_logs/a.parquet", ".old/a.parquet"):
-        (tmp_path / "data" / name).parent.mkdir(exist_ok=True)
+    for name in ("_tmp.parquet", ".hidden.parquet", "_logs/a.parquet", ".old/a.parquet", "b/.c/a.parquet"):
         write(tmp_path / "data", name, b"unfinished")
     sequences, report = read(tmp_path / "data")
     assert histories(sequences) == plainly(rows) and "time 'day'" in report.columns

@@ -116,7 +116,7 @@ def test_few_different_numbers_are_categories(tmp_path):
     assert found.names.tolist() == [f"stars={number}" for number in range(10)]
 
 
-def test_users_are_found_by_their_own_names_of_columns(tmp_path):
+def test_the_column_of_users_is_recognised_by_its_name(tmp_path):
     path = tmp_path / "users.csv"
     path.write_text("user_id,item_id,country\na,1,de\nb,1,de\n")
     assert values(feature_files.read_features(path, USER_FEATURES))["b"] == ["country=de", "item_id=1"]

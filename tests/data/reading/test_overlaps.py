@@ -59,12 +59,6 @@ def test_new_actions_are_matched_and_ordered_by_time(rows, data):
         assert both.fingerprint == whole.fingerprint and both.times.values.tolist() == whole.times.values.tolist()
 
 
-def test_actions_at_different_times_count_each_time():
-    known = read([(1, 1, 1), (1, 1, 2), (1, 1, 2)])
-    both, num_users = join_overlapping(known, read([(1, 1, 2), (1, 1, 3), (1, 2, 0)]))
-    assert histories(both) == {"1": ["2", "1", "1", "1", "1"]} and num_users == 1
-
-
 def test_what_comes_after_the_first_held_out_new_action_is_held_out():
     known = read([(1, 1, 1), (1, 2, 2), (1, 3, 9), (2, 1, 1), (2, 2, 9)])
     new = read([(1, 4, 0), (1, 2, 2), (1, 5, 8), (2, 2, 9), (2, 3, 3), (3, 1, 1), (4, 1, 8), (4, 2, 9)], test_from="5")

@@ -1,6 +1,5 @@
 """Files of `user item` lines: what is read, and which line is named where it cannot be."""
 
-import gzip
 import re
 
 import numpy as np
@@ -13,35 +12,6 @@ from bert4rec_tf.data.reading.conversion import parse_pairs
 from bert4rec_tf.data.reading.unpacking import open_unpacked
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.foundation.errors import UserError
-
-GOOD = [(7, 30), (9, 10), (7, 10), (9, 10), (7, 20), (4, 20)]
-
-
-def read_pairs(path):
-    with open_unpacked(path) as file:
-        return parse_pairs(file.read(), path)
-
-
-def as_bytes(pairs, end="\n", separator=" "):
-    return "".join(f"{user}{separator}{item}{end}" for user, item in pairs).encode()
-
-
-def refusal(path):
-    with pytest.raises(UserError) as caught:
-        read_pairs(path)
-    message = str(caught.value)
-    assert str(path) in message
-    assert "\n" not in message
-    return message
-
-
-@pytest.mark.parametrize("name", ["data.txt", "data.txt.gz"])
-def test_interleaved_users_are_read_from_plain_and_packed_files(tmp_path, name):
-    sequences = read_pairs(write(tmp_path, name, as_bytes(GOOD)))
-    assert histories(sequences) == {"7": ["30", "10", "20"], "9": ["10", "10"]}
-    assert sequences.vocabulary.items.tolist() == ["10", "30", "20"]
-    assert sequences.num_left_out == 1
-
 
 LINE_ENDS = r"\r\n|\r|\n"
 
@@ -58,13 +28,34 @@ def plainly_read(content):
     return pairs
 
 
-def check_against_plain_reading(path, content):
-    """Reads what was written to `path`; nothing but a UserError may come, and where it does, for that line."""
-    expected = plainly_read(content)
+INTEGERS = st.integers(1, 3) | st.sampled_from([-1, 2**63, -(2**63) - 1, "007"])
+BLANKS = st.text(" \t", max_size=2)
+ROWS = st.builds(
+    "{}{}{}{}{}{}{}".format,
+    *(BLANKS, INTEGERS, st.just(" ") | st.just("\t"), BLANKS, INTEGERS, BLANKS, st.sampled_from(["\n", "\r\n", "\n"])),
+)
+GOOD_ROWS = st.lists(ROWS, min_size=1, max_size=12).map("".join)
+NEARLY_GOOD = st.lists(ROWS | st.text("-0123456789 \t\r\n", max_size=4), max_size=8).map("".join)
+TEXTS = st.one_of(GOOD_ROWS, GOOD_ROWS.map(str.rstrip), NEARLY_GOOD, st.text("-012 \t\r\n", max_size=40))
+
+
+@settings(deadline=None)
+@given(content=TEXTS.map(str.encode) | st.binary(max_size=60), packed=st.booleans())
+@example(content=b"1 2\r\n\t 1\t  3 \r1 2", packed=False)
+@example(content=b"1 2\n1 3\n\n", packed=True)
+@example(content=b" \n", packed=False)
+@example(content=b"1 7\n1 0007\n1 x\n", packed=False)
+@example(content=b"1 2\n1 " + b"0" * 300 + b"3\n", packed=False)
+@example(content=b"1 2\n1 3\n1 -\n", packed=False)
+@example(content=b"1 2\n1 3\n1 4\x0b\n", packed=False)
+def test_any_bytes_are_read_as_a_plain_reader_does_or_refused_at_its_line(folder, content, packed):
+    path, expected = write(folder, "data.txt.gz" if packed else "data.txt", content), plainly_read(content)
     try:
-        sequences = read_pairs(path)
+        with open_unpacked(path) as file:
+            sequences = parse_pairs(file.read(), path)
     except UserError as error:
         message = str(error)
+        assert str(path) in message and "\n" not in message
         if not content.strip():
             assert "the file is empty" in message
         elif content.startswith((b"\xfe\xff", b"\xff\xfe")):
@@ -80,57 +71,6 @@ def check_against_plain_reading(path, content):
         kept.setdefault(user, []).append(item)
     assert sequences.num_left_out == sum(len(items) == 1 for items in kept.values())
     assert histories(sequences) == {user: items for user, items in kept.items() if len(items) > 1}
-
-
-INTEGERS = st.integers(1, 3) | st.sampled_from([-1, 2**63, -(2**63) - 1, "007"])
-BLANKS = st.text(" \t", max_size=2)
-ROWS = st.builds(
-    "{}{}{}{}{}{}{}".format,
-    *(BLANKS, INTEGERS, st.just(" ") | st.just("\t"), BLANKS, INTEGERS, BLANKS, st.sampled_from(["\n", "\r\n", "\n"])),
-)
-GOOD_ROWS = st.lists(ROWS, min_size=1, max_size=12).map("".join)
-NEARLY_GOOD = st.lists(ROWS | st.text("-0123456789 \t\r\n", max_size=4), max_size=8).map("".join)
-TEXTS = st.one_of(GOOD_ROWS, GOOD_ROWS.map(str.rstrip), NEARLY_GOOD, st.text("-012 \t\r\n", max_size=40))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("readers")
-
-
-@settings(deadline=None)
-@given(content=TEXTS.map(str.encode) | st.binary(max_size=60), packed=st.booleans())
-@example(content=b"1 2\r\n\t 1\t  3 \r1 2", packed=False)
-@example(content=b"1 2\n1 3\n\n", packed=True)
-@example(content=b"1 7\n1 0007\n1 x\n", packed=False)
-@example(content=b"1 2\n1 " + b"0" * 300 + b"3\n", packed=False)
-@example(content=b"1 2\n1 3\n1 -\n", packed=False)
-@example(content=b"1 2\n1 3\n1 4\x0b\n", packed=False)
-def test_any_bytes_are_read_as_a_plain_reader_does_or_refused_at_its_line(folder, content, packed):
-    check_against_plain_reading(write(folder, "data.txt.gz" if packed else "data.txt", content), content)
-
-
-@settings(deadline=None)
-@given(st.data())
-def test_a_packed_file_of_any_bytes_is_read_or_refused(folder, data):
-    whole = gzip.compress(as_bytes(GOOD), mtime=0)
-    place = data.draw(st.integers(0, len(whole) - 1))
-    other = data.draw(st.binary(max_size=3))
-    content = data.draw(st.sampled_from([whole[:place] + other + whole[place + 1 :], whole[:place] + other, other]))
-    path = folder / "noise.txt.gz"
-    path.write_bytes(content)
-    try:
-        unpacked = gzip.decompress(content)
-    except Exception:
-        assert re.search("cut short or damaged|cannot be read", refusal(path))
-    else:
-        check_against_plain_reading(path, unpacked)
-
-
-def test_a_bad_line_far_down_is_named_with_windows_line_ends(tmp_path):
-    for bad, words in (("1 2 3", "expected 2 columns, found 3"), ("1 two", "an id is not an integer")):
-        lines = ["1 2"] * 5_000 + [bad]
-        assert f"row 5001: {words}" in refusal(write(tmp_path, "data.txt", "\r\n".join(lines).encode()))
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("beauty", (40_226, 54_542, 353_962)), ("ml-1m", (6_040, 3_416, 999_611))])

@@ -29,12 +29,6 @@ import bert4rec_tf as b4r
 from bert4rec_tf.data.reading.times import EARLIEST, LATEST, UNIT_NAMES, count_units
 from bert4rec_tf.foundation.errors import UserError
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("times")
-
-
 KINDS_OF_TIMES = {
     "days": ["2020-01-02", "2020-01-01 23:59:59.5", "2019-12-31T00:00:00"],
     "a zone": ["2020-01-02T00:00:00Z", "2020-01-02T00:30:00+01:00", "2020-01-01T00:00:00+0100"],
@@ -127,7 +121,7 @@ def test_four_columns_without_a_header_are_read_by_their_values(folder, order, u
         assert report.doubt == (f"its columns have no names; their values say: {report.columns}" if is_told else "")
 
 
-def test_a_guess_is_told_once(tmp_path, capsys):
+def test_a_guess_is_reported_once(tmp_path, capsys):
     rows = [f"{user},{item},{CUT + item},3" for user in range(3) for item in range(10, 14)]
     own = b4r.Interactions(write(tmp_path, "a.csv", "\n".join(rows).encode()))
     for _ in range(2):  # the second time, from the kept conversion

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import random
-import socket
 import subprocess
 import sys
 import threading
@@ -57,10 +56,7 @@ def test_a_download_creates_the_folder_and_the_whole_file(tmp_path, path):
     assert kept(tmp_path / "new") == ["file"]
 
 
-HOSTILE = ["/moved", "file:///etc/passwd", "http://[::1", "http://127.0.0.1:x/", "gopher://x/"]
-
-
-@pytest.mark.parametrize("location", HOSTILE)
+@pytest.mark.parametrize("location", ["/moved", "file:///etc/passwd", "http://[::1"])
 def test_a_redirect_that_leads_nowhere_ends_in_one_line(tmp_path, location):
     with served(CONTENT, location=location) as server:
         line = refusal(remote(server, path="/moved"), tmp_path / "file")
@@ -77,7 +73,7 @@ def test_an_existing_file_is_not_downloaded(tmp_path):
     assert (tmp_path / "file").read_bytes() == b"mine"
 
 
-def test_another_file_is_not_kept(tmp_path):
+def test_a_download_with_another_checksum_is_deleted(tmp_path):
     with served(b"another") as server:
         line = refusal(remote(server), tmp_path / "file")
         assert len(server.asked) == 1
@@ -108,7 +104,7 @@ def make_archive(members):
     return content.getvalue(), f"sha256:{hashlib.sha256(content.getvalue()).hexdigest()}"
 
 
-def test_of_an_archive_the_named_file_is_kept(tmp_path):
+def test_the_named_file_of_an_archive_is_unpacked(tmp_path):
     content, checksum = make_archive({"ml-1m/README": "read me", "ml-1m/ratings.dat": "1::2::3::4\n"})
     with served(content) as server:
         packed = Remote((server.url + "/file",), checksum, "ratings.dat")
@@ -133,28 +129,10 @@ def test_a_missing_download_says_what_to_do(tmp_path):
     assert kept(tmp_path) == []
 
 
-def test_a_busy_server_is_asked_again(tmp_path):
-    with served(CONTENT, status=503, times=2) as server:
-        download.fetch(remote(server), tmp_path / "file")
-        assert len(server.asked) == 3
-
-
 def test_the_second_address_serves_where_the_first_does_not(tmp_path):
     with served(b"", status=404) as first, served(CONTENT) as second:
         download.fetch(Remote((first.url + "/file", second.url + "/file"), SHA), tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == CONTENT
-
-
-def closed_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
-
-
-def test_no_network_is_one_line_that_says_which_file_to_put_where(tmp_path):
-    url = f"http://127.0.0.1:{closed_port()}/file"
-    line = refusal(Remote((url,), SHA), tmp_path / "file")
-    assert "Connection refused" in line and f"Get {url} and put it there" in line and str(tmp_path / "file") in line
 
 
 PROGRAM = """

@@ -74,14 +74,6 @@ def test_no_user_has_an_item_twice(either):
         assert len(np.unique(either.sequences[user])) == len(either.sequences[user])
 
 
-def test_popularity_is_long_tailed(either):
-    counts = np.sort(either.sequences.vocabulary.counts)
-    size = len(counts)
-    gini = 2 * (np.arange(1, size + 1) * counts).sum() / (size * counts.sum()) - (size + 1) / size
-    assert counts[-size // 10 :].sum() / counts.sum() > 0.25
-    assert 0.4 < gini < 0.9
-
-
 def test_order_matters(markov):
     own = markov.catalogue.compute_scores(markov.sequences, markov.task.histories)
     taste = markov.catalogue.draw_tastes()[markov.catalogue.draw_communities()][:, markov.numbers]

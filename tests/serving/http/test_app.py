@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.http_server import ITEMS, Fake, Server, best, card_of, served
+from support.http_server import ITEMS, Fake, Server, card_of, served
 from support.profiles import examples
 
 from bert4rec_tf.serving.http import app, predict
 from bert4rec_tf.serving.http.app import _json_response, open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
-
-HISTORIES = [["a", "two words"], [], ["🎬"], ["nobody", "日本語", "no one"]]
 
 
 @pytest.fixture(scope="module")
@@ -43,29 +41,6 @@ def test_a_work_directory_is_served_as_its_export(exported, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     versions = open_versions(ServerSettings(model=str(tmp_path)))
     assert versions.current.model.folder == tmp_path / "saved_model" and list(versions.current.model.items) == ITEMS
-
-
-def check(found, history, exclude=()):
-    items, scores, unknown = best(history, exclude=exclude)
-    assert (found["items"], found["unknown"]) == (items, unknown)
-    assert found["scores"] == pytest.approx(scores, abs=1e-5)
-
-
-def test_columns_in_columns_out(client):
-    for inputs in (HISTORIES, {"histories": HISTORIES}):
-        outputs = client.predict(inputs=inputs)["outputs"]
-        assert set(outputs) == {"items", "scores", "unknown"}
-        for row, history in enumerate(HISTORIES):
-            check({name: column[row] for name, column in outputs.items()}, history)
-
-
-def test_the_row_format_takes_no_input_that_is_one_for_all_rows(client):
-    answer = client.post({"signature_name": "recommend", "instances": [{"histories": ["a"], "k": 3}]})
-    assert answer.status == 400 and "column format" in answer.json["error"]
-    rows = [{"histories": ["a"], "exclude": ["two words"]}, {"histories": ["i1"], "exclude": []}]
-    found = client.predict(signature_name="recommend", instances=rows)["predictions"]
-    check(found[0], ["a"], exclude=["two words"])
-    check(found[1], ["i1"])
 
 
 def test_status_and_metadata_are_those_of_tensorflow_serving(client, exported):
@@ -112,6 +87,10 @@ WRONG = {
     "no instances": ({"instances": []}, "list of at least one"),
     "no list": ({"instances": ["a"]}, "`histories` must be a list of lists of ids. Received: ['a']"),
     "a fraction": ({"instances": [["a", 1.5]]}, "must hold strings or whole numbers. Received: 1.5"),
+    "a k for a row": (
+        {"signature_name": "recommend", "instances": [{"histories": ["a"], "k": 3}]},
+        "column format",
+    ),
     "a truth": ({"instances": [["a", True]]}, "must hold strings or whole numbers. Received: true"),
     "half a letter": (b'{"instances": [["\\ud800"]]}', "text that UTF-8 can hold"),
     "two kinds": ({"instances": [{"histories": ["a"]}, ["a"]]}, "same keys; number 1"),
@@ -154,7 +133,7 @@ def test_a_body_that_is_too_large_is_refused(client, server):
     assert server.client().post({"instances": [["a"]], "more": "x" * 19_000}).status == 200
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "GZIP", "gzip, gzip", "identity, x"])
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "identity, x"])
 def test_a_compressed_body_is_refused(server, encoding):
     body = gzip.compress(json.dumps({"instances": [["a"]]}).encode())
     answer = server.client().post(body, headers={"Content-Encoding": encoding})
@@ -167,7 +146,8 @@ def test_a_compressed_body_is_refused(server, encoding):
 def bomb():
     """A gigabyte in five megabytes."""
     pack = zlib.compressobj(1, wbits=31)
-    return b"".join(pack.compress(bytes(1 << 20)) for _ in range(1 << 10)) + pack.flush()
+    first, again = (pack.compress(bytes(1 << 20)) + pack.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+    return first + again * 1_023
 
 
 @pytest.mark.parametrize("path", ["/v1/models/bert4rec:predict", "/healthz", "/nothing"])
@@ -190,7 +170,7 @@ def test_a_compressed_body_is_never_unpacked(server, bomb, path, host):
         (b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nExpect: more\r\nContent-Length: 1\r\n\r\n", 417),
     ],
 )
-def test_errors_that_are_found_before_the_service_sees_a_request_are_json(server, request_bytes, status):
+def test_errors_of_the_http_parser_are_json(server, request_bytes, status):
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         connection.sendall(request_bytes)
         answer = http.client.HTTPResponse(connection)
@@ -283,7 +263,7 @@ def test_an_answer_with_too_many_values_is_not_computed(exported, name):
         assert server.client().post({"signature_name": signature, "inputs": allowed}).status == 200
 
 
-def test_a_defect_is_answered_without_its_inside_and_the_server_lives_on(caplog):
+def test_a_defect_gets_500_without_details_and_the_server_continues(caplog):
     def fail(arrays):
         if (arrays["histories"] == b"a").any():
             raise ZeroDivisionError("inside")

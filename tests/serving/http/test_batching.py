@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.http_server import Fake
 from support.profiles import examples
 
-from bert4rec_tf.serving.http.batching import Batcher, Call, compute, join_calls
+from bert4rec_tf.serving.http.batching import Batcher, Call, compute
 from bert4rec_tf.serving.signatures import ModelError
 
 texts = st.lists(st.text(min_size=1, max_size=3), max_size=4)
@@ -68,7 +68,7 @@ def together(calls, max_batch_size=8, max_queue=10_000):
 
 @settings(max_examples=examples(30))
 @given(st.lists(st.tuples(st.lists(texts, min_size=1, max_size=10), st.integers(1, 3)), min_size=1, max_size=6))
-def test_each_request_gets_the_answer_it_would_have_got_alone(requests):
+def test_each_request_gets_its_own_answer(requests):
     outcomes, _ = together([call_of(rows, k) for rows, k in requests])
     for outputs, (rows, k) in zip(outcomes, requests, strict=True):
         check(outputs, rows, k)
@@ -98,11 +98,6 @@ def test_inputs_other_than_histories_join_only_when_equally_wide():
     assert (
         narrow.group == Call(MODEL, "score", {"histories": array([["a", "b"]]), "candidates": array([["z"]])}, 1).group
     )
-
-
-def test_histories_of_different_widths_are_padded_with_empty_strings():
-    joined = join_calls([call_of([["a"], []]), call_of([["b", "c", "d"]])])
-    assert joined["histories"].tolist() == [[b"a", b"", b""], [b"", b"", b""], [b"b", b"c", b"d"]]
 
 
 def test_a_request_that_the_model_refuses_does_not_spoil_those_beside_it():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.profiles import examples
 
-from bert4rec_tf.serving.http.catalogue import MAX_WORDS, Catalogue
+from bert4rec_tf.serving.http.catalogue import BLOCK, MAX_WORDS, Catalogue
 
 
 def words_of(text):
@@ -40,8 +40,8 @@ def test_finds_what_plain_python_finds(items, found_titles, query, limit):
     assert Catalogue(items, titles).search(query, limit) == expected(items, titles, query, limit)
 
 
-def test_search_finds_items_beyond_many_others():
-    items = [f"a{number}" for number in range(10_010)]
+def test_search_finds_items_in_the_second_block():
+    items = [f"a{number}" for number in range(BLOCK + 10)]
     catalogue = Catalogue([*items, "a last"], {})
     assert catalogue.search("last a", 2) == ["a last"]
     assert catalogue.search("a1 a1", 1) == ["a1"]

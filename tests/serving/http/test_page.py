@@ -27,8 +27,8 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture
-def page(browser, server, request):
-    with open_page(browser, server, **getattr(request, "param", {})) as page:
+def page(browser, server):
+    with open_page(browser, server) as page:
         yield page
 
 

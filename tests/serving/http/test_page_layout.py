@@ -30,7 +30,7 @@ def long_titles(tmp_path_factory):
         yield running
 
 
-def test_a_blank_title_gives_way_to_the_id(browser, long_titles):
+def test_the_id_is_shown_for_a_blank_title(browser, long_titles):
     with open_page(browser, long_titles, "#item=m1&item=m2&item=%20") as page:
         expect(page.locator("#history .name")).to_have_text(["m1", "m2", '" "'])
         expect(page.get_by_label("Remove: m1")).to_be_visible()
@@ -61,7 +61,7 @@ def background(page):
     return max(map(int, found[:3])), min(map(int, found[:3]))
 
 
-def test_the_theme_is_the_system_s_or_the_reader_s_and_is_kept(browser, films):
+def test_the_theme_is_the_system_s_or_the_one_selected_and_survives_a_reload(browser, films):
     with open_page(browser, films, color_scheme="light") as page:
         assert background(page)[1] > 200
         page.get_by_label("Theme").select_option("Dark")

@@ -67,7 +67,7 @@ def test_an_address_with_impossible_choices_shows_the_usual_ones(browser, films)
         assert choices(page) == ("10", False, "0")
 
 
-def test_items_that_the_model_does_not_know_are_said_to_give_the_most_popular_ones(browser, films):
+def test_a_history_of_unknown_items_shows_popular_items_and_says_so(browser, films):
     said = re.compile("^The model knows no item of the history, so these are the most popular items.")
     with open_page(browser, films, "#item=unknown&item=neither") as page:
         wait_for_films(page, films, ["unknown", "neither"], answers_to=[])

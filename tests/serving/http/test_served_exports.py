@@ -75,12 +75,8 @@ def check(found, wanted):
 LISTS = [["0", "item 3", "unknown"], NAMES, [], ["日本語"], ["", ""], ["0", "0"]]
 ASKED = {
     "as exported": ("serving_default", {}),
-    "with what is usual": ("recommend", {}),
     "with choices": ("recommend", {"k": 3, "exclude_seen": False, "exclude": [["0", "item 3"]]}),
-    "a k beyond the catalogue": ("recommend", {"k": 1_000}),
-    "less popular items": ("recommend", {"k": 4, "popularity_correction": 0.7, "exclude_seen": False}),
     "less popular candidates": ("recommend", {"popularity_correction": 2, "candidates": [["0", "item 1", "item 2"]]}),
-    "among candidates for all": ("recommend", {"candidates": [["0", "item 1", "item 2"]]}),
     "among candidates for each": ("recommend", {"candidates": LISTS, "exclude": LISTS[::-1]}),
     "scores for all": ("score", {"candidates": [["0", "item 1", "unknown"]]}),
     "scores for each": ("score", {"candidates": LISTS}),
@@ -99,7 +95,8 @@ def test_every_signature_answers_as_in_tensorflow(served, name):
 
 @pytest.mark.parametrize("signature", ["serving_default", "recommend", "score", "encode"])
 def test_rows_are_answered_in_rows(served, signature):
-    inputs = {**whom(served), **({"candidates": LISTS} if signature == "score" else {})}
+    choices = {"score": {"candidates": LISTS}, "recommend": {"exclude": LISTS}}
+    inputs = {**whom(served), **choices.get(signature, {})}
     rows = [dict(zip(inputs, row)) for row in zip(*inputs.values())]
     found = served.client.predict(signature_name=signature, instances=rows)["predictions"]
     check({name: [row[name] for row in found] for name in found[0]}, expected(served, signature, inputs))
