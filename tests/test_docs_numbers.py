@@ -1,6 +1,6 @@
 """The numbers in README.md, docs/results.md and docs/quality.md, one by one, against experiments/results.
 
-Each check takes a page's text and returns what is wrong with it.
+Each check takes a page's text and returns what is wrong with it, so that a wrong number can be planted.
 """
 
 import math
@@ -132,12 +132,44 @@ def check_quality(text: str) -> list[str]:
 
 # The tests
 
+PAGES = {
+    "README.md": (README, check_readme),
+    "docs/results.md": (MEASURED, check_results),
+    "docs/quality.md": (QUALITY, check_quality),
+}
+each_page = pytest.mark.parametrize("page", PAGES)
 
-@pytest.mark.parametrize(
-    ("text", "check"), [(README, check_readme), (MEASURED, check_results), (QUALITY, check_quality)]
-)
-def test_the_numbers_are_those_of_the_results(text, check):
+
+@each_page
+def test_the_numbers_are_those_of_the_results(page):
+    text, check = PAGES[page]
     assert check(text) == []
+
+
+def list_numbers(page: str) -> list[re.Match]:
+    """The numbers that a page must not have wrong: all metrics and percentages of sentences and tables."""
+    text = PAGES[page][0]
+    if page == "docs/quality.md":
+        return list(re.finditer(r"\.\d{4}(?=°)", text))
+    if page == "README.md":
+        text = re.sub(r"^(.*?)(?=^## Results)", lambda part: "x" * len(part[0]), text, flags=re.DOTALL | re.MULTILINE)
+    headers = "|".join(HEADERS)
+    without_code = re.sub(
+        rf"`[^`\n]*`|^    .*$|^\| (?:{headers}) \|.*$", lambda part: "x" * len(part[0]), text, flags=re.MULTILINE
+    )
+    return list(NUMBER.finditer(without_code))
+
+
+@each_page
+def test_any_wrong_number_is_found(page):
+    """Each number in turn gets another last digit."""
+    text, check = PAGES[page]
+    numbers = list_numbers(page)
+    assert len(numbers) >= {"README.md": 40, "docs/results.md": 300, "docs/quality.md": 7}[page]
+    for number in numbers:
+        last = number.end() - 1
+        planted = f"{text[:last]}{(int(text[last]) + 5) % 10}{text[last + 1 :]}"
+        assert check(planted), f"{number[0]} in {text[number.start() - 60 : number.end() + 20]!r}"
 
 
 def test_trials_are_called_trials():
