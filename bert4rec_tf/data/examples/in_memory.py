@@ -8,7 +8,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import tensorflow as tf
@@ -285,7 +285,9 @@ def _make_dataset(
 
     first = examples.batch(np.zeros(1, np.int64), np.random.default_rng(0))
     signature = {name: spec(name, column) for name, column in first.items()}
-    not_held = weakref.proxy(examples)
-    dataset = tf.data.Dataset.from_generator(lambda: generate(not_held), output_signature={**signature, **(more or {})})
+    reference = weakref.ref(examples)
+    dataset = tf.data.Dataset.from_generator(
+        lambda: generate(cast(Examples, reference())), output_signature={**signature, **(more or {})}
+    )
     dataset.examples = examples
     return dataset
