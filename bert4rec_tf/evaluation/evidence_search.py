@@ -20,7 +20,7 @@ from bert4rec_tf.config.transition_settings import (
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, number_within_groups
 from bert4rec_tf.evaluation.metrics import LIST_LENGTH, NDCG, compute_metrics
-from bert4rec_tf.evaluation.ranker import BLOCK_ELEMENTS, RankingTask, batch_by_length, sample_rows
+from bert4rec_tf.evaluation.ranker import BLOCK_ELEMENTS, RankingTask, cut_by_length, make_batch, sample_rows
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.models.feature_recommender import FeatureRecommender
 
@@ -359,7 +359,8 @@ class MixSearch:
         mixes = self._propose_mixes()
         ranks: list[list[np.ndarray]] = [[] for _ in mixes]
         places, unhidden = [], []
-        for rows, batch in batch_by_length(self._task, self._model.max_history, BLOCK_USERS):
+        for rows in cut_by_length(self._task, BLOCK_USERS):
+            batch = make_batch(self._task, rows, self._model.max_history)
             places.append(rows)
             scores = np.pad(self._score(batch).numpy(), [[0, 0], [1, 0]])
             unhidden.append(scores[self._is_scaled[rows], 1:])

@@ -29,7 +29,7 @@ STRIP = 256
 PART = 1 << 17
 """Scores of a part, which some users have in a block: half a megabyte, which stays in a small cache."""
 
-EVIDENCE_USERS = 4096
+EVIDENCE_USERS = 8192
 """Users of a batch, which reads all pairs of items once."""
 
 DENSE_ITEMS = 11_000

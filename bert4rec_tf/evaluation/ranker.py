@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,6 +22,9 @@ BLOCK_ELEMENTS = 1 << 25
 
 BATCH_SIZE = 1024
 """Users of a batch; fewer if all items must be scored at once and are too many."""
+
+MOST_CELLS = 1 << 22
+"""Items of the histories of a larger batch, with padding."""
 
 Metrics = dict[str, dict[str, float]]
 """Protocol -> metric -> value."""
@@ -216,11 +219,11 @@ class Ranker:
         size = self.batch_size
         if task.all_items and self._scores_all_at_once:
             size = min(size, max(1, self._block_elements // task.histories.num_items))
-        progress = Progress(title or "", -(-len(task.users) // size), examples_per_step=size, silent=title is None)
+        parts = cut_by_length(task, size)
+        progress = Progress(title or "", len(parts), examples_per_step=size, silent=title is None)
         with contextlib.closing(progress):
-            for rows, batch in itertools.islice(
-                batch_by_length(task, self.max_history, size), share[0], None, share[1]
-            ):
+            for rows in parts[share[0] :: share[1]]:
+                batch = make_batch(task, rows, self.max_history)
                 if task.all_items:
                     batch_ranks = self._rank_among_all(task, rows, batch, list_counts or {})
                 else:
@@ -254,8 +257,8 @@ class Ranker:
         """
         candidates = task.list_candidates(slice(None))
         scores = np.empty(candidates.shape, np.float32)
-        for rows, batch in batch_by_length(task, self.max_history, self.batch_size):
-            scores[rows] = self._score(batch, candidates[rows]).numpy()
+        for rows in cut_by_length(task, self.batch_size):
+            scores[rows] = self._score(make_batch(task, rows, self.max_history), candidates[rows]).numpy()
         return scores, candidates
 
     def _rank_among_all(
@@ -293,18 +296,27 @@ def sample_rows(number: int, most: int) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(number, most, replace=False))
 
 
-def batch_by_length(task: RankingTask, max_history: int | None, size: int) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Yields the rows and the batches of up to `size` users with histories of similar length.
+def cut_by_length(
+    task: RankingTask, size: int, most_cells: int = MOST_CELLS, least: int = BATCH_SIZE
+) -> list[np.ndarray]:
+    """Returns the rows of each batch: up to `size` users with histories of similar length.
 
-    `max_history`: how many of the last items a batch has; None for all.
+    A batch of more than `least` users has at most `most_cells` items, with padding.
     """
     lengths = task.histories.lengths[task.users]
-    by_length = np.argsort(lengths, kind="stable")
-    for start in range(0, len(by_length), size):
-        rows = by_length[start : start + size]
-        width = int(min(lengths[rows].max(), max_history or lengths[rows].max()))
-        items, lengths_read = task.histories.take_last(task.users[rows], width)
-        yield rows, {"users": task.users[rows].astype(np.int32), "items": items, "lengths": lengths_read}
+    by_length, parts, begin = np.argsort(lengths, kind="stable"), [], 0
+    while begin < len(by_length):
+        rows = by_length[begin : begin + size]
+        parts.append(rows[: max(most_cells // max(int(lengths[rows[-1]]), 1), least)])
+        begin += len(parts[-1])
+    return parts
+
+
+def make_batch(task: RankingTask, rows: np.ndarray, max_history: int | None) -> Batch:
+    """Returns the last items of users' histories. `max_history`: how many at most; None for all."""
+    longest = int(task.histories.lengths[task.users[rows]].max())
+    items, lengths = task.histories.take_last(task.users[rows], min(longest, max_history or longest))
+    return {"users": task.users[rows].astype(np.int32), "items": items, "lengths": lengths}
 
 
 def _rank_candidates(task: RankingTask, reached: np.ndarray) -> dict[str, np.ndarray]:

@@ -25,7 +25,7 @@ from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation.candidates import SAMPLERS, draw_popular
 from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW, POPULAR, PROTOCOLS, compute_metrics, compute_random_metrics
-from bert4rec_tf.evaluation.ranker import Ranker, RankingTask, rank_targets
+from bert4rec_tf.evaluation.ranker import Ranker, RankingTask, cut_by_length, rank_targets
 from bert4rec_tf.models.pop import Pop
 
 # Ranks
@@ -251,3 +251,16 @@ def test_pop_is_below_random_on_beauty_with_popular_negatives(real_data):
     assert published == 0.0762
     assert measured["hr@10"] < compute_random_metrics(task.count_candidates(POPULAR))["hr@10"]
     assert measured["hr@10"] == pytest.approx(published, abs=0.015)
+
+
+@given(any_histories(), st.integers(1, 9), st.integers(1, 60), st.integers(1, 4))
+def test_batches_hold_every_user_once_and_few_long_histories(sequences, size, most_cells, least):
+    task = RankingTask.from_split(LeaveOneOut(sequences), "test", {})
+    parts = cut_by_length(task, size, most_cells, least)
+    lengths = task.histories.lengths[task.users]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(task.users)))
+    assert (np.diff(lengths[np.concatenate(parts)]) >= 0).all()
+    for rows in parts:
+        assert len(rows) <= size and (len(rows) <= least or len(rows) * lengths[rows].max() <= most_cells)
+    if most_cells >= size * lengths.max():
+        assert len(parts) == math.ceil(len(task.users) / size)
