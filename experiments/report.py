@@ -115,7 +115,7 @@ def _count_known(jobs: Mapping[str, Sequence[Job]], lines: Mapping[str, Line], s
     for job in itertools.chain(*jobs.values()):
         keys_by_data.setdefault(find_title(job.run.dataset), set()).add(job.key)
     every = set().union(*keys_by_table.values())
-    finished = {key for key in every if lines.get(key, {}).get("status") == FINISHED}
+    finished = {key for key in every if lines.get(key, {}).get("status") == FINISHED} - find_runs_on_other_files(lines)
     others = {line["key"] for line in shown} - every
     measured = {find_title(line["run"]["dataset"]) for line in shown}
     open_data = [title for title in keys_by_data if title not in measured]

@@ -220,7 +220,9 @@ class Ranker:
         if task.all_items and self._scores_all_at_once:
             size = min(size, max(1, self._block_elements // task.histories.num_items))
         parts = cut_by_length(task, size)
-        progress = Progress(title or "", len(parts), examples_per_step=size, silent=title is None)
+        progress = Progress(
+            title or "", len(parts), examples_per_step=len(task.users) // max(len(parts), 1), silent=title is None
+        )
         with contextlib.closing(progress):
             for rows in parts[share[0] :: share[1]]:
                 batch = make_batch(task, rows, self.max_history)
@@ -301,7 +303,8 @@ def cut_by_length(
 ) -> list[np.ndarray]:
     """Returns the rows of each batch: up to `size` users with histories of similar length.
 
-    A batch of more than `least` users has at most `most_cells` items, with padding.
+    A batch of more than `least` users has at most `most_cells` items in whole histories, with padding: as many may be
+    seen items.
     """
     lengths = task.histories.lengths[task.users]
     by_length, parts, begin = np.argsort(lengths, kind="stable"), [], 0

@@ -38,7 +38,7 @@ SIZES = (SHOP, (6_000, 1_000_000), (1_000_000, 9_000_000))
 
 
 MEASURED = ((10_261, "50 seconds"), (126_824, "7 minutes"), (999_611, "22 minutes with --minutes=25"))
-"""Actions of a data set, and how long BERT4Rec's whole run took (README.md has the machine)."""
+"""Actions of a data set, and the processor time of BERT4Rec's whole run (README.md has the machine)."""
 
 
 def describe_duration(num_actions: int) -> str:

@@ -8,7 +8,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -286,8 +286,12 @@ def _make_dataset(
     first = examples.batch(np.zeros(1, np.int64), np.random.default_rng(0))
     signature = {name: spec(name, column) for name, column in first.items()}
     reference = weakref.ref(examples)
-    dataset = tf.data.Dataset.from_generator(
-        lambda: generate(cast(Examples, reference())), output_signature={**signature, **(more or {})}
-    )
+
+    def generate_again() -> Iterable[dict[str, np.ndarray]]:
+        if (referred := reference()) is None:
+            raise RuntimeError("The dataset of these examples is gone; it must live as long as what reads it")
+        return generate(referred)
+
+    dataset = tf.data.Dataset.from_generator(generate_again, output_signature={**signature, **(more or {})})
     dataset.examples = examples
     return dataset
