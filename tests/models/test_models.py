@@ -316,7 +316,9 @@ def test_every_dropout_acts_by_itself_in_training_and_never_in_scoring(name):
     np.testing.assert_array_equal(model.score(HISTORIES), scores)
     for layer in found:
         layer.rate = 0.5
-        assert float(model.training_loss(batch)) != without, layer.name
+        assert any(float(model.training_loss(batch)) != without for _ in range(4)), (
+            layer.name
+        )  # one draw may round to it
         layer.rate = 0.0
 
 
