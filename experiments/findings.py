@@ -92,7 +92,7 @@ class Findings:
         """Returns a metric of each finished seed that has it; with `corrected`, of the ranks with ALPHA."""
         lines = self.list_lines(dataset, variant)
         if metric == SAMPLES:
-            return [_compute_speed(line) for line in lines if list_trainings(line)]
+            return [speed for line in lines if (speed := _compute_speed(line)) is not None]
         corrections = [line[CORRECTION] for line in lines if CORRECTION in line]
         if metric == ALPHA:
             return [correction[ALPHA] for correction in corrections]
@@ -143,6 +143,9 @@ def find_runs_on_other_files(lines: Mapping[str, Line]) -> set[str]:
     return {key for key, (dataset, file) in files.items() if file != main_files[dataset]}
 
 
-def _compute_speed(line: Line) -> float:
-    last = list_trainings(line)[-1]
+def _compute_speed(line: Line) -> float | None:
+    trainings = list_trainings(line)
+    if not trainings or not trainings[-1]["seconds"]:
+        return None
+    last = trainings[-1]
     return last["steps"] * line["run"]["training"]["batch_size"] / last["seconds"]

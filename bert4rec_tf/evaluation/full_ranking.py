@@ -244,13 +244,11 @@ class BestItems:
     Attributes:
         items: int32 [b, LIST_LENGTH], the best first, 0 for none. In a tie the earlier item wins.
         scores: [b, LIST_LENGTH], their scores; LOWEST for none.
-        num_noted: how many items `add_noted` would add.
     """
 
     def __init__(self, users: int, dtype: np.dtype) -> None:
         self.items = np.zeros([users, LIST_LENGTH], np.int32)
         self.scores = np.full([users, LIST_LENGTH], LOWEST, dtype)
-        self.num_noted = 0
         self._noted: list[tuple[np.ndarray, ...]] = []
 
     def note(self, part: np.ndarray, rows: slice, first_item: int) -> None:
@@ -268,13 +266,15 @@ class BestItems:
         places = np.flatnonzero(part > limits[:, None])
         users, columns = np.divmod(places, part.shape[1])
         self._noted.append((rows.start + users, first_item + columns, part.reshape(-1)[places]))
-        self.num_noted += len(places)
+
+    def count_noted(self) -> int:
+        """Returns how many items `add_noted` would add."""
+        return sum(len(users) for users, _, _ in self._noted)
 
     def add_noted(self) -> None:
         """Adds what has been noted, by the scores."""
         users, items, scores = (np.concatenate(arrays) for arrays in zip(*self._noted))
         self._noted.clear()
-        self.num_noted = 0
         # A stable sort of short integers is a radix sort; the items of a user stay in their order.
         order = np.argsort(users.astype(np.min_scalar_type(len(self.items))), kind="stable")
         numbers = np.bincount(users, minlength=len(self.items))
@@ -346,7 +346,7 @@ class FullRanking:
                         cells[in_part[places.is_seen[here]]] = LOWEST
                         best.note(part, rows, number * width)
                 # After 1, 2, 4, 8 ... blocks about as many items are new; more if scores rise with an item's number.
-                is_due = (number + 1).bit_count() == 1 or best.num_noted > MOST_NOTED * len(candidates)
+                is_due = (number + 1).bit_count() == 1 or best.count_noted() > MOST_NOTED * len(candidates)
                 if lists_best and (is_due or number + 1 == self.blocks.num_blocks):
                     best.add_noted()
             if np.array_equal(scores[:, 0], target_scores):

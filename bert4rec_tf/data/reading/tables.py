@@ -18,6 +18,7 @@ from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
 BATCH = 1 << 20
@@ -164,6 +165,9 @@ def read_frame(frame: Any, options: Interactions, min_actions: int = 2) -> Seque
     frame = load_frame(frame, "`frame`")
     columns = Columns(TITLE, options.user_column, options.item_column, options.time_column, option="{}=")
     layout = columns.layout_from_names(PARQUET, list_names(frame))
+    if layout.doubt:  # A wrong guess explains the errors of its rows.
+        warn(f"{TITLE}: {layout.doubt}")
+        layout = replace(layout, doubt="")
     rows = Rows(
         TITLE, Times(), options.bad_rows == "skip", option='bad_rows="skip"', keep_words=options.keep_missing_words
     )
