@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from bert4rec_tf.training.steps import make_optimizer
 
 from benchmarks import conversion, measuring, original, shapes
 from bert4rec_tf.config.run_record import TrainingSettings
@@ -22,7 +23,6 @@ from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation.types import Batch
 from bert4rec_tf.models import MODELS, BERT4Rec, Recommender
 from bert4rec_tf.training import steps
-from bert4rec_tf.training.steps import make_optimizer
 
 SAMPLE_USERS = 400
 """Number of users for the authors' formulation, which handles one user at a time."""

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from bert4rec_tf.config.model_settings import samples_items
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples import in_memory
-from bert4rec_tf.data.examples.batches import samples_items
+from bert4rec_tf.data.examples.epochs import lay_out_once, make_epochs
+from bert4rec_tf.data.examples.masked import MaskedExamples
+from bert4rec_tf.data.examples.rows import Examples, Feed
 from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary, pad_rows
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models.recommender import Recommender
@@ -53,14 +56,14 @@ def cloze_batches(
         seed: decides the order and the masks.
 
     Returns:
-        Dictionaries of `users` and `lengths [b]`; `items [b, N]`, right-padded with 0, in which some are masked by the
-        number `sequences.num_items + 1`; `mask_positions` and `mask_targets [b, p]`, whose unused slots have target 0.
+        Dictionaries of `users` and `lengths [b]`; `items [b, n]`, right-padded with 0 to the longest row, in which some
+        are masked by the number `sequences.num_items + 1`; `mask_positions` and `mask_targets [b, p]`, whose unused
+        slots have target 0.
     """
-    examples = in_memory.MaskedExamples(sequences, max_length, masking or MaskingSettings(), last_only)
+    examples = MaskedExamples(sequences, max_length, masking or MaskingSettings(), last_only)
     if last_only:
-        everything = examples.batch(np.arange(examples.num_examples), np.random.default_rng(seed))
-        return tf.data.Dataset.from_tensor_slices(everything).batch(batch_size)
-    return in_memory.make_epochs(examples, batch_size, seed)
+        return lay_out_once(examples, batch_size)
+    return make_epochs(Feed(examples, batch_size, seed))
 
 
 def training_batches(
@@ -74,10 +77,10 @@ def training_batches(
     if model.examples is None:
         raise UserError(f"{type(model).__name__} is not trained by steps; call `model.adapt(sequences)` instead")
     if model.examples == "masked":
-        examples = in_memory.MaskedExamples(sequences, model.max_length, masking or MaskingSettings())
+        examples: Examples = MaskedExamples(sequences, model.max_length, masking or MaskingSettings())
     else:
         examples = in_memory.KINDS[model.examples](sequences, **model.example_options)
-    return in_memory.make_epochs(examples, batch_size, seed, samples_items(model.settings))
+    return make_epochs(Feed(examples, batch_size, seed, samples_items(model.settings)))
 
 
 def next_item_batches(sequences: Sequences, batch_size: int = 256) -> tf.data.Dataset:

@@ -8,6 +8,7 @@ Settings come from a preset (--preset=fast, best, released or table2), and each 
 again to resume: finished parts are not repeated, except the evaluation on the test items.
 """
 
+import dataclasses
 import functools
 import os
 import re
@@ -24,6 +25,7 @@ from absl import app, flags, logging
 
 from bert4rec_tf.config import data_names, popularity_option, presets
 from bert4rec_tf.config.data_names import OWN, Interactions, is_own
+from bert4rec_tf.config.execution import ExecutionSettings
 from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.config.model_settings import (
     COUNTING_MODELS,
@@ -102,7 +104,6 @@ flags.DEFINE_integer("threads", None, "threads to compute with (default: all); r
 flags.DEFINE_float(
     "minutes", None, "a budget of time for everything: plans the steps and, if they are too few, width and --max_length"
 )
-flags.DEFINE_float("checkpoint_seconds", 120.0, "seconds between checkpoints: what a killed training loses at most")
 flags.DEFINE_string(
     "init_from", None, "trained weights to start from: a workdir, a checkpoint in one, or the authors' checkpoint"
 )
@@ -126,7 +127,8 @@ flags.DEFINE_string(
     "alpha >= 0: also measure the ranking by score - alpha log(count + 1), and export with it as the default; "
     "`validation` chooses alpha on the validation items",
 )
-for name, field in data_names.list_column_options().items():
+EXECUTION = {field.name: field for field in dataclasses.fields(ExecutionSettings)}
+for name, field in {**data_names.list_column_options(), **EXECUTION}.items():
     DEFINE[get_field_type(field)](name, None, describe_setting(field))
 HELP_GROUPS = {
     "data": (
@@ -134,7 +136,7 @@ HELP_GROUPS = {
         "data_dir",
     ),
     "model": ("model", "preset", "max_length", "seed", "init_from"),
-    "time": ("minutes", "steps", "patience", "threads", "checkpoint_seconds"),
+    "time": ("minutes", "steps", "patience", "threads", "compile", "steps_per_call", "checkpoint_seconds"),
     "output": ("workdir", "export_dir", "k", "with_histories", "mode", "verbose"),
 }
 """Group -> its flags that --help shows. --helpfull shows all."""
@@ -162,6 +164,11 @@ def refuse_flags(names: Iterable[str], why: str) -> None:
     for name in names:
         if FLAGS[name].present:
             raise UserError(f"--{name} {why}")
+
+
+def collect_execution() -> ExecutionSettings:
+    """Returns how to compute. Raises UserError for a value out of its range."""
+    return ExecutionSettings(**collect_given_flags(FLAGS, EXECUTION))
 
 
 def collect_interactions() -> Interactions | None:
@@ -223,9 +230,7 @@ def check_flags(argv: list[str]) -> None:
             raise UserError(
                 f"`{name}` must be at least 1 and at most {MAX_COUNT}. Received: {name}={FLAGS[name].value}"
             )
-    if not FLAGS.checkpoint_seconds >= 0:
-        seconds = FLAGS.checkpoint_seconds
-        raise UserError(f"`checkpoint_seconds` must be at least 0. Received: checkpoint_seconds={seconds}")
+    collect_execution()
     for name, modes in USED_BY.items():
         if FLAGS.mode not in modes:
             refuse_flags([name], f"needs --mode={' or '.join(modes)}. Received: mode={FLAGS.mode}")
@@ -336,6 +341,10 @@ def load_data(dataset: str, interactions: Interactions | None, features: Mapping
 def start_tensorflow() -> None:
     """Imports TensorFlow, which is slow: call it only after the flags and the data have been checked."""
     import_tensorflow()
+    if FLAGS.deterministic:
+        from bert4rec_tf.foundation.devices import make_deterministic
+
+        make_deterministic()
     if FLAGS.threads is not None:
         from bert4rec_tf.runs.environment import set_threads
 
@@ -350,7 +359,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, **options:
     if FLAGS.mode == "all":
         exporting.check_export(read_folder("export_dir") or workdir.export)
     options |= {"workdir": workdir.path, "prepared_dir": workdir.prepared}
-    experiment = driver.open_experiment(run, sequences, checkpoint_seconds=FLAGS.checkpoint_seconds, **options)
+    experiment = driver.open_experiment(run, sequences, execution=collect_execution(), **options)
     if experiment.initial is not None:
         print(summary.describe_start(experiment.initial), flush=True)
     with experiment.workdir.lock():

@@ -313,3 +313,9 @@ def settings_for_features(model: str, kinds: Collection[str]) -> dict[str, Any]:
         if model not in ATTENTION_MODELS:
             raise UserError(f"`{name}` needs model={' or '.join(ATTENTION_MODELS)}. Received: model={model}")
     return {f"use_{name}": {ITEM_FEATURES: ADD, USER_FEATURES: True}[name] for name in kinds}
+
+
+def samples_items(settings: Settings) -> bool:
+    """Returns whether the loss of a model with these settings compares the targets with a sample of the items."""
+    loss = LOSSES.get(getattr(settings, "loss", ""))
+    return loss is not None and loss.negatives == SAMPLE

@@ -145,6 +145,11 @@ class TrainingSettings(Settings):
     mixed_precision: bool = setting(
         False, f"compute {' and '.join(ATTENTION_MODELS)} in bfloat16 and keep the weights in float32"
     )
+    tensor_float_32: bool = setting(
+        False,
+        "on a GPU, round products of float32 matrices to TensorFloat-32, which is faster; mixed precision does too",
+        omit_default=True,
+    )
     replicas: int = setting(1, "devices that share each batch", at_least=1)
 
     def __post_init__(self) -> None:

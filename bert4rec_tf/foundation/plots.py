@@ -18,7 +18,7 @@ def is_available() -> bool:
 
 
 def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> None:
-    """Writes a PNG of the loss and the validation metrics by step. `curve`: as `training.trainer.State.curve`."""
+    """Writes a PNG of the loss and the validation metrics by step. `curve`: as `training.loop.State.curve`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")

@@ -42,15 +42,17 @@ class Progress:
     def __post_init__(self) -> None:
         self._done = self.initial
         self._begin = self._last_line = time.monotonic()
+        self._done_at_begin: int | None = None
         options = {"total": self.total, "initial": self.initial, "desc": self.title, "bar_format": BAR}
         self._bar = ProgressBar(**options, delay=BAR_DELAY) if has_bars() and not self.silent else None
 
-    def advance(self, **values: float) -> None:
-        """Counts one step and shows these values with it."""
-        self._done += 1
-        now, measured = time.monotonic(), self._done - self.initial - 1
-        if measured == 0:
-            self._begin = now
+    def advance(self, steps: int = 1, /, **values: float) -> None:
+        """Counts steps and shows these values with them."""
+        self._done += steps
+        now = time.monotonic()
+        if self._done_at_begin is None:
+            self._begin, self._done_at_begin = now, self._done
+        measured = self._done - self._done_at_begin
         parts = [" ".join(f"{name} {value:.4g}" for name, value in values.items())] if values else []
         seconds, is_due = 0.0, now - self._last_line >= STEP_LINES
         if measured >= MEASURED:
@@ -60,8 +62,8 @@ class Progress:
             parts += [f"{self.examples_per_step / seconds:,.0f} examples/s", f"{most}{clock} left"]
         if self._bar is not None:
             self._bar.set_postfix_str(", ".join(reversed(parts)), refresh=False)  # its end may be cut off
-            self._bar.update()
-        elif is_due or (measured == MEASURED and (self.total - self._done) * seconds >= STEP_LINES):
+            self._bar.update(steps)
+        elif is_due or (MEASURED <= measured < MEASURED + steps and (self.total - self._done) * seconds >= STEP_LINES):
             self._last_line = now
             self.say(", ".join([f"{self.title}: step {self._done:,} of {self.total:,}", *parts]))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from bert4rec_tf.foundation import xla_cache
 from bert4rec_tf.foundation.errors import UserError, wrong_type_error
 from bert4rec_tf.foundation.files import expand_path
 
@@ -59,14 +60,20 @@ KEPT_MEMORY = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB":
 Otherwise the memory goes back to the system after every operation, and new pages take up to 40 % of a step."""
 
 
+GROWING_MEMORY = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+"""Lets TensorFlow take a GPU's memory as it needs it. Otherwise it takes all of it at the start."""
+
+
 def import_tensorflow() -> None:
     """Imports TensorFlow without its start-up messages, which no setting turns off. A failed import shows them.
 
     The devices are listed too, for a machine without a GPU gets another message then. TensorFlow's warnings are turned
-    off; most are for its own developers. Sets KEPT_MEMORY, which TensorFlow reads at its first operation.
+    off; most are for its own developers. Sets what TensorFlow reads at its first operation: KEPT_MEMORY,
+    GROWING_MEMORY and `xla_cache`; the user's own values stay. Products of float32 matrices are exact, on GPUs too.
     """
-    for name, value in {"TF_CPP_MIN_LOG_LEVEL": "3", **KEPT_MEMORY}.items():
+    for name, value in {"TF_CPP_MIN_LOG_LEVEL": "3", **KEPT_MEMORY, **GROWING_MEMORY}.items():
         os.environ.setdefault(name, value)
+    xla_cache.set_flags()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as messages:
         os.dup2(messages.fileno(), 2)
@@ -80,4 +87,5 @@ def import_tensorflow() -> None:
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
+    tensorflow.config.experimental.enable_tensor_float_32_execution(False)
     tensorflow.get_logger().setLevel(logging.ERROR)  # in a notebook, its import has set INFO

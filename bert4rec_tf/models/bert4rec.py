@@ -10,11 +10,11 @@ from bert4rec_tf.config.model_settings import BERT4RecSettings
 from bert4rec_tf.data.sequences import Sequences, mask_token
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.feature_recommender import FeatureRecommender
-from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, group_by_length, last_items_in_order
-from bert4rec_tf.nn import layers
+from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, last_items_in_order
+from bert4rec_tf.nn import layers, layouts
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
-"""Where a batch sorted by length is cut into groups (`group_by_length`)."""
+"""Where a batch sorted by length is cut into groups (`layouts.split_rows`)."""
 
 LOSS_EPSILON = 1e-5
 """Added to the number of masked positions that the loss is divided by, as in the original."""
@@ -183,21 +183,20 @@ class BERT4Rec(FeatureRecommender):
                 target 0; `users [b]` if the model reads users; `draw [b, 2]` for a loss over a SAMPLE.
         """
         table = self.training_table()
-        columns = [self._encode_masked(group, table, training) for group in group_by_length(batch, LENGTH_GROUPS)]
-        masked, targets = (tf.concat(parts, axis=0) for parts in zip(*columns))
-        weights = tf.ones_like(targets, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
+        groups = layouts.split_rows(batch, LENGTH_GROUPS, self.settings.hidden_dim)
+        columns = [self._encode_masked(group, table, training) for group in groups]
+        targets, masked = (tf.concat(parts, axis=0) for parts in zip(*columns))
+        weights = tf.cast(targets > 0, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
         bias = self.head.bias.value
         if len(self._unseen):
             bias = bias + self.make_unseen_penalty(self.num_rows)
         return self.apply_loss_to_states(self.head.transform(masked), table, bias, targets, weights, batch.get("draw"))
 
-    def _encode_masked(self, batch: Batch, table: Tensor, training: bool) -> tuple[Tensor, Tensor]:
-        """Returns the hidden states [m, d] at a batch's masked positions (`training_loss`), and their targets [m]."""
-        num_slots = tf.reduce_max(tf.math.count_nonzero(batch["mask_targets"], axis=1, dtype=tf.int32))
-        positions, targets = batch["mask_positions"][:, :num_slots], batch["mask_targets"][:, :num_slots]
+    def _encode_masked(self, batch: Batch, table: Tensor, training: bool) -> list[Tensor]:
+        """Returns the targets [m] at a group's masked positions, and the hidden states there [m, d]."""
+        positions, targets = layouts.cut_slots(batch["mask_positions"], batch["mask_targets"])
         hidden = self.encode(batch["items"], training, users=batch.get("users"), table=table, positions=positions)
-        slots = tf.where(targets > 0)
-        return tf.gather_nd(hidden, slots), tf.gather_nd(targets, slots)
+        return layouts.flatten_targets(targets, hidden)
 
     def loss_weight(self, batch: Batch) -> Tensor:
         """Returns the number of real masked positions plus the original's epsilon, float32 []."""

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import GRU4RecPlusSettings, GRU4RecSettings
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.recommender import ITEMS, Recommender, drop_padding, last_items_in_order
-from bert4rec_tf.nn import losses
+from bert4rec_tf.models.recommender import ITEMS, Recommender, last_items_in_order
+from bert4rec_tf.nn import layouts, losses
 from bert4rec_tf.nn.dropout import dropout_layer
 
 
@@ -94,9 +94,12 @@ class GRU4Rec(Recommender):
     def _run_spans(self, batch: Batch, training: bool) -> Iterator[tuple[Tensor, Tensor]]:
         """Cuts the steps into a few spans. Yields the states [b, n, d] and targets [b, n] of the rows that reach each.
 
-        Most histories are far shorter than the longest, so this saves work on padding.
+        Most histories are far shorter than the longest, so this saves work on padding. The layout FIXED has one span.
         """
         items, targets = batch["items"], batch["targets"]
+        if layouts.is_fixed():
+            yield self.states(items, training), targets
+            return
         lengths = tf.math.count_nonzero(items, axis=1, dtype=tf.int32)
         order = tf.argsort(lengths, stable=True)
         items, targets, lengths = (tf.gather(column, order) for column in (items, targets, lengths))
@@ -119,7 +122,7 @@ class GRU4Rec(Recommender):
         outputs, biases = tf.gather(self.output_rows, targets), tf.gather(self.bias, targets)
         scores = tf.matmul(states, outputs, transpose_b=True) + biases[:, None, :]
         others = (targets > 0)[:, None, :] & ~tf.eye(tf.shape(targets)[1], dtype=tf.bool)
-        targets, states, positives, scores, others = drop_padding(
+        targets, states, positives, scores, others = layouts.flatten_targets(
             targets, states, tf.linalg.diag_part(scores), scores, others
         )
         padding = [[0, 0], [0, width - tf.shape(scores)[1]]]

@@ -1,6 +1,6 @@
 """What Keras does with a model: it calls, trains, measures, saves and exports it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.feature_values import Features
-from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation import devices, npz
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.nn import layouts
+from bert4rec_tf.training.step import take_step
 
 
 class KerasModel(keras.Model):
@@ -21,10 +24,6 @@ class KerasModel(keras.Model):
     examples: str | None
     features: dict[str, Features]
     _lacks_features: bool
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.supports_jit = False  # XLA needs shapes that do not depend on values
 
     def call(self, batch: Batch | Tensor, training: bool | None = None, return_vectors: bool = False) -> Tensor:
         """Scores all items, as `score` does, or returns the `user_vectors`. With `training`, dropout acts.
@@ -42,32 +41,13 @@ class KerasModel(keras.Model):
         vectors = self.user_vectors(batch, bool(training))
         return vectors if return_vectors else self.score_vectors(vectors)
 
-    def compute_gradients(
-        self, batch: Batch, tables: Collection[str] = (), share: Tensor | float = 1.0
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Returns `share` x the training loss, and its gradients.
-
-        These are slices, in which no row is repeated, for the variables with the paths `tables`, and else dense.
-
-        Raises UserError if the loss reads the whole of one of the tables.
-        """
-        with tf.GradientTape() as tape:
-            loss = share * self.training_loss(batch)
-        gradients = tape.gradient(loss, [variable.value for variable in self.trainable_variables])
-        for index, (variable, gradient) in enumerate(zip(self.trainable_variables, gradients, strict=True)):
-            if variable.path not in tables:
-                gradients[index] = tf.convert_to_tensor(gradient)
-            elif isinstance(gradient, tf.IndexedSlices):
-                gradients[index] = sum_repeated_rows(gradient)
-            else:
-                raise UserError(
-                    "`optimizer` must be adam or adagrad where a step reads a whole table, here "
-                    f"{variable.name}; a loss that samples the items reads few rows. Received: rowwise_adagrad"
-                )
-        return loss, gradients
-
-    def compile(self, optimizer: Any = "adam", loss: Any = None, **options: Any) -> None:
+    def compile(
+        self, optimizer: Any = "adam", loss: Any = None, jit_compile: bool | str = "auto", **options: Any
+    ) -> None:
         """Prepares `fit`, which minimises `training_loss` on one device.
+
+        `jit_compile` lays out batches in fixed places and compiles the step with XLA; "auto" does where there is a GPU.
+        With `steps_per_execution` too, so many steps are one program.
 
         Raises UserError for a `loss`, and for several devices.
         """
@@ -77,7 +57,9 @@ class KerasModel(keras.Model):
             )
         if self.distribute_strategy.num_replicas_in_sync > 1:
             raise UserError("`fit` of Keras trains on one device; use `bert4rec_tf.fit(..., replicas=2)` for several")
-        super().compile(optimizer, **options)
+        if jit_compile == "auto":
+            jit_compile = devices.has_accelerator()
+        super().compile(optimizer, jit_compile=jit_compile, **options)
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles a loaded model as the saved one was."""
@@ -90,10 +72,75 @@ class KerasModel(keras.Model):
         if targets is not None or weights is not None:
             raise UserError("`fit` must get batches of `bert4rec_tf.datasets` alone. Received: targets or weights, too")
         self._check_columns("fit", batch)
-        scale = self.optimizer.scale_loss(1.0)
-        loss, gradients = self.compute_gradients(batch, getattr(self.optimizer, "tables", ()), scale)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
-        return self._track_loss(batch, loss / scale)
+        with layouts.use_layout(layouts.FIXED if self.jit_compile else layouts.BY_LENGTH):
+            return self._track_loss(batch, take_step(self, self.optimizer, batch)["loss"])
+
+    def make_train_function(self, force: bool = False) -> None:
+        """Makes what `fit` calls. With `jit_compile` and `steps_per_execution`, it takes these steps in one program.
+
+        That needs batches of one shape; Keras' own function, one program for each step, takes others.
+        """
+        if self.train_function is not None and not force:
+            return
+        super().make_train_function(force)
+        if self.jit_compile and self.steps_per_execution > 1 and type(self).train_step is KerasModel.train_step:
+            self.train_function = self._join_steps(self.train_function)
+
+    def _join_steps(self, otherwise: Callable) -> Callable:
+        number = self.steps_per_execution
+
+        @tf_function(jit_compile=True)
+        def take_steps(batches: Batch, count: Tensor) -> dict[str, Tensor]:
+            def take_next(index: Tensor, _: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+                return index + 1, self.train_step({name: column[index] for name, column in batches.items()})
+
+            begin = (tf.constant(0), {"loss": tf.zeros([])})
+            return tf.while_loop(lambda index, _: index < count, take_next, begin)[1]
+
+        @tf_function
+        def read_and_take_steps(iterator: tf.data.Iterator) -> tuple[Tensor, dict[str, Tensor]]:
+            arrays = {
+                name: tf.TensorArray(spec.dtype, number, element_shape=spec.shape)
+                for name, spec in iterator.element_spec.items()
+            }
+
+            def read_next(count: Tensor, arrays: dict[str, tf.TensorArray], _: Tensor) -> tuple[Any, Any, Any]:
+                batch = iterator.get_next_as_optional()
+                has_value = batch.has_value()
+
+                def write() -> dict[str, tf.TensorArray]:
+                    return {name: arrays[name].write(count, column) for name, column in batch.get_value().items()}
+
+                arrays = tf.cond(has_value, write, lambda: arrays)
+                return count + tf.cast(has_value, tf.int32), arrays, has_value
+
+            begin = (tf.constant(0), arrays, tf.constant(True))
+            count, arrays, _ = tf.while_loop(lambda count, _, more: more & (count < number), read_next, begin)
+            return count, take_steps({name: array.stack() for name, array in arrays.items()}, count)
+
+        def function(iterator: Any) -> dict[str, Tensor]:
+            spec = getattr(iterator, "element_spec", None)
+            is_fixed = isinstance(spec, Mapping) and all(column.shape.is_fully_defined() for column in spec.values())
+            if not (is_fixed and isinstance(iterator, tf.data.Iterator)):
+                return otherwise(iterator)
+            count, logs = read_and_take_steps(iterator)
+            if not count:
+                raise StopIteration
+            return logs
+
+        return function
+
+    def make_test_function(self, force: bool = False) -> None:
+        self._make_uncompiled(super().make_test_function, force)
+
+    def make_predict_function(self, force: bool = False) -> None:
+        self._make_uncompiled(super().make_predict_function, force)
+
+    def _make_uncompiled(self, make: Callable[[bool], None], force: bool) -> None:
+        """Makes a function for batches of any length, which XLA would compile again for each length."""
+        compiled, self.jit_compile = self.jit_compile, False
+        make(force)
+        self.jit_compile = compiled
 
     def test_step(self, data: Any) -> dict[str, Tensor]:
         """Returns the mean `loss` of batches like those of `fit`; of histories with next items, the compiled metrics.
@@ -173,12 +220,3 @@ class KerasModel(keras.Model):
         """Reads the features from a Keras file."""
         self.features = {name: Features.from_arrays(npz.read(Path(folder) / f"{name}.npz")) for name in self.features}
         self._lacks_features = False
-
-
-def sum_repeated_rows(gradient: Tensor) -> Tensor:
-    """Returns the gradient, with each row once if it is `tf.IndexedSlices`: repeated rows are summed."""
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    rows, places = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
-    return tf.IndexedSlices(values, rows, gradient.dense_shape)

@@ -1,7 +1,7 @@
 """The contract of all models."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -242,6 +242,10 @@ class Recommender(KerasModel):
         """Returns what `mark_rows` recorded for a weight; None if it was not marked."""
         return self._row_kinds.get(variable.path)
 
+    def list_row_tables(self) -> list[keras.Variable]:
+        """Returns the trainable weights whose rows are items or users."""
+        return [variable for variable in self.trainable_variables if self.row_kind(variable) in (ITEMS, USERS)]
+
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments in JSON's types, each setting by its name; of features, the sizes."""
         users: dict[str, Any] = {} if self.num_users is None else {"num_users": self.num_users}
@@ -279,38 +283,6 @@ def multiply_rows(
         return (scores if bias is None else scores + bias)[:, 1 : num_items + 1]
     scores = tf.einsum("bd,bcd->bc", vectors, tf.gather(table, candidates))
     return scores if bias is None else scores + tf.gather(bias, candidates)
-
-
-def drop_padding(targets: Tensor, *columns: Tensor) -> list[Tensor]:
-    """Flattens `targets [b, n]` to [t] and `columns [b, n, ...]` to [t, ...], and drops the padding."""
-    return [tf.boolean_mask(column, targets > 0) for column in (targets, *columns)]
-
-
-def group_by_length(batch: Batch, cuts: Sequence[float]) -> list[Batch]:
-    """Splits a training batch into groups of similar length, each only as wide as its longest row.
-
-    Most histories are far shorter than N. So this saves work on padding, and a group fits the cache better. But the
-    step takes longer to compile, about a second per group.
-
-    Args:
-        batch: `items [b, n]`, and columns of _AS_WIDE and _PER_ROW; other columns are dropped.
-        cuts: where one group ends and the next begins, as fractions of the rows sorted by length.
-    """
-    lengths = tf.math.count_nonzero(batch["items"], axis=1, dtype=tf.int32)
-    order = tf.argsort(lengths, stable=True)
-    columns = {name: tf.gather(column, order) for name, column in batch.items() if name in (*_AS_WIDE, *_PER_ROW)}
-    rows, lengths = tf.size(lengths), tf.gather(lengths, order)
-    ends = [tf.cast(share * tf.cast(rows, tf.float32), tf.int32) for share in cuts] + [rows]
-    groups = []
-    for begin, end in zip([0, *ends], ends):
-        group = {name: column[begin:end] for name, column in columns.items()}
-        width = tf.reduce_max(tf.concat([lengths[begin:end], [1]], axis=0))
-        groups.append({name: column[:, :width] if name in _AS_WIDE else column for name, column in group.items()})
-    return groups
-
-
-_AS_WIDE = ("items", "targets", "negatives")
-_PER_ROW = ("users", "mask_positions", "mask_targets")
 
 
 def last_items_in_order(batch: Batch, most: int) -> tuple[tf.Tensor, tf.Tensor]:

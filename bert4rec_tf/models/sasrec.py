@@ -9,8 +9,8 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import PER_TARGET, SAMPLE, SASRecSettings
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
 from bert4rec_tf.models.feature_recommender import NEVER, FeatureRecommender
-from bert4rec_tf.models.recommender import FROM_LAST, drop_padding, group_by_length, last_items_in_order
-from bert4rec_tf.nn import kernels
+from bert4rec_tf.models.recommender import FROM_LAST, last_items_in_order
+from bert4rec_tf.nn import kernels, layouts
 from bert4rec_tf.nn.dropout import dropout_layer
 from bert4rec_tf.nn.layers import Layer, mask_places
 
@@ -18,7 +18,7 @@ EPSILON = 1e-8
 """Epsilon of the layer norms, as in the authors' program."""
 
 LENGTH_GROUPS = (1 / 2, 4 / 5)
-"""Where a batch sorted by length is cut into groups (`group_by_length`). More cuts gain little and compile longer."""
+"""Where a batch sorted by length is cut into groups (`layouts.split_rows`). More gain little and compile longer."""
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -92,15 +92,15 @@ class SASRec(FeatureRecommender):
                 `draw [b, 2]` for one over a SAMPLE; `users [b]` if the model reads users.
         """
         table, weight = self.training_table(), self.loss_weight(batch)
-        groups = group_by_length(batch, LENGTH_GROUPS)
+        groups = layouts.split_rows(batch, LENGTH_GROUPS, self.settings.hidden_dim)
         if self.loss_entry.negatives == PER_TARGET:
             return tf.add_n([self._compute_loss_of_pairs(group, table, training) for group in groups]) / weight
         columns = [
-            drop_padding(group["targets"], self.states(group["items"], training, group.get("users"), table))
+            layouts.flatten_targets(group["targets"], self.states(group["items"], training, group.get("users"), table))
             for group in groups
         ]
         targets, states = (tf.concat(parts, axis=0) for parts in zip(*columns))
-        weights = tf.ones_like(targets, states.dtype) / weight
+        weights = tf.cast(targets > 0, states.dtype) / weight
         is_sampled = self.loss_entry.negatives == SAMPLE  # such a loss never reads the row of padding
         bias = None if is_sampled and not len(self._unseen) else self._make_hiding_bias()
         return self.apply_loss_to_states(states, table, bias, targets, weights, batch.get("draw"))

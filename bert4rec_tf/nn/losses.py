@@ -3,15 +3,21 @@
 The losses of LOSSES in `config.model_settings` with the same negatives have the same arguments.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from bert4rec_tf.foundation import devices
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Tensor
+from bert4rec_tf.nn import layouts
 
 PIECE_ELEMENTS = 1 << 24
-"""About how many probabilities a piece has: enough for fast matrix products, and still little memory."""
+"""About how many probabilities a piece has on a CPU: enough for fast matrix products, and still little memory."""
+
+MEMORY_SHARE = 1 / 32
+"""The share of an accelerator's memory that the float32 probabilities of a piece may take."""
 
 MIN_PIECE = 128
 """Minimum targets per piece. Each piece reads the whole table, so smaller pieces would read it too often."""
@@ -44,11 +50,11 @@ def table_cross_entropy(
         table, bias: float [rows, d] and [rows], of the same type as the result.
         targets: int32 [targets], row numbers.
         weights: float [targets], of the table's type. No gradient flows to them.
-        piece: targets per piece; None for about PIECE_ELEMENTS probabilities.
+        piece: targets per piece; None for about PIECE_ELEMENTS probabilities, or MEMORY_SHARE of an accelerator.
     """
     table, bias = tf.convert_to_tensor(table), tf.convert_to_tensor(bias)
     hidden, targets, weights = (tf.convert_to_tensor(part) for part in (hidden, targets, weights))
-    piece = piece or max(MIN_PIECE, PIECE_ELEMENTS // table.shape[0])
+    piece = piece or max(MIN_PIECE, _count_piece_elements() // table.shape[0])
 
     @tf.custom_gradient
     def loss(hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor):
@@ -71,12 +77,10 @@ def _compute_loss_and_gradients(
     faster. The gradient's part from the targets themselves, one row each, is subtracted at the end.
     """
     narrow, (rows, width) = hidden.dtype, table.shape
-    count, size = _count_pieces(tf.shape(hidden)[0], piece)
-    columns = [_cut_pieces(part, count, size) for part in (hidden, targets, weights)]
     narrow_table, transposed = tf.cast(table, narrow), tf.transpose(table)
 
-    def add_piece(index: tf.Tensor, value: tf.Tensor, d_hidden: tf.TensorArray, d_table: tf.Tensor, d_bias: tf.Tensor):
-        part, targets, weights = (column[index] for column in columns)
+    def add_piece(columns: list[tf.Tensor], value: tf.Tensor, d_table: tf.Tensor, d_bias: tf.Tensor):
+        part, targets, weights = columns
         wide = tf.cast(part, table.dtype)
         logits = tf.nn.bias_add(tf.matmul(wide, transposed), bias)
         probabilities = tf.nn.softmax(logits)
@@ -87,32 +91,57 @@ def _compute_loss_and_gradients(
         d_part = (mean_rows - tf.gather(table, targets)) * weights[:, None]
         factors = tf.cast(wide * weights[:, None], narrow)
         d_table += tf.cast(tf.matmul(factors, probabilities, transpose_a=True), table.dtype)
-        return index + 1, value, d_hidden.write(index, tf.cast(d_part, narrow)), d_table, d_bias
+        return tf.cast(d_part, narrow), value, d_table, d_bias
 
-    zero = tf.zeros([], table.dtype)
-    pieces = tf.TensorArray(narrow, size=count, element_shape=[None, width])
-    _, value, d_hidden, d_table, d_bias = tf.while_loop(
-        lambda index, *_: index < count,
-        add_piece,
-        (0, zero, pieces, tf.zeros([width, rows], table.dtype), tf.zeros([rows], table.dtype)),
-        parallel_iterations=1,
-    )
+    sums = (tf.zeros([], table.dtype), tf.zeros([width, rows], table.dtype), tf.zeros([rows], table.dtype))
+    count, size = _count_pieces(hidden, piece)
+    if isinstance(count, int) and count == 1:
+        d_hidden, *sums = add_piece([hidden, targets, weights], *sums)
+    else:
+        cut = [_cut_pieces(part, count, size) for part in (hidden, targets, weights)]
+
+        def add_next(index: tf.Tensor, pieces: tf.TensorArray, *sums: tf.Tensor):
+            d_part, *sums = add_piece([column[index] for column in cut], *sums)
+            return index + 1, pieces.write(index, d_part), *sums
+
+        pieces = tf.TensorArray(narrow, size=count, element_shape=[size if isinstance(size, int) else None, width])
+        _, pieces, *sums = tf.while_loop(
+            lambda index, *_: index < count, add_next, (0, pieces, *sums), parallel_iterations=1
+        )
+        d_hidden = _join_pieces(pieces.stack(), hidden)
+    value, d_table, d_bias = sums
     scaled = tf.cast(hidden, table.dtype) * weights[:, None]
     d_table = tf.tensor_scatter_nd_sub(tf.transpose(d_table), targets[:, None], scaled)
     d_bias = tf.tensor_scatter_nd_sub(d_bias, targets[:, None], weights)
-    return value, _join_pieces(d_hidden.stack(), hidden), d_table, d_bias
+    return value, d_hidden, d_table, d_bias
 
 
-def _count_pieces(number: tf.Tensor, piece: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns how many pieces of at most `piece` rows there are for `number` rows, and their common size."""
+def _count_piece_elements() -> int:
+    """Returns about how many probabilities a piece may have."""
+    if layouts.is_fixed() and devices.has_accelerator():
+        return int(MEMORY_SHARE * devices.read_memory()) // 4
+    return PIECE_ELEMENTS
+
+
+def _count_pieces(column: tf.Tensor, piece: int) -> tuple[tf.Tensor | int, tf.Tensor | int]:
+    """Returns how many pieces of at most `piece` rows a column has, and their common size.
+
+    Both are whole numbers of Python in the FIXED layout, whose shapes are known.
+    """
+    if layouts.is_fixed():
+        count = max(1, -(-column.shape[0] // piece))
+        return count, -(-column.shape[0] // count)
+    number = tf.shape(column)[0]
     count = tf.maximum(1, -(-number // piece))
     return count, -(-number // count)
 
 
-def _cut_pieces(column: tf.Tensor, count: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
+def _cut_pieces(column: tf.Tensor, count: tf.Tensor | int, size: tf.Tensor | int) -> tf.Tensor:
     """Cuts a column into [count, size, ...]. The last piece is filled with zeros, whose weight is 0."""
     num_zeros = count * size - tf.shape(column)[0]
     filled = tf.pad(column, [[0, num_zeros], *([0, 0] for _ in column.shape[1:])])
+    if isinstance(count, int):
+        return tf.reshape(filled, [count, size, *column.shape[1:]])
     return tf.reshape(filled, tf.concat([[count, size], tf.shape(column)[1:]], axis=0))
 
 
@@ -123,12 +152,19 @@ def _join_pieces(pieces: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
 
 
 def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Returns the targets' values, [t], from the probabilities; from the logits if a probability is too small."""
+    """Returns the targets' values, [t], from the probabilities; from the logits if a probability is too small.
+
+    The FIXED layout always takes the logits: to branch, the program would have to wait for the accelerator.
+    """
+
+    def from_logits() -> tf.Tensor:
+        return tf.reduce_logsumexp(logits, axis=1) - tf.gather(logits, targets, batch_dims=1)
+
+    if layouts.is_fixed():
+        return from_logits()
     target_probabilities = tf.gather(probabilities, targets, batch_dims=1)
     return tf.cond(
-        tf.reduce_any(target_probabilities < MIN_PROBABILITY),
-        lambda: tf.reduce_logsumexp(logits, axis=1) - tf.gather(logits, targets, batch_dims=1),
-        lambda: -tf.math.log(target_probabilities),
+        tf.reduce_any(target_probabilities < MIN_PROBABILITY), from_logits, lambda: -tf.math.log(target_probabilities)
     )
 
 
@@ -164,14 +200,21 @@ def sum_in_pieces(
 
     def sum_columns(columns: Sequence[tf.Tensor], constants: Sequence[tf.Tensor]) -> tf.Tensor:
         columns = [tf.convert_to_tensor(part) for part in columns]
-        count, _ = _count_pieces(tf.shape(columns[0])[0], piece)
+        size = piece
+        if layouts.is_fixed():
+            per_row = sum(math.prod(part.shape[1:]) for part in columns) + sum(part.shape[0] for part in constants)
+            count, size = _count_pieces(columns[0], max(piece, _count_piece_elements() // per_row))
+            if count == 1:
+                return loss(*columns, *constants)
+        else:
+            count, _ = _count_pieces(columns[0], piece)
         num_float = len(select_floats(columns))
 
         @tf.custom_gradient
         def total(*parts: tf.Tensor):
             float_columns, constant_parts = parts[:num_float], parts[num_float:]
             remaining = iter(float_columns)
-            cut = [_cut_pieces(next(remaining) if part.dtype.is_floating else part, count, piece) for part in columns]
+            cut = [_cut_pieces(next(remaining) if part.dtype.is_floating else part, count, size) for part in columns]
 
             def add_piece(index: tf.Tensor, value: tf.Tensor, stacks: list[tf.TensorArray], sums: list[tf.Tensor]):
                 part, gradients = compute_gradients([column[index] for column in cut], list(constant_parts))

@@ -16,10 +16,12 @@ def draw_items(seed: Tensor, number: int, num_items: int, how: str) -> tuple[tf.
     Returns the items, int32 [c], and the logarithm of each one's expected count among the c, float32 [c].
     """
     if how == "uniform":
-        items = tf.random.stateless_uniform([number], seed, 1, num_items + 1, tf.int32)
+        items = tf.random.stateless_uniform([number], seed, 1, num_items + 1, tf.int32, alg="philox")
         return items, tf.fill([number], math.log(number / num_items))
-    # Inverts the cumulative distribution, log(i + 1) / log(n + 1).
-    places = tf.random.stateless_uniform([number], seed, dtype=tf.float64) * math.log(num_items + 1)
+    # Inverts the cumulative distribution, log(i + 1) / log(n + 1). Random bits are the same on every device; floats are
+    # not.
+    bits = tf.random.stateless_uniform([number], seed, None, None, tf.uint32, alg="philox")
+    places = tf.cast(bits, tf.float64) / 2**32 * math.log(num_items + 1)
     items = tf.minimum(tf.cast(tf.exp(places), tf.int32), num_items)
     shares = tf.math.log1p(1.0 / tf.cast(items, tf.float64)) / math.log(num_items + 1)
     return items, tf.cast(tf.math.log(number * shares), tf.float32)

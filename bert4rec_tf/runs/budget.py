@@ -17,7 +17,8 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.phases import list_phases, select_training_data
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
-from bert4rec_tf.training.steps import make_optimizer, make_step
+from bert4rec_tf.training.calls import TrainingCalls
+from bert4rec_tf.training.optimizer import make_optimizer
 
 MEASURED_STEPS = 8
 """Steps that are timed, after one that compiles."""
@@ -183,15 +184,14 @@ def _measure_costs(
         training = select_training_data(experiment.split, SELECT)
         model.adapt(training, experiment.transitions)
         model.initialise(training)
-        batches = experiment.make_batches(SELECT, model)
         optimizer = make_optimizer(run.training, model)
         optimizer.build(model.trainable_variables)
-        step = make_step(model, optimizer, run.training, None, batches.element_spec)
-        examples = iter(batches)
-        step(next(examples))
+        feed = experiment.make_feed(SELECT, model)
+        calls = TrainingCalls(model, optimizer, feed, run.training.clip_norm, experiment.execution)
+        calls.run(calls.read(0, 1), 1)
         laps.append(time.monotonic())
-        for _ in range(MEASURED_STEPS):
-            step(next(examples))
+        for step in range(1, MEASURED_STEPS + 1):
+            calls.run(calls.read(step, 1), 1)
         laps.append(time.monotonic())
         validate = experiment.make_validation(model)
         for _ in range(2):

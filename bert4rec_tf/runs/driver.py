@@ -18,7 +18,7 @@ from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.warm_start import StartWeights
 from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.training import workers
-from bert4rec_tf.training.steps import make_strategy
+from bert4rec_tf.training.workers import make_strategy
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def open_experiment(
         init_from: trained weights to start from, or their path (`warm_start.read_start_weights`); None for a fresh
             start.
         budget: the time to plan the run for (`budget.plan_run`); None to train as the settings say.
-        **options: `silent`, `checkpoint_seconds`, `interactions` and `watch` of `Experiment`.
+        **options: `silent`, `execution`, `interactions` and `watch` of `Experiment`.
 
     Raises:
         UserError: if the data or the weights cannot be read, or the folder holds another run.

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 import bert4rec_tf
+from bert4rec_tf.foundation import devices
 from bert4rec_tf.foundation.errors import UserError
 
 PACKAGES = ("tensorflow", "keras", "numpy")
@@ -19,12 +20,20 @@ def list_versions() -> dict[str, str]:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns the `list_versions`, the number of `threads` and the kinds of `devices`."""
+    """Returns the `list_versions`, the number of `threads` and the kinds of `devices`.
+
+    With a GPU also the names of the `accelerators`, and whether `float32_products` are exact.
+    """
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    gpus: dict[str, Any] = {}
+    if devices.has_accelerator():
+        products = "exact" if devices.has_exact_products() else "TensorFloat-32"
+        gpus = {"accelerators": devices.describe_accelerators(), "float32_products": products}
     return {
         "versions": list_versions(),
         "threads": tf.config.threading.get_intra_op_parallelism_threads() or available,
         "devices": sorted({device.device_type for device in tf.config.list_physical_devices()}),
+        **gpus,
     }
 
 

@@ -43,8 +43,8 @@ from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving import batch
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.titles import format_titles
-from bert4rec_tf.training import trainer
-from bert4rec_tf.training.trainer import BEST
+from bert4rec_tf.training import loop
+from bert4rec_tf.training.loop import BEST
 
 FIXED = {"data", "model", "preset", "holdout", "titles", "init_from"}
 """What `continue_training` does not take, unlike `fit`."""
@@ -311,7 +311,7 @@ class FittedModel:
         except npz.CorruptFileError as error:
             raise UserError(f"{error}; measure again with bert4rec run --mode=evaluate") from error
         phase = list_phases(Run.from_dict(workdir.read_config()["run"]))[0]
-        curve = trainer.read_state(workdir.path / phase).curve
+        curve = loop.read_state(workdir.path / phase).curve
         ranks = {card["model"]: arrays[FULL], "counting": arrays[COUNTED]}
         gains = {name: compute_per_user(NDCG, model_ranks) for name, model_ranks in ranks.items()}
         traits = {"actions in the history": arrays[LENGTHS], "how often training saw the target": arrays[TARGET_COUNTS]}

@@ -15,7 +15,7 @@ from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.runs.environment import describe_environment
 from bert4rec_tf.runs.phases import find_measured_phase, list_phases, select_training_data
-from bert4rec_tf.training import trainer
+from bert4rec_tf.training import loop
 
 if TYPE_CHECKING:
     from bert4rec_tf.runs.pipeline import Experiment
@@ -71,7 +71,7 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
         validation = experiment.make_task("validation", all_items=True)
         content["validation"] = popularity_penalty.make_ranker(selected).measure(validation)
     for phase in list_phases(run):
-        state = trainer.read_state(workdir.path / phase)
+        state = loop.read_state(workdir.path / phase)
         content[phase] = {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
     if experiment.sequences.features:
         cold = metrics.compute_cold_metrics(ranked.ranks[metrics.FULL], target_counts)

@@ -12,9 +12,10 @@ from bert4rec_tf.config.model_settings import USER_FEATURES, list_used_features
 from bert4rec_tf.config.run_record import ALL, RETRAIN, TRAININGS, Run, TrainingSettings
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.foundation import devices
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.runs.workdir import WorkDirectory
-from bert4rec_tf.training import trainer
+from bert4rec_tf.training import loop
 
 
 def list_phases(run: Run) -> list[str]:
@@ -55,10 +56,11 @@ def make_model(
     strategy: tf.distribute.Strategy | None = None,
     features: Mapping[str, Features] | None = None,
 ) -> Recommender:
-    """Returns a run's model with new weights, drawn with its seed.
+    """Returns a run's model with new weights, drawn with its seed. TensorFlow then multiplies as exactly as it says.
 
     Raises UserError if the run uses missing features.
     """
+    devices.set_exact_products(not (run.training.tensor_float_32 or run.training.mixed_precision))
     keras.utils.set_random_seed(run.seed)
     # Without a name, Keras would number the models of the process, and the number would be in the export's bytes.
     kind, options = MODELS[run.model], dict[str, Any](name=run.model)
@@ -75,7 +77,7 @@ def load_trained(run: Run, num_items: int, num_users: int, workdir: WorkDirector
     """Returns the model of the finished training `phase`. Raises UserError if it has not finished."""
     model = make_model(run, num_items, num_users, features=workdir.read_features())
     build_evidence(model, workdir, phase)
-    trainer.load_weights(model, workdir.path / phase)
+    loop.load_weights(model, workdir.path / phase)
     return model
 
 

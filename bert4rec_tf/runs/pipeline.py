@@ -1,7 +1,7 @@
 """One run with its data and its folder: prepare, train, evaluate."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -9,11 +9,14 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.execution import ExecutionSettings
+from bert4rec_tf.config.model_settings import samples_items
 from bert4rec_tf.config.popularity_option import parse_correction
 from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
-from bert4rec_tf.data.examples import batches, in_memory, preparation
-from bert4rec_tf.data.examples.tfrecords import Shards
+from bert4rec_tf.data.examples import in_memory, preparation
+from bert4rec_tf.data.examples.masked import MaskedExamples, StoredExamples
+from bert4rec_tf.data.examples.rows import Examples, Feed
 from bert4rec_tf.data.feature_values import select_features
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation import candidates
@@ -27,8 +30,8 @@ from bert4rec_tf.runs.environment import describe_environment
 from bert4rec_tf.runs.id_texts import check_types
 from bert4rec_tf.runs.warm_start import StartWeights
 from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
-from bert4rec_tf.training import trainer, workers
-from bert4rec_tf.training.steps import make_strategy
+from bert4rec_tf.training import loop, workers
+from bert4rec_tf.training.workers import make_strategy
 
 MASKED = "masked"
 """The kind of examples that static masks prepare on disk. All others are made in memory."""
@@ -50,7 +53,9 @@ class Experiment:
 
     Attributes:
         run, sequences, workdir: the settings, the data and the folder of the run.
-        silent, checkpoint_seconds, watch, team: as for `training.trainer.Trainer`.
+        silent: whether to show no progress.
+        execution: how trainings compute, and how often they save a checkpoint.
+        watch: called with each row of a training's curve (`training.loop.Watch.report`).
         interactions: the user's own files, recorded so that `--mode=evaluate` finds them again.
         start: the weights of a warm start, which a training that has not begun needs; None for a fresh start.
         plan: the record of a budget of time (`budget.Plan`), with `max_seconds` of training; None without one.
@@ -61,7 +66,7 @@ class Experiment:
     sequences: Sequences
     workdir: WorkDirectory
     silent: bool = False
-    checkpoint_seconds: float = trainer.CHECKPOINT_SECONDS
+    execution: ExecutionSettings = field(default_factory=ExecutionSettings)
     interactions: Interactions | None = None
     watch: Callable[[dict[str, float]], None] | None = None
     start: StartWeights | None = None
@@ -69,7 +74,7 @@ class Experiment:
     plan: dict[str, float] | None = None
     known_transitions: dict[str, Any] = field(default_factory=dict)
     split: LeaveOneOut = field(init=False)
-    _prepared: dict[str, Shards] = field(init=False, default_factory=dict)
+    _prepared: dict[str, StoredExamples] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.split = LeaveOneOut(self.sequences)
@@ -129,7 +134,7 @@ class Experiment:
         with self.workdir.lock():
             if self._has_static_masks:
                 for phase in phases.list_phases(self.run):
-                    self._prepare_shards(phase)
+                    self._prepare_examples(phase)
             _ = self.negatives
             _ = self.transitions
 
@@ -188,10 +193,15 @@ class Experiment:
             if mix is not None:
                 model.evidence.mix.assign(mix)
         if model.examples is None:
-            trainer.save_counted_model(model, self.workdir.path / phase)
+            loop.save_counted_model(model, self.workdir.path / phase)
             return _Trained(model)
+        folder, settings, watch = self.workdir.path / phase, *self._make_loop_settings(phase, selected)
+        if not loop.has_begun(folder):
+            self._set_first_weights(model, phase, selected)
+        validate = self.make_validation(model) if phase == SELECT else None
         try:
-            return _Trained(model, self._make_trainer(model, phase, selected, strategy).run().best_step)
+            state = loop.train(model, self.make_feed(phase, model), settings, folder, validate, watch)
+            return _Trained(model, state.best_step)
         except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
             raise UserError(
                 f"{self.workdir.prepared}: examples were damaged while they were read; run the same command again "
@@ -229,24 +239,24 @@ class Experiment:
         negatives = self.negatives if all_items else {POPULAR: self.negatives[POPULAR]}
         return RankingTask.from_split(self.split, part, negatives, all_items, with_seen=needs_seen_items(self.repeats))
 
-    def make_batches(self, phase: str, model: Recommender, start_step: int = 0) -> tf.data.Dataset:
-        """Returns the endless training batches of a phase, from `start_step` on."""
-        if self._has_static_masks:
-            return batches.read_batches(self._prepare_shards(phase), self.run, start_step)
+    def make_feed(self, phase: str, model: Recommender) -> Feed:
+        """Returns the training batches of a phase."""
         data = phases.select_training_data(self.split, phase)
-        if model.examples == MASKED:
-            examples: in_memory.Examples = in_memory.MaskedExamples(data, model.max_length, self.run.masking)
+        if self._has_static_masks:
+            examples: Examples = self._prepare_examples(phase)
+        elif model.examples == MASKED:
+            examples = MaskedExamples(data, model.max_length, self.run.masking)
         else:
             examples = in_memory.KINDS[model.examples](data, **model.example_options)
-        return batches.read_batches(examples, self.run, start_step)
+        return Feed(examples, self.run.training.batch_size, self.run.seed, samples_items(self.run.architecture))
 
     @property
     def _has_static_masks(self) -> bool:
         return MODELS[self.run.model].examples == MASKED and self.run.masking.masking == "static"
 
-    def _prepare_shards(self, phase: str) -> Shards:
+    def _prepare_examples(self, phase: str) -> StoredExamples:
         if phase not in self._prepared:
-            self._prepared[phase] = preparation.prepare_shards(
+            self._prepared[phase] = preparation.prepare_examples(
                 phases.select_training_data(self.split, phase),
                 self.run.masking,
                 self.run.architecture.max_length,
@@ -255,30 +265,18 @@ class Experiment:
             )
         return self._prepared[phase]
 
-    def _make_trainer(
-        self, model: Recommender, phase: str, selected: "_Trained | None", strategy: tf.distribute.Strategy | None
-    ) -> trainer.Trainer:
+    def _make_loop_settings(self, phase: str, selected: "_Trained | None") -> tuple[loop.LoopSettings, loop.Watch]:
         is_last = phase == phases.list_phases(self.run)[-1]
-        settings, last_step = self.run.training, selected.best_step if selected else None
+        settings = self.run.training
         if selected and settings.final_share:
-            settings, last_step = phases.shorten_final(settings, selected.best_step), None
-        return trainer.Trainer(
-            model,
-            lambda start_step: self.make_batches(phase, model, start_step),
-            settings,
-            self.workdir.path / phase,
-            last_step=last_step,
-            max_seconds=None if selected else self.workdir.read_config().get("plan", {}).get("max_seconds"),
-            validate=self.make_validation(model) if phase == SELECT else None,
-            title="final training" if selected else "training",
-            silent=self.silent,
-            checkpoint_seconds=self.checkpoint_seconds,
-            strategy=strategy,
-            watch=self.watch,
-            initialise=lambda: self._set_first_weights(model, phase, selected),
-            later_steps=0 if is_last else int(settings.steps * (settings.final_share or 1)),
-            team=self.team,
-        )
+            settings = phases.shorten_final(settings, selected.best_step)
+        elif selected:
+            settings = replace(settings, stop_after=selected.best_step)
+        max_seconds = None if selected else self.workdir.read_config().get("plan", {}).get("max_seconds")
+        later_steps = 0 if is_last else int(settings.steps * (settings.final_share or 1))
+        title = "final training" if selected else "training"
+        watch = loop.Watch(title, self.silent, later_steps, self.watch)
+        return loop.LoopSettings(settings, self.execution, max_seconds), watch
 
     def _read_fixed_mix(self) -> tuple[float, float, float] | None:
         """Returns the given `TransitionEvidence.mix`; None if it is chosen in `select`.

@@ -23,8 +23,8 @@ from bert4rec_tf.models import MODELS, Recommender, tf1_import
 from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
 from bert4rec_tf.runs.phases import build_evidence, make_model, needs_users
 from bert4rec_tf.runs.workdir import WorkDirectory
-from bert4rec_tf.training import checkpoints, trainer
-from bert4rec_tf.training.steps import make_strategy
+from bert4rec_tf.training import checkpoints, loop
+from bert4rec_tf.training.workers import make_strategy
 
 ORIGINAL_CONFIG, ORIGINAL_VOCABULARY = "bert_config.json", "vocabulary.txt"
 """Files that must be in the same folder as a checkpoint of the authors' program."""
@@ -175,9 +175,9 @@ def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None
     for phase in (ALL, RETRAIN) if checkpoint is None else ():
         if checkpoints.Series(workdir.path / phase).paths():
             build_evidence(model, workdir, phase)
-            trainer.load_weights(model, workdir.path / phase)
-            return phase, trainer.read_state(workdir.path / phase).step
-    checkpoint = checkpoint or workdir.path / SELECT / trainer.BEST
+            loop.load_weights(model, workdir.path / phase)
+            return phase, loop.read_state(workdir.path / phase).step
+    checkpoint = checkpoint or workdir.path / SELECT / loop.BEST
     if not checkpoint.exists():
         raise UserError(f"{workdir.path}: holds no trained weights yet; run it with --mode=train first")
     build_evidence(model, workdir, checkpoint.resolve().parent.name)

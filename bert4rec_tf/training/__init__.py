@@ -1,1 +1,1 @@
-"""Training: the loop, the compiled step, checkpoints and TensorBoard."""
+"""Training: the step, calls of several steps, the loop, checkpoints, TensorBoard and several machines."""

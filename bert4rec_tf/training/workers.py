@@ -15,7 +15,7 @@ import tensorflow as tf
 from bert4rec_tf.config.machines import LOST, Machines
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
-from bert4rec_tf.foundation.types import Tensor
+from bert4rec_tf.training.step import sum_over_replicas
 
 LOST_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 """The errors on the other workers if one ends (within seconds) or stops answering (within about ten seconds)."""
@@ -51,7 +51,7 @@ class Team:
             shared = self.strategy.experimental_distribute_values_from_function(
                 lambda context: tf.constant(per_device[context.replica_id_in_sync_group % devices])
             )
-            (total,) = self.strategy.run(tf_function(sum_over_replicas), args=([shared],))
+            (total,) = self.strategy.run(_sum_over_replicas, args=([shared],))
             return self.strategy.experimental_local_results(total)[0].numpy()
 
     def agree(self, facts: Mapping[str, str]) -> None:
@@ -89,10 +89,7 @@ class Team:
             raise UserError(LOST) from error
 
 
-def sum_over_replicas(values: list[Tensor]) -> list[Tensor]:
-    """Returns the sum over all replicas of each tensor. Call it in a replica."""
-    values = [tf.identity(value) for value in values]  # puts the replica's arguments on its device
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+_sum_over_replicas = tf_function(sum_over_replicas)
 
 
 _team = Team()
@@ -120,3 +117,36 @@ def join_team(machines: Machines, replicas: int) -> None:
             f"Received: replicas={replicas}"
         )
     _team = Team(machines.index, machines.count, strategy, machines.watch_others)
+
+
+def make_strategy(replicas: int) -> tf.distribute.Strategy | None:
+    """Returns the strategy that splits each batch over `replicas` devices; None for one device.
+
+    The devices are GPUs if there are any, else virtual CPUs. If the process has joined others (`join_team`),
+    they are those of all machines. Create the model and the optimizer under `strategy.scope()`.
+
+    Raises:
+        UserError: if there are fewer devices. Virtual CPUs must be made before TensorFlow starts its devices.
+    """
+    if current_team().strategy is not None:
+        return current_team().strategy
+    if replicas == 1:
+        return None
+    kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+    if kind == "CPU":
+        _make_virtual_cpus(replicas)
+    devices = tf.config.list_logical_devices(kind)
+    if replicas > len(devices):
+        raise UserError(
+            f"`replicas` must be at most {len(devices)}, the number of devices. Received: replicas={replicas}"
+        )
+    # TensorFlow's default way of summing over CPUs fixes their number for the rest of the process.
+    summing = tf.distribute.ReductionToOneDevice() if kind == "CPU" else None
+    return tf.distribute.MirroredStrategy([device.name for device in devices[:replicas]], summing)
+
+
+def _make_virtual_cpus(number: int) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if len(tf.config.get_logical_device_configuration(cpu) or ()) < number:
+        with contextlib.suppress(RuntimeError):  # The devices have started already; `make_strategy` counts them.
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * number)

@@ -11,7 +11,18 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.models import HISTORIES, NUM_ITEMS, SEQUENCES, TRAINED, VECTORS, batches, make, make_training_step, tensors
+from support.models import (
+    HISTORIES,
+    NUM_ITEMS,
+    SEQUENCES,
+    TRAINED,
+    VECTORS,
+    batches,
+    make,
+    make_quiet,
+    make_training_step,
+    tensors,
+)
 from support.paths import ROOT
 from support.profiles import slow_but
 
@@ -21,7 +32,7 @@ from bert4rec_tf.foundation import registration
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.models.recommender import Recommender
-from bert4rec_tf.training.steps import make_optimizer
+from bert4rec_tf.training.optimizer import make_optimizer
 
 SETTINGS = TrainingSettings(steps=40, warmup_steps=0, learning_rate=0.02, clip_norm=0.0)
 COUNTING = ("pop", "item_transitions")
@@ -79,15 +90,47 @@ def test_a_step_of_one_s_own_calls_the_loss_of_the_model():
     assert fit(model).history["doubled"] == [pytest.approx(expected, rel=0.01)]
 
 
+def fit_in_steps(name, number, jit_compile, dataset=lambda batches: batches, **changes):
+    """Fits a model to the batches of two epochs, so many steps at once. Returns its weights and the loss at the end."""
+    model = make_quiet(name, **changes)
+    model.compile(make_optimizer(SETTINGS), steps_per_execution=number, jit_compile=jit_compile)
+    training = dataset(b4r.datasets.training_batches(model, SEQUENCES, 128))
+    history = model.fit(training, epochs=2, verbose=0).history
+    return model.get_weights(), history["loss"]
+
+
+def assert_same_fit(got, expected, rtol=1e-6, atol=0.0):
+    np.testing.assert_allclose(got[1], expected[1], rtol=1e-5)
+    for one, other in zip(got[0], expected[0], strict=True):
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
+
+
 def test_several_steps_at_once_and_data_of_unknown_size_give_the_weights_of_single_steps():
-    models = [make("bpr_mf") for _ in range(2)]
-    for model, number in zip(models, (1, 3)):
-        with pytest.warns(UserWarning, match="Proceeding with `jit_compile=False`"):
-            model.compile("sgd", steps_per_execution=number, jit_compile=True)
-        training = b4r.datasets.training_batches(model, SEQUENCES, 128)
-        model.fit(training.filter(lambda batch: True) if number == 1 else training, epochs=2, verbose=0)
-    for one, other in zip(*(model.get_weights() for model in models), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6)
+    alone = fit_in_steps("bpr_mf", 1, False, lambda batches: batches.filter(lambda batch: True))
+    assert_same_fit(fit_in_steps("bpr_mf", 3, False), alone)
+
+
+def test_a_compiled_program_of_steps_trains_as_single_steps_do():
+    """Four steps an epoch: the second program of each takes only one."""
+    alone = fit_in_steps("bpr_mf", 1, False)
+    assert_same_fit(fit_in_steps("bpr_mf", 3, True), alone, atol=1e-6)
+    unknown = lambda batches: batches.filter(lambda batch: True)  # noqa: E731
+    assert_same_fit(fit_in_steps("bpr_mf", 3, True, unknown), alone, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in TRAINED if name != "bpr_mf"])
+def test_every_model_is_fitted_by_compiled_programs(name):
+    assert_same_fit(fit_in_steps(name, 2, True), fit_in_steps(name, 1, False), rtol=1e-3, atol=1e-3)
+
+
+def test_a_compiled_model_is_measured_and_predicts_as_before():
+    model = make("bert4rec", evidence="transitions")
+    model.compile(make_optimizer(SETTINGS), metrics=[b4r.metrics.NDCG(10)], jit_compile=True)
+    plain = make("bert4rec", evidence="transitions")
+    plain.compile(make_optimizer(SETTINGS), metrics=[b4r.metrics.NDCG(10)], jit_compile=False)
+    assert model.evaluate(next_items(), verbose=0) == plain.evaluate(next_items(), verbose=0)
+    np.testing.assert_array_equal(model.predict(HISTORIES, verbose=0), plain.predict(HISTORIES, verbose=0))
 
 
 @pytest.mark.parametrize("received", [HISTORIES, HISTORIES["items"]])

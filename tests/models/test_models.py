@@ -32,7 +32,6 @@ from bert4rec_tf.config import presets, run_record
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.run_record import Run, TrainingSettings
 from bert4rec_tf.config.setting_fields import get_field_type
-from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions
@@ -320,30 +319,6 @@ def test_every_dropout_acts_by_itself_in_training_and_never_in_scoring(name):
     for layer in found:
         layer.rate = 0.5
     assert not np.array_equal(model(HISTORIES, training=True), scores)
-
-
-def of_some_widths(model, batch_size=8):
-    """Batches as a training reads them, until three widths have come, and what is known of their shapes."""
-    examples = in_memory.KINDS[model.examples](SEQUENCES, **model.example_options)
-    dataset, found = in_memory.make_dataset(examples, batch_size, seed=1), {}
-    for batch in dataset:
-        found.setdefault(batch["items"].shape[1], batch)
-        if len(found) == 3:
-            return list(found.values()), dataset.element_spec
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["sasrec", "gru4rec", "gru4rec_plus"])
-def test_one_graph_serves_batches_of_all_widths(name):
-    model = make(name, dropout=0.0)
-    found, signature = of_some_widths(model)
-    settings = TrainingSettings(steps=40, warmup_steps=0, learning_rate=1e-9)
-    step = make_training_step(model, settings, signature=signature)
-    for batch in found:
-        made = step(batch)
-        assert float(made["loss"]) == pytest.approx(float(model.training_loss(batch)), rel=1e-5)
-        assert float(made["gradient_norm"]) > 0
-    assert step.experimental_get_tracing_count() == 1
 
 
 SAMPLED = {"loss": "sampled_softmax", "shared_negatives": 24}

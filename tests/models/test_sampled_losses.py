@@ -8,20 +8,25 @@ import tensorflow as tf
 from support import trainings
 from support.models import (
     NUM_ITEMS,
+    SEQUENCES,
     batches,
     check_gradients,
     check_parts,
     make,
     make_quiet,
+    make_step,
+    read_endlessly,
     tensors,
 )
 
-from bert4rec_tf.config.run_record import TrainingSettings
-from bert4rec_tf.data.examples.batches import add_draws
+from bert4rec_tf.config.run_record import MaskingSettings, TrainingSettings
+from bert4rec_tf.data.examples import in_memory
+from bert4rec_tf.data.examples.masked import MaskedExamples
+from bert4rec_tf.data.examples.rows import Feed
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.nn import sampling
-from bert4rec_tf.training import steps
-from bert4rec_tf.training.steps import make_optimizer
+from bert4rec_tf.training.optimizer import make_optimizer
+from bert4rec_tf.training.step import compute_gradients
 
 NAMES = ("bert4rec", "sasrec")
 every_name = pytest.mark.parametrize("name", NAMES)
@@ -30,9 +35,11 @@ SAMPLE = {"loss": "sampled_softmax", "shared_negatives": 24, "negative_sampling"
 
 def drawn(model, size=16, first=0):
     """Batches with their draws."""
-    source = batches(model, size)
-    spec = {key: tf.TensorSpec([None] * column.ndim, column.dtype) for key, column in next(source).items()}
-    return iter(add_draws(tf.data.Dataset.from_generator(lambda: source, output_signature=spec), 5, first))
+    if model.examples == "masked":
+        examples = MaskedExamples(SEQUENCES, 8, MaskingSettings(mask_proportion=0.4, max_predictions=4, mask_copies=2))
+    else:
+        examples = in_memory.KINDS[model.examples](SEQUENCES, **model.example_options)
+    return map(tensors, read_endlessly(Feed(examples, size, 5, has_sample=True), first))
 
 
 def states_and_targets(model, batch):
@@ -81,7 +88,7 @@ def test_a_step_changes_only_the_rows_that_it_reads(name):
     assert {path.split("/")[-1] for path in optimizer.tables} <= tables | {"bias"} and optimizer.tables
     before, batch = np.asarray(model.own_items), next(drawn(model, 2))
     with trainings.small_and_quick():
-        steps.make_step(model, optimizer, settings)(batch)
+        make_step(model, optimizer, settings.clip_norm)(batch)
     read = {*sampling.draw_items(batch["draw"][0], 3, NUM_ITEMS, "log_uniform")[0].numpy().tolist()}
     columns = ("items", "mask_targets") if name == "bert4rec" else ("items", "targets")
     read |= {row for column in columns for row in batch[column].numpy().ravel().tolist()}
@@ -94,7 +101,7 @@ def test_rows_cannot_be_updated_alone_where_a_step_reads_the_whole_table():
     settings = TrainingSettings(steps=9, warmup_steps=0, optimizer="rowwise_adagrad")
     tables = make_optimizer(settings, model).tables
     with pytest.raises(UserError, match="`optimizer` must be adam or adagrad where a step reads a whole table, here"):
-        model.compute_gradients(tensors(next(batches(model))), tables)
+        compute_gradients(model, tensors(next(batches(model))), tables=tables)
 
 
 def test_each_step_draws_anew_and_a_later_start_draws_the_same():

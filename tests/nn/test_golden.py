@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.models import make_step
 from support.paths import GOLDEN
 from support.tf1_program import CHECKPOINT, TOKENS
 
 from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.models import tf1_import
-from bert4rec_tf.training.steps import clip_gradients, make_optimizer, make_step
+from bert4rec_tf.training.optimizer import make_optimizer
+from bert4rec_tf.training.step import clip_gradients
 
 NUM_ITEMS, PROGRAM_MASK = 57, 59
 ORDER = tf1_import.order_rows(TOKENS)
@@ -83,7 +85,7 @@ def test_fifteen_steps_of_training_are_the_program_s(model, batch, golden):
     settings = TrainingSettings(learning_rate=0.01, steps=40, warmup_steps=5, clip_norm=5.0)
     optimizer = make_optimizer(settings)
     optimizer.build(model.trainable_variables)
-    step = make_step(model, optimizer, settings)
+    step = make_step(model, optimizer, settings.clip_norm)
     observed = []
     for number in range(1, 16):
         observed.append(float(step(batch)["loss"]))

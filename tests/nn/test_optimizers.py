@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.models.bert4rec import BERT4Rec
-from bert4rec_tf.models.keras_model import sum_repeated_rows
 from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, RowwiseAdagrad, WarmUpLinearDecay
-from bert4rec_tf.training.steps import clip_gradients, make_optimizer
+from bert4rec_tf.training.optimizer import make_optimizer
+from bert4rec_tf.training.step import clip_gradients, sum_repeated_rows
 
 # Schedule
 
@@ -193,8 +193,8 @@ def slices(rows, values, total):
 
 def test_repeated_rows_are_added():
     found = sum_repeated_rows(slices([5, 1, 5], [[1.0, 2.0], [3.0, 4.0], [10.0, 20.0]], 9))
-    assert found.indices.numpy().tolist() == [5, 1]
-    assert found.values.numpy().tolist() == [[11.0, 22.0], [3.0, 4.0]]
+    assert found.indices.numpy().tolist() == [1, 5, 0]
+    assert found.values.numpy().tolist() == [[3.0, 4.0], [11.0, 22.0], [0.0, 0.0]], "row 0 stays as it is"
 
 
 def test_rows_have_one_step_size_each_and_others_stay():

@@ -3,7 +3,7 @@
 import pytest
 from support import whole_runs
 from support.ranking_oracle import make_sequences
-from support.trainings import killed_at_step
+from support.trainings import EACH_STEP, killed_at_step
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.foundation.errors import UserError
@@ -21,7 +21,7 @@ PLACES = {"workdir": "memory://bucket/runs/one", "prepared_dir": "memory://bucke
 
 
 def go(**places):
-    return driver.execute(RUN, sequences=SEQUENCES, silent=True, checkpoint_seconds=0, **places)
+    return driver.execute(RUN, sequences=SEQUENCES, silent=True, execution=EACH_STEP, **places)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from support.commands import contents
 from support.mistakes import BEAUTY, lines, text
 from support.ranking_oracle import group_histories
 from support.tf1_program import CHECKPOINT, CONFIG, TOKENS
-from support.trainings import RUN, killed_at_step, small_and_quick
+from support.trainings import EACH_STEP, RUN, killed_at_step, small_and_quick
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config.run_record import Run
@@ -45,7 +45,7 @@ def run_of(model, **changes):
 
 
 def execute(run, folder, sequences=NEW, **options):
-    return b4r.execute(run, sequences=sequences, workdir=folder, silent=True, checkpoint_seconds=0, **options)
+    return b4r.execute(run, sequences=sequences, workdir=folder, silent=True, execution=EACH_STEP, **options)
 
 
 @pytest.fixture(scope="module")

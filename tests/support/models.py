@@ -1,22 +1,25 @@
 """A small model of every kind, its data, and batches to train it on."""
 
 import dataclasses
+import itertools
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert4rec_tf.config.execution import ExecutionSettings
 from bert4rec_tf.config.model_settings import USER_FEATURES, list_used_features
 from bert4rec_tf.config.run_record import MaskingSettings, Run
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.cloze import cut_windows
+from bert4rec_tf.data.examples.rows import Feed
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.training import steps
-from bert4rec_tf.training.steps import make_optimizer
+from bert4rec_tf.training.calls import TrainingCalls
+from bert4rec_tf.training.optimizer import make_optimizer
 from support.features import add_vectors, both
 from support.ranking_oracle import make_sequences
-from support.shards import mask_windows
+from support.shards import mask_windows, read_batches
 
 NUM_ITEMS, NUM_USERS = 40, 60
 SEQUENCES = make_sequences(
@@ -70,7 +73,36 @@ def make_quiet(name, **changes):
 def make_training_step(model, settings, **options):
     optimizer = make_optimizer(settings, model)
     optimizer.build(model.trainable_variables)
-    return steps.make_step(model, optimizer, settings, **options)
+    return make_step(model, optimizer, settings.clip_norm, **options)
+
+
+class Given:
+    """Batches that are given, as a training reads them."""
+
+    tables: dict = {}  # noqa: RUF012
+
+    def __init__(self, batch):
+        self.columns = {name: np.asarray(column)[None] for name, column in batch.items()}
+
+    def read(self, first_step, count):
+        return {name: np.repeat(column, count, axis=0) for name, column in self.columns.items()}
+
+    def lay_out(self, tables, columns):
+        return columns
+
+
+def make_step(model, optimizer, clip_norm, **execution):
+    """Returns a function that takes one step with a batch, by the calls of a training."""
+    made = {}
+
+    def take(batch):
+        if not made:
+            options = ExecutionSettings(**{"compile": "off", "steps_per_call": 1, **execution})
+            made["calls"] = TrainingCalls(model, optimizer, Given(batch), clip_norm, options)
+        results = made["calls"].run(Given(batch).read(0, 1), 1)
+        return {name: column[0] for name, column in results.items()}
+
+    return take
 
 
 def check_gradients(model, batch, watched):
@@ -95,10 +127,17 @@ def check_parts(model, batch):
     assert total == pytest.approx(float(model.training_loss(batch)), rel=1e-4)
 
 
+def read_endlessly(feed, first_step=0):
+    """Yields the batches of a feed, as arrays."""
+    for step in itertools.count(first_step):
+        yield read_batches(feed, step, 1)[0]
+
+
 def batches(model, size=16, sequences=SEQUENCES):
     """Batches of the kind that the model is trained on."""
     if model.examples != "masked":
-        return in_memory.KINDS[model.examples](sequences, **model.example_options).batches(size, seed=1)
+        examples = in_memory.KINDS[model.examples](sequences, **model.example_options)
+        return read_endlessly(Feed(examples, size, 1))
     masking = MaskingSettings(mask_proportion=0.4, max_predictions=4, mask_copies=2)
     windows, rng = cut_windows(sequences, 8, 0.5), np.random.default_rng(1)
 

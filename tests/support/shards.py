@@ -11,7 +11,7 @@ from scipy import stats
 
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import ClozeExamples
-from bert4rec_tf.data.examples.preparation import prepare_shards
+from bert4rec_tf.data.examples.preparation import prepare_examples
 from support.ranking_oracle import group_histories
 
 MAX_LENGTH = 6
@@ -32,9 +32,13 @@ NUM_ITEMS = SEQUENCES.num_items
 
 
 def prepare(folder, **changes):
-    """Prepares shards of 17 examples."""
+    """Prepares examples in shards of 17, and returns the shards."""
+    return prepare_stored(folder, **changes).shards
+
+
+def prepare_stored(folder, **changes):
     settings = {"sequences": SEQUENCES, "masking": STATIC, "max_length": MAX_LENGTH, "seed": 5, "shard_size": 17}
-    return prepare_shards(**{**settings, **changes}, folder=folder)
+    return prepare_examples(**{**settings, **changes}, folder=folder)
 
 
 def mask_windows(windows, chosen, settings, max_length, num_items, seed):
@@ -101,10 +105,17 @@ def rows_of(record):
     return [{name: block[name][ends[name][row] : ends[name][row + 1]] for name in block} for row in range(number)]
 
 
+def read_batches(feed, first_step, count):
+    """The batches of some steps, as arrays."""
+    columns = feed.read(first_step, count)
+    steps = [{name: column[index] for name, column in columns.items()} for index in range(count)]
+    return [{name: np.asarray(column) for name, column in feed.lay_out(feed.tables, step).items()} for step in steps]
+
+
 def as_rows(batches):
     found = []
     for batch in batches:
-        columns = {name: tensor.numpy().tolist() for name, tensor in batch.items()}
+        columns = {name: np.asarray(tensor).tolist() for name, tensor in batch.items()}
         found += [
             tuple(tuple(value) if isinstance(value, list) else value for value in row)
             for row in zip(*(columns[name] for name in sorted(columns)))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert4rec_tf.config.execution import ExecutionSettings
 from bert4rec_tf.config.model_settings import PopSettings
 from bert4rec_tf.config.run_record import Run, TrainingSettings
 from bert4rec_tf.data.examples import preparation
@@ -21,8 +22,7 @@ from bert4rec_tf.nn.dropout import Dropout
 from bert4rec_tf.runs import driver
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
-from bert4rec_tf.training import steps
-from bert4rec_tf.training.trainer import Trainer
+from bert4rec_tf.training import calls, loop, step
 from support import whole_runs
 from support.shards import SEQUENCES
 
@@ -53,13 +53,25 @@ def new_model():
     return Bag()
 
 
-def batches(start_step):
-    """Rows 1 2 3 ..., one position masked: the item before tells the one that is hidden."""
+class Walks:
+    """Rows 1 2 3 ..., one position masked: the item before tells the one that is hidden. `before` is called with the
+    number of each step, before it is read."""
 
-    def batch(step):
-        first = tf.random.stateless_uniform([16, 1], [1, step], 1, NUM_ITEMS - 4, tf.int32)
+    tables: dict = {}  # noqa: RUF012
+
+    def __init__(self, before=lambda step: None):
+        self.before = before
+
+    def read(self, first_step, count):
+        for number in range(first_step, first_step + count):
+            self.before(number)
+        return {"step": np.arange(first_step, first_step + count)}
+
+    def lay_out(self, tables, columns):
+        step = columns["step"]
+        first = tf.random.stateless_uniform([16, 1], tf.stack([1, step]), 1, NUM_ITEMS - 4, tf.int32)
         items = first + tf.range(5)
-        positions = tf.random.stateless_uniform([16, 1], [2, step], 0, 5, tf.int32)
+        positions = tf.random.stateless_uniform([16, 1], tf.stack([2, step]), 0, 5, tf.int32)
         hidden = tf.range(5)[None, :] == positions
         return {
             "users": tf.zeros(16, tf.int32),
@@ -69,16 +81,17 @@ def batches(start_step):
             "mask_targets": tf.gather(items, positions, batch_dims=1),
         }
 
-    return tf.data.Dataset.range(start_step, 1_000_000).map(batch)
-
 
 def settings(**changes):
     defaults = TrainingSettings(steps=40, warmup_steps=4, learning_rate=0.01, evaluate_every=10)
     return dataclasses.replace(defaults, **changes)
 
 
-def trainer(folder, model=None, validate=None, make=batches, last_step=None, **changes):
-    return Trainer(model or new_model(), make, settings(**changes), folder, last_step, validate, silent=True)
+def train(folder, model=None, validate=None, feed=None, execution=None, report=None, **changes):
+    """Trains a small model in a folder and returns the state at the end."""
+    how = loop.LoopSettings(settings(**changes), ExecutionSettings(**(execution or {})))
+    watch = loop.Watch(silent=True, report=report)
+    return loop.train(model or new_model(), feed or Walks(), how, folder, validate, watch)
 
 
 def read_newest_weights(folder):
@@ -96,62 +109,56 @@ def scripted(values):
     return lambda: {"hr@10": 0.0, "ndcg@10": next(values)}
 
 
-class Watched:
-    """The batches from a step on, each made after a call with its number."""
-
-    def __init__(self, start_step, before):
-        self.start_step, self.before, self.dataset = start_step, before, batches(start_step)
-        self.element_spec = self.dataset.element_spec
-
-    def __iter__(self):
-        for number, batch in enumerate(self.dataset, start=self.start_step):
-            self.before(number)
-            yield batch
-
-
-def interrupted_during(step):
-    """Batches during which Ctrl-C is pressed: the signal comes while step number `step` is made."""
-
-    def press(number):
-        if number == step - 1:
-            signal.raise_signal(signal.SIGINT)
-
-    return lambda start_step: Watched(start_step, press)
-
-
 class Killed(BaseException):
     """Ends a training at once, as a kill does; no part of the package knows it."""
 
 
-def killed_after(steps):
-    """Batches which end after so many steps of the whole training as if the process was killed."""
+@contextlib.contextmanager
+def before_each_call(act):
+    """Calls `act` with the numbers of the steps that each call of a training is about to take, the first being 1."""
+    run, done = calls.TrainingCalls.run, {}
 
-    def kill(number):
-        if number == steps:
-            raise Killed
+    def run_after(self, columns, count):
+        first = done.get(id(self), int(self.optimizer.iterations.numpy()))
+        done[id(self)] = first + count
+        act(range(first + 1, first + count + 1))
+        return run(self, columns, count)
 
-    return lambda start_step: Watched(start_step, kill)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calls.TrainingCalls, "run", run_after)
+        yield
+
+
+def interrupted_during(step):
+    """Ctrl-C is pressed while a step of this number is taken."""
+
+    def press(steps):
+        if step in steps:
+            signal.raise_signal(signal.SIGINT)
+
+    return before_each_call(press)
 
 
 @contextlib.contextmanager
 def killed_at_step(number):
     """Ends what is done in the block before step `number` of all its trainings is counted."""
-    count, calls = Trainer._count_step, []
+    taken = []
 
-    def counted(trainer, made):
-        calls.append(made)
-        if len(calls) == number:
+    def kill(steps):
+        taken.extend(steps)
+        if len(taken) >= number:
             raise Killed
-        count(trainer, made)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Trainer, "_count_step", counted)
+    with pytest.raises(Killed), before_each_call(kill):
         yield
 
 
 def curve_without_time(state):
     return [{name: value for name, value in row.items() if name != "seconds"} for row in state.curve]
 
+
+EACH_STEP = ExecutionSettings(checkpoint_seconds=0)
+"""A checkpoint after each step."""
 
 RUN = {
     "steps": 6,
@@ -169,7 +176,7 @@ RUN = {
 }
 
 
-COMPILING = (evidence_search, full_ranking, ranker, losses, steps)
+COMPILING = (evidence_search, full_ranking, ranker, losses, step, calls)
 """The modules that compile what a run computes most often. `tf.config.run_functions_eagerly` would warn of tf.data."""
 
 
@@ -182,7 +189,7 @@ def uncompiled(function=None, **options):
 def small_and_quick():
     """Writes small shards, draws no pictures, and computes without compiling first."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preparation, "prepare_shards", functools.partial(preparation.prepare_shards, shard_size=40))
+        patch.setattr(preparation, "prepare_examples", functools.partial(preparation.prepare_examples, shard_size=40))
         patch.setattr(plots, "is_available", lambda: False)
         for module in COMPILING:
             patch.setattr(module, "tf_function", uncompiled)
@@ -193,7 +200,7 @@ def assert_a_kill_changes_nothing(folder, run, sequences):
     """Carries out a run twice, once killed at its fifth step and started again."""
 
     def go(name):
-        driver.execute(run, sequences=sequences, workdir=folder / name, silent=True, checkpoint_seconds=0)
+        driver.execute(run, sequences=sequences, workdir=folder / name, silent=True, execution=EACH_STEP)
         return folder / name
 
     expected = go("one")
@@ -205,7 +212,7 @@ def assert_a_kill_changes_nothing(folder, run, sequences):
 def experiment(folder, masking):
     """A run, in a folder, with a checkpoint after each step."""
     run, workdir = Run.make("beauty", masking=masking, **RUN), WorkDirectory(folder / "work")
-    return Experiment(run, SEQUENCES, workdir, silent=True, checkpoint_seconds=0)
+    return Experiment(run, SEQUENCES, workdir, silent=True, execution=EACH_STEP)
 
 
 def whole_run(folder, masking):

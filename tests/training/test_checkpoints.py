@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.profiles import examples
-from support.trainings import STEP_40, new_model, scripted, trainer, weights
+from support.trainings import STEP_40, new_model, scripted, train, weights
 
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.training import checkpoints
 from bert4rec_tf.training.checkpoints import NUM_CHECKPOINTS, Series
-from bert4rec_tf.training.trainer import BEST, load_weights
+from bert4rec_tf.training.loop import BEST, load_weights
 
 STATE = {"step": 7, "curve": [{"step": 5, "loss": 0.1, "hr@10": 1e-300}], "finished": False, "note": "ß"}
 ODD = np.array([np.nan, -np.nan, -0.0, np.inf, -np.inf, 1e-45, 3.4e38, 1 / 3], np.float32)
@@ -215,7 +215,7 @@ NDCG = (0.1, 0.4, 0.3, 0.2)
 def straight(tmp_path_factory):
     """A training that nothing happened to: its folder and its state."""
     folder = tmp_path_factory.mktemp("straight")
-    return folder, trainer(folder, validate=scripted(NDCG)).run()
+    return folder, train(folder, validate=scripted(NDCG))
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_weights_of_an_earlier_step_are_never_taken_for_those_of_a_damaged_file(
 
 
 def test_the_last_weights_are_not_replaced_by_earlier_ones_where_there_was_no_validation(tmp_path):
-    trainer(tmp_path, steps=20, evaluate_every=5).run()
+    train(tmp_path, steps=20, evaluate_every=5)
     damage_an_array(tmp_path / "step-000000020.npz")
     with pytest.raises(UserError, match="no finished training"):
         load_weights(new_model(), tmp_path)
@@ -244,7 +244,7 @@ def test_the_last_weights_are_not_replaced_by_earlier_ones_where_there_was_no_va
 def test_damaged_best_weights_name_the_folder_to_delete(trained):
     (trained / BEST).write_bytes((trained / BEST).read_bytes()[:-1])
     with pytest.raises(UserError, match=r"best\.npz: cannot be read .*; delete .*trained to train again"):
-        trainer(trained, validate=scripted([])).run()
+        train(trained, validate=scripted([]))
     (trained / BEST).unlink()
     with pytest.raises(UserError, match=r"best\.npz: cannot be read .*; delete .*trained to train again"):
         load_weights(new_model(), trained)

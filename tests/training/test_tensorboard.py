@@ -5,31 +5,27 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.trainings import Killed, interrupted_during, killed_after
-from support.trainings import trainer as scripted_trainer
+from support import trainings
+from support.trainings import interrupted_during, killed_at_step
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bert4rec_tf.training import trainer
+from bert4rec_tf.training import calls
 from bert4rec_tf.training.tensorboard import TensorBoardWriter
 
 TRAINING = {f"training/{name}" for name in ("loss", "learning_rate", "gradient_norm", "clipped")}
 VALIDATION = {"validation/hr@10", "validation/ndcg@10"}
 
 
-def make_step(*arguments):
-    """A step that computes nothing but what it gives back."""
-
-    def step(batch):
-        loss = tf.reduce_mean(tf.cast(batch["items"], tf.float32))
-        return {"loss": loss, "gradient_norm": loss, "learning_rate": loss / 1000}
-
-    return step
+def take_step(model, optimizer, batch, clip_norm):
+    """Computes nothing but what it gives back."""
+    loss = tf.reduce_mean(tf.cast(batch["items"], tf.float32))
+    return {"loss": loss, "gradient_norm": loss, "learning_rate": loss / 1000}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cheap_steps(quick):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "make_step", make_step)
+        patch.setattr(calls, "take_step", take_step)
         yield
 
 
@@ -37,14 +33,15 @@ def train(folder, **changes):
     def measure():
         return {"hr@10": 0.25, "ndcg@10": 0.125}
 
-    scripted_trainer(folder, validate=measure, steps=120, evaluate_every=40, **changes).run()
+    trainings.train(folder, validate=measure, steps=120, evaluate_every=40, **changes)
 
 
-def killed(folder, steps, monkeypatch):
-    """A sitting that is killed: what is not in the file by then never comes into it."""
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+def killed(folder, step, monkeypatch):
+    """A sitting that is killed before this step: what is not in the file by then never comes into it."""
+    done = max((int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.npz")), default=0)
+    with monkeypatch.context() as patch, killed_at_step(step - done):
         patch.setattr(TensorBoardWriter, "close", lambda writer: None)
-        train(folder, make=killed_after(steps))
+        train(folder)
 
 
 def curves(folder):
@@ -93,8 +90,8 @@ def test_a_training_that_is_killed_again_and_again_has_every_step_once(tmp_path,
 
 
 def test_a_training_stopped_by_ctrl_c_has_a_point_where_it_stopped(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, make=interrupted_during(65))
+    with pytest.raises(KeyboardInterrupt), interrupted_during(65):
+        train(tmp_path)
     train(tmp_path)
     assert steps(curves(tmp_path)["training/loss"]) == [50, 65, 100, 120]
 

@@ -32,6 +32,10 @@ class Windows:
         """The number of windows before the prefixes."""
         return len(self) - self.num_prefixes
 
+    def take(self, numbers: np.ndarray) -> "Windows":
+        """Returns the windows of these numbers, int [k], whichever of them are prefixes."""
+        return Windows(self.items, self.starts[numbers], self.lengths[numbers], self.users[numbers])
+
     def rows(self, windows: np.ndarray, width: int) -> np.ndarray:
         """Returns the items of windows, int64 [k], by their numbers: int32 [k, width], right-padded."""
         return pad_rows(self.items, self.starts[windows], self.lengths[windows], width)
@@ -134,46 +138,46 @@ def mask_rows(
 
 @dataclass(frozen=True, eq=False)
 class ClozeExamples:
-    """Windows to mask, as numbered examples: every copy of all whole windows, then every copy of all prefixes.
+    """Windows to mask once, as numbered examples: every copy of all whole windows, then every copy of all prefixes.
+
+    Without prefixes, there is one more copy of the windows, with only the last item masked.
 
     Attributes:
         windows: at most `max_length` (N) items long, of items up to `num_items` (n).
-        masking: how often and how they are masked. With dynamic masks and no prefixes, one example in
-            `mask_copies` + 1 has only its last item masked, on average, which is the original's share.
-        last_only: whether only the last item of each window is masked, with dynamic masks.
+        masking: how often and how they are masked.
     """
 
     windows: Windows
     masking: MaskingSettings
     max_length: int
     num_items: int
-    last_only: bool = False
 
     @property
     def num_copies(self) -> int:
-        """Copies of each whole window. With static masks and no prefixes, the last has only its last item masked."""
-        if self.masking.masking == "dynamic":
-            return 1
+        """Copies of each whole window."""
         return self.masking.mask_copies + (not self.windows.num_prefixes)
 
     @property
     def num_examples(self) -> int:
         return self.windows.num_whole * self.num_copies + self.windows.num_prefixes * self.masking.prefix_copies
 
+    def find_windows(self, examples: np.ndarray) -> np.ndarray:
+        """Returns the number of each example's window."""
+        num_whole, num_prefixes = self.windows.num_whole, self.windows.num_prefixes
+        beyond = examples - num_whole * self.num_copies
+        return np.where(beyond < 0, examples % max(num_whole, 1), num_whole + beyond % max(num_prefixes, 1))
+
     def mask(self, examples: np.ndarray, seed: list[int] | np.random.Generator) -> dict[str, np.ndarray]:
         """Returns the examples of these numbers: `users` and `lengths`, int64 [b], and what `mask_rows` returns.
 
         `seed`: as for `mask_rows`.
         """
-        rng, num_whole, num_prefixes = np.random.default_rng(seed), self.windows.num_whole, self.windows.num_prefixes
-        beyond = examples - num_whole * self.num_copies
-        windows = np.where(beyond < 0, examples % max(num_whole, 1), num_whole + beyond % max(num_prefixes, 1))
-        if num_prefixes:
-            last_only = beyond >= 0
-        elif self.masking.masking == "static":
-            last_only = examples // max(num_whole, 1) == self.masking.mask_copies
+        rng, num_whole = np.random.default_rng(seed), self.windows.num_whole
+        windows = self.find_windows(examples)
+        if self.windows.num_prefixes:
+            last_only = examples >= num_whole * self.num_copies
         else:
-            last_only = self.last_only | (rng.random(len(windows)) < 1 / (self.masking.mask_copies + 1))
+            last_only = examples // max(num_whole, 1) == self.masking.mask_copies
         items, lengths = self.windows.rows(windows, self.max_length), self.windows.lengths[windows]
         masked = mask_rows(items, lengths, last_only, self.masking, self.num_items, rng)
         return {"users": self.windows.users[windows], "lengths": lengths, **masked}

@@ -1,25 +1,13 @@
-"""Training examples made in memory, batch by batch: all but BERT4Rec's with static masks in our own loop.
+"""The examples of the models that are trained on items and the next ones, with their negatives."""
 
-A batch depends only on the seed and the step, so training can resume at any step.
-"""
-
-import abc
-import itertools
-import weakref
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from typing import ClassVar
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.run_record import MaskingSettings
-from bert4rec_tf.data.examples.cloze import ClozeExamples, cut_last_windows, cut_windows_and_prefixes
-from bert4rec_tf.data.sequences import PAD, Sequences, number_within_groups, pad_rows
-from bert4rec_tf.foundation.errors import UserError
-
-DRAWS_SEED_OFFSET = 1 << 34
-"""Added to the run's seed, which is below 2^32, so that masks and negatives have different seeds."""
+from bert4rec_tf.data.examples.rows import Examples, Tables, choose_index_type, gather_rows
+from bert4rec_tf.data.sequences import PAD, Sequences, number_within_groups
+from bert4rec_tf.foundation.types import Batch, Tensor
 
 ROUNDS = 20
 """Rounds of rejection sampling, after which negatives are drawn from a list of the user's unseen items."""
@@ -83,37 +71,6 @@ class UnseenItems:
         return counts / counts.sum() if self.popular and counts.any() else None
 
 
-class Examples(abc.ABC):
-    """Numbered training examples of one kind, `num_examples` per epoch.
-
-    `varying`: columns whose width is the longest row of the batch.
-    """
-
-    num_examples: int
-    varying: ClassVar[tuple[str, ...]] = ()
-
-    @abc.abstractmethod
-    def batch(self, examples: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Returns the chosen examples as int32 columns; `rng` draws their negatives."""
-
-    def batches(self, batch_size: int, seed: int, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]:
-        """Yields batches without end, from number `start_step` on. `seed`: decides the order and the negatives.
-
-        Each epoch is shuffled differently; a batch may span two epochs.
-        """
-        epoch, order, step = -1, np.empty(0, np.int64), start_step
-        while True:
-            places = np.arange(step * batch_size, (step + 1) * batch_size)
-            examples = np.empty(batch_size, np.int64)
-            for number in np.unique(places // self.num_examples):
-                if number != epoch:
-                    epoch, order = number, np.random.default_rng([seed, 0, number]).permutation(self.num_examples)
-                here = places // self.num_examples == number
-                examples[here] = order[places[here] % self.num_examples]
-            yield self.batch(examples, np.random.default_rng([seed, 1, step]))
-            step += 1
-
-
 class ContextTargetExamples(Examples):
     """Examples of `num_targets` consecutive items as targets, up to `context` items before them, and negatives.
 
@@ -125,8 +82,7 @@ class ContextTargetExamples(Examples):
     def __init__(
         self, sequences: Sequences, context: int, num_targets: int = 1, num_negatives: int = 1, popular: bool = False
     ) -> None:
-        self.sequences, self.context = sequences, context
-        self.num_targets, self.num_negatives = num_targets, num_negatives
+        self.context, self.num_targets, self.num_negatives = context, num_targets, num_negatives
         self.unseen = UnseenItems(sequences, popular)
         lengths = sequences.lengths
         min_context = 1 if context else 0
@@ -134,21 +90,34 @@ class ContextTargetExamples(Examples):
         first = np.minimum(context, last)
         counts = np.where(lengths > min_context, last - first + 1, 0)
         self.users = np.repeat(np.arange(sequences.num_users), counts)
-        self.places = np.repeat(first, counts) + number_within_groups(counts)
+        places = np.repeat(first, counts) + number_within_groups(counts)
         self.num_examples = len(self.users)
 
-    def batch(self, examples: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        self.tables = {
+            "items": sequences.items,
+            "users": self.users.astype(np.int32),
+            "target_begins": (sequences.splits[self.users] + places).astype(choose_index_type(len(sequences.items))),
+            "lengths": np.minimum(places, context).astype(np.int32),
+            "num_targets": np.minimum(lengths[self.users] - places, num_targets).astype(np.int32),
+        }
+
+    def draw(self, examples: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Returns `negatives`, int32 [b, num_negatives]."""
+        return {"negatives": self.unseen.draw(self.users[examples], self.num_negatives, rng)}
+
+    def lay_out(self, tables: Tables, columns: dict[str, Tensor]) -> Batch:
         """Returns `users [b]`, `items [b, context]`, `lengths [b]`, `targets [b, num_targets]` and
         `negatives [b, num_negatives]`. Items and targets are right-padded with 0."""
-        users, places = self.users[examples], self.places[examples]
-        begins, lengths = self.sequences.splits[users], np.minimum(places, self.context)
-        targets = np.minimum(self.sequences.lengths[users] - places, self.num_targets)
+        users, begins, lengths, num_targets = (
+            tf.gather(tables[name], columns["examples"])
+            for name in ("users", "target_begins", "lengths", "num_targets")
+        )
         return {
-            "users": users.astype(np.int32),
-            "items": pad_rows(self.sequences.items, begins + places - lengths, lengths, self.context),
-            "lengths": lengths.astype(np.int32),
-            "targets": pad_rows(self.sequences.items, begins + places, targets, self.num_targets),
-            "negatives": self.unseen.draw(users, self.num_negatives, rng),
+            "users": users,
+            "items": gather_rows(tables["items"], begins - tf.cast(lengths, begins.dtype), lengths, self.context),
+            "lengths": lengths,
+            "targets": gather_rows(tables["items"], begins, num_targets, self.num_targets),
+            "negatives": columns["negatives"],
         }
 
 
@@ -165,8 +134,6 @@ class NextItemExamples(Examples):
             history gives one example of its last items.
     """
 
-    varying: ClassVar[tuple[str, ...]] = ("items", "targets", "negatives")
-
     def __init__(
         self,
         sequences: Sequences,
@@ -176,7 +143,6 @@ class NextItemExamples(Examples):
         alpha: float = 0.0,
         whole: bool = False,
     ) -> None:
-        self.sequences, self.max_length = sequences, max_length
         self.num_negatives, self.num_shared = num_negatives, num_shared
         item_counts = sequences.count_items()[1:].astype(float)
         self.cumulative = np.cumsum(np.where(item_counts > 0, item_counts, 1.0) ** alpha * (item_counts > 0))
@@ -184,114 +150,45 @@ class NextItemExamples(Examples):
         users = np.flatnonzero(sequences.lengths >= 2)
         lengths = sequences.lengths[users]
         counts = -(-(lengths - 1) // max_length) if whole else np.ones_like(lengths)
-        self.users = np.repeat(users, counts)
-        self.ends = np.repeat(lengths, counts) - max_length * number_within_groups(counts)
-        self.num_examples = len(self.users)
-
-    def batch(self, examples: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Returns `users [b]`, `items` and `targets [b, n]`, right-padded to the longest, and `lengths [b]`; where
-        asked for, also `negatives [b, n, num_negatives]` and `shared [b, num_shared]`."""
-        users, ends = self.users[examples], self.ends[examples]
-        lengths = np.minimum(ends - 1, self.max_length)
-        width, begins = int(lengths.max()), self.sequences.splits[users] + ends - 1 - lengths
-        batch = {
-            "users": users.astype(np.int32),
-            "items": pad_rows(self.sequences.items, begins, lengths, width),
-            "lengths": lengths.astype(np.int32),
-            "targets": pad_rows(self.sequences.items, begins + 1, lengths, width),
+        ends = np.repeat(lengths, counts) - max_length * number_within_groups(counts)
+        self.users, self.lengths = np.repeat(users, counts), np.minimum(ends - 1, max_length)
+        self.num_examples, self.width = len(self.users), int(self.lengths.max(initial=1))
+        begins = sequences.splits[self.users] + ends - 1 - self.lengths
+        self.tables = {
+            "items": sequences.items,
+            "users": self.users.astype(np.int32),
+            "begins": begins.astype(choose_index_type(len(sequences.items))),
+            "lengths": self.lengths.astype(np.int32),
         }
+
+    def draw(self, examples: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Returns, where asked for, `negatives [b, n, num_negatives]`, right-padded to the longest example of all, and
+        `shared [b, num_shared]`."""
+        users, columns = self.users[examples], {}
         if self.unseen is not None:
-            negatives = self.unseen.draw(users, width * self.num_negatives, rng)
-            batch["negatives"] = negatives.reshape(len(users), width, self.num_negatives)
+            longest = int(self.lengths[examples].max())
+            negatives = self.unseen.draw(users, longest * self.num_negatives, rng)
+            columns["negatives"] = np.zeros((len(users), self.width, self.num_negatives), np.int32)
+            columns["negatives"][:, :longest] = negatives.reshape(len(users), longest, self.num_negatives)
         if self.num_shared:
             draws = rng.random((len(users), self.num_shared)) * self.cumulative[-1]
-            batch["shared"] = 1 + np.searchsorted(self.cumulative, draws, side="right").astype(np.int32)
-        return batch
+            columns["shared"] = 1 + np.searchsorted(self.cumulative, draws, side="right").astype(np.int32)
+        return columns
 
-
-class MaskedExamples(Examples):
-    """Examples of the Cloze task, masked anew in every epoch.
-
-    Args:
-        sequences: the histories; those with one item are skipped.
-        max_length: N.
-        masking: how windows are cut and masked.
-        last_only: take the last N items of each history, and mask only the last of them.
-    """
-
-    def __init__(
-        self, sequences: Sequences, max_length: int, masking: MaskingSettings, last_only: bool = False
-    ) -> None:
-        if last_only:
-            self.windows = cut_last_windows(sequences, max_length)
-        else:
-            self.windows = cut_windows_and_prefixes(sequences, max_length, masking)
-        dynamic = replace(masking, masking="dynamic")
-        self._examples = ClozeExamples(self.windows, dynamic, max_length, sequences.num_items, last_only)
-        self.num_examples = self._examples.num_examples
-
-    def batch(self, examples: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Returns `users [b]`, `lengths [b]`, `items [b, N]`, `mask_positions [b, P]` and `mask_targets [b, P]`."""
-        return {name: column.astype(np.int32) for name, column in self._examples.mask(examples, rng).items()}
+    def lay_out(self, tables: Tables, columns: dict[str, Tensor]) -> Batch:
+        """Returns `users [b]`, `items` and `targets [b, n]`, right-padded to the longest example of all, `lengths [b]`,
+        and the columns of `draw`."""
+        users, begins, lengths = (
+            tf.gather(tables[name], columns["examples"]) for name in ("users", "begins", "lengths")
+        )
+        return {
+            "users": users,
+            "items": gather_rows(tables["items"], begins, lengths, self.width),
+            "lengths": lengths,
+            "targets": gather_rows(tables["items"], begins + 1, lengths, self.width),
+            **{name: columns[name] for name in ("negatives", "shared") if name in columns},
+        }
 
 
 KINDS: dict[str | None, Callable[..., Examples]] = {"contexts": ContextTargetExamples, "shifted": NextItemExamples}
-"""Value of `Recommender.examples` -> its class. Others are "masked", prepared on disk, and None, for no training."""
-
-
-def make_dataset(examples: Examples, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
-    """Returns the batches of `examples.batches` as a dataset; its caller prefetches."""
-    return _make_dataset(examples, batch_size, lambda examples: examples.batches(batch_size, seed, start_step))
-
-
-def make_epochs(examples: Examples, batch_size: int, seed: int, with_draws: bool = False) -> tf.data.Dataset:
-    """Returns a dataset of which each pass has the batches of one epoch, and goes on where the pass before ended.
-
-    `with_draws` adds the column of `batches.add_draws`. Raises UserError if there is no example.
-    """
-    if not examples.num_examples:
-        raise UserError("No user has two items, so there is nothing to train on")
-    steps = -(-examples.num_examples // batch_size)
-    epochs = itertools.count()
-
-    def read_epoch(examples: Examples) -> Iterator[dict[str, np.ndarray]]:
-        first = next(epochs) * steps
-        for step, batch in zip(range(first, first + steps), examples.batches(batch_size, seed, first)):
-            draw = {"draw": np.tile([[seed + DRAWS_SEED_OFFSET, step]], (batch_size, 1))} if with_draws else {}
-            yield {**batch, **draw}
-
-    draw = {"draw": tf.TensorSpec([batch_size, 2], tf.int64)} if with_draws else {}
-    batches = _make_dataset(examples, batch_size, read_epoch, draw)
-    return batches.prefetch(4).apply(tf.data.experimental.assert_cardinality(steps))
-
-
-def _make_dataset(
-    examples: Examples,
-    batch_size: int,
-    generate: Callable[[Examples], Iterable[dict[str, np.ndarray]]],
-    more: dict[str, tf.TensorSpec] | None = None,
-) -> tf.data.Dataset:
-    """Returns what `generate` yields of the examples as a dataset. `more`: the columns beside those of the examples.
-
-    TensorFlow keeps each generator function until the process ends. So this one does not hold the examples; the dataset
-    does, and they go with it.
-    """
-
-    def spec(name: str, column: np.ndarray) -> tf.TensorSpec:
-        shape = [batch_size, *column.shape[1:]]
-        if name in examples.varying:
-            shape[1] = None
-        return tf.TensorSpec(shape, column.dtype)
-
-    first = examples.batch(np.zeros(1, np.int64), np.random.default_rng(0))
-    signature = {name: spec(name, column) for name, column in first.items()}
-    reference = weakref.ref(examples)
-
-    def generate_again() -> Iterable[dict[str, np.ndarray]]:
-        if (referred := reference()) is None:
-            raise RuntimeError("The dataset of these examples is gone; it must live as long as what reads it")
-        return generate(referred)
-
-    dataset = tf.data.Dataset.from_generator(generate_again, output_signature={**signature, **(more or {})})
-    dataset.examples = examples
-    return dataset
+"""Value of `Recommender.examples` -> its class. Others are "masked", and None, for no training."""

@@ -10,6 +10,7 @@ import numpy as np
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples import tfrecords
 from bert4rec_tf.data.examples.cloze import ClozeExamples, cut_windows_and_prefixes
+from bert4rec_tf.data.examples.masked import StoredExamples
 from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import files
@@ -19,15 +20,15 @@ SHARD_SIZE = 8_192
 """Examples per shard. It changes the bytes of the shards."""
 
 
-def prepare_shards(
+def prepare_examples(
     sequences: Sequences,
     masking: MaskingSettings,
     max_length: int,
     seed: int,
     folder: Path,
     shard_size: int = SHARD_SIZE,
-) -> Shards:
-    """Returns the shards of Cloze examples of training sequences, shuffled. Writes those that are missing or damaged.
+) -> StoredExamples:
+    """Returns the Cloze examples of training sequences, stored in shuffled order. Writes missing or damaged shards.
 
     They get their own folder in `folder`, named by their fingerprint. If another process works there, this one waits.
     The seed decides the masks and the order on disk; a shard depends on its number alone. `max_length`: N.
@@ -56,4 +57,5 @@ def prepare_shards(
                     tfrecords.write_shard(shards.folder / shards.names[number], columns, lengths)
                     progress.advance()
             shards.write_manifest(fingerprint)
-    return shards
+    stored_windows = windows.take(examples.find_windows(order))
+    return StoredExamples(shards, stored_windows, sequences.num_items, only_mask_tokens=masking.mask_prob >= 1)

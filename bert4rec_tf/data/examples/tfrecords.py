@@ -1,10 +1,10 @@
-"""Writes training examples to TFRecord shards and reads them back in batches.
+"""Writes training examples to TFRecord shards and reads them back.
 
 A record is a `tf.train.Example` that holds BLOCK rows: a feature `name` with the values of all rows and, if rows differ
 in length, a feature `name_lengths`. One record per row would take ten times as long.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -119,56 +119,32 @@ class Shards:
             "shards": [{"name": name, "examples": size} for name, size in zip(self.names, self.sizes)],
         }
 
-    def read(self, batch_size: int, seed: int, start_step: int = 0) -> tf.data.Dataset:
-        """Reads batches without end, from number `start_step` on. Shards in a store are copied first.
+    def read(self, names: Sequence[str]) -> Iterator[dict[str, tuple[np.ndarray, np.ndarray | None]]]:
+        """Yields each shard's columns: int64 values of all rows, one after the other, and the values of each row.
 
-        Each epoch shuffles the shards, and the examples of each shard, in an order that depends only on seed and epoch.
-        A batch may span two epochs.
-
-        Returns a dataset of dictionaries with each feature, int32 [batch_size] or [batch_size, width] padded with 0.
+        For a feature with one value per row, the latter is None. Shards in a store are copied first.
         """
-        paths = tf.constant([str(self._copy.folder / name) for name in self.names])
-        sizes = tf.constant(self.sizes, tf.int64)
-        first_epoch, skipped_examples = divmod(start_step * batch_size, self.num_examples)
-
-        @no_autograph
-        def list_shards(epoch: tf.Tensor) -> tf.data.Dataset:
-            order = tf.random.experimental.stateless_shuffle(tf.range(len(self.names)), seed=tf.stack([seed, epoch]))
-            ordered = tf.gather(sizes, order)
-            begins = tf.cumsum(ordered, exclusive=True)
-            skipped_here = tf.where(epoch == first_epoch, tf.constant(skipped_examples, tf.int64), 0)
-            skipped = tf.clip_by_value(skipped_here - begins, 0, ordered)
-            rows = (tf.fill(tf.shape(order), epoch), order, skipped)
-            return tf.data.Dataset.from_tensor_slices(rows).filter(
-                lambda epoch, shard, skipped: skipped < tf.gather(sizes, shard)
-            )
-
-        @no_autograph
-        def read_examples(epoch: tf.Tensor, shard: tf.Tensor, skipped: tf.Tensor) -> tf.data.Dataset:
-            size = tf.gather(sizes, shard)
-            shard_seed = tf.stack([seed + 1, epoch * len(self.names) + tf.cast(shard, tf.int64)])
-            order = tf.random.experimental.stateless_shuffle(tf.range(size), seed=shard_seed)[skipped:]
-
-            def arrange(records: tf.Tensor) -> dict[str, tf.Tensor]:
-                return {name: tf.gather(values, order) for name, values in self._parse(records).items()}
-
-            stored = tf.data.TFRecordDataset(tf.gather(paths, shard))
-            blocks = -(-size // BLOCK)
-            return stored.apply(tf.data.experimental.assert_cardinality(blocks)).batch(blocks).map(arrange)
-
-        epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
-        return epochs.flat_map(list_shards).flat_map(read_examples).rebatch(batch_size, drop_remainder=True)
-
-    def _parse(self, records: tf.Tensor) -> dict[str, tf.Tensor]:
         spec = {
             name: tf.io.RaggedFeature(
-                tf.int64, name, () if width is None else (tf.io.RaggedFeature.RowLengths(f"{name}{LENGTHS}"),)
+                tf.int64,
+                name,
+                () if self.widths[name] is None else (tf.io.RaggedFeature.RowLengths(f"{name}{LENGTHS}"),),
             )
-            for name, width in self.widths.items()
+            for name in names
         }
-        rows = {name: column.values for name, column in tf.io.parse_example(records, spec).items()}
-        dense = {
-            name: column if self.widths[name] is None else column.to_tensor(shape=[None, self.widths[name]])
-            for name, column in rows.items()
-        }
-        return {name: tf.cast(column, tf.int32) for name, column in dense.items()}
+
+        @no_autograph
+        def parse(records: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {name: column.values for name, column in tf.io.parse_example(records, spec).items()}
+
+        for shard, size in zip(self.names, self.sizes):
+            blocks = -(-size // BLOCK)
+            stored = tf.data.TFRecordDataset(str(self._copy.folder / shard))
+            (columns,) = stored.apply(tf.data.experimental.assert_cardinality(blocks)).batch(blocks).map(parse)
+            yield {name: _split_rows(column) for name, column in columns.items()}
+
+
+def _split_rows(column: tf.Tensor | tf.RaggedTensor) -> tuple[np.ndarray, np.ndarray | None]:
+    if isinstance(column, tf.RaggedTensor):
+        return column.values.numpy(), column.row_lengths().numpy()
+    return column.numpy(), None

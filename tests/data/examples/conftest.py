@@ -1,9 +1,14 @@
 """Prepared shards, which the tests only read."""
 
 import pytest
-from support.shards import prepare
+from support.shards import prepare_stored
 
 
 @pytest.fixture(scope="session")
-def static(tmp_path_factory):
-    return prepare(tmp_path_factory.mktemp("static"))
+def stored(tmp_path_factory):
+    return prepare_stored(tmp_path_factory.mktemp("static"))
+
+
+@pytest.fixture(scope="session")
+def static(stored):
+    return stored.shards

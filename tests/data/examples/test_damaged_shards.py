@@ -58,7 +58,7 @@ def test_a_shard_with_more_or_fewer_examples_is_never_read_as_if_it_was_whole(tm
     shards = prepare(tmp_path)
     damage(shards.folder / shards.names[1])
     with pytest.raises(tf.errors.OpError, match="expected to contain 1 element"):
-        list(shards.read(16, 1).take(2 * shards.num_examples // 16))
+        list(shards.read(["mask_positions"]))
 
 
 @pytest.fixture(scope="module")

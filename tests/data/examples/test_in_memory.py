@@ -2,33 +2,42 @@
 
 import gc
 import weakref
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from support.ranking_oracle import FEW, any_histories, make_sequences
-from support.shards import predictions_by_hand
+from support.shards import (
+    check_all_pairs_are_equally_likely,
+    check_half_of_the_rest_is_random,
+    predictions_by_hand,
+    read_batches,
+)
 
 from bert4rec_tf.config.run_record import MaskingSettings
+from bert4rec_tf.data.examples.epochs import make_epochs
 from bert4rec_tf.data.examples.in_memory import (
     KINDS,
     ContextTargetExamples,
-    MaskedExamples,
     NextItemExamples,
     UnseenItems,
-    make_dataset,
-    make_epochs,
 )
+from bert4rec_tf.data.examples.masked import MaskedExamples
+from bert4rec_tf.data.examples.rows import Feed
 from bert4rec_tf.models import MODELS
 
 HISTORIES = make_sequences([[1, 2, 3, 4, 5, 6, 7, 8, 9], [3, 1], [5, 6, 7], [2, 4, 6, 8]], 12)
 
 
 def everything(examples):
-    return examples.batch(np.arange(examples.num_examples), np.random.default_rng(0))
+    """Every example once, in order."""
+    numbers = np.arange(examples.num_examples)
+    columns = {"examples": numbers, "seed": np.array([0, 0]), **examples.draw(numbers, np.random.default_rng(0))}
+    return {name: np.asarray(column) for name, column in examples.lay_out(examples.tables, columns).items()}
 
 
 @FEW
@@ -150,16 +159,25 @@ MADE = {
 @pytest.mark.parametrize("examples", MADE.values(), ids=MADE)
 @pytest.mark.parametrize("batch_size", [1, 4, 5, 50])
 def test_a_batch_is_a_function_of_its_number(examples, batch_size):
-    straight = list(islice(examples.batches(batch_size, seed=3), 9))
+    straight = read_batches(Feed(examples, batch_size, seed=3), 0, 9)
     for start in (0, 1, 4, 8):
-        resumed = next(examples.batches(batch_size, seed=3, start_step=start))
+        (resumed,) = read_batches(Feed(examples, batch_size, seed=3), start, 1)
         for name, column in straight[start].items():
             np.testing.assert_array_equal(resumed[name], column)
 
 
+@pytest.mark.parametrize("examples", MADE.values(), ids=MADE)
+def test_a_compiled_batch_is_the_same_to_the_bit(examples):
+    feed = Feed(examples, 5, seed=3)
+    columns = {name: column[0] for name, column in feed.read(7, 1).items()}
+    compiled = tf.function(feed.lay_out, jit_compile=True, autograph=False)(dict(feed.tables), columns)
+    for name, column in feed.lay_out(feed.tables, columns).items():
+        np.testing.assert_array_equal(compiled[name], column, name)
+
+
 def test_every_epoch_holds_each_example_once_in_another_order_with_other_negatives():
     examples, size = MADE["pairs"], MADE["pairs"].num_examples
-    batches = list(islice(examples.batches(5, seed=1), 2 * size // 5 + 1))
+    batches = read_batches(Feed(examples, 5, seed=1), 0, 2 * size // 5 + 1)
     users, targets, negatives = (
         np.concatenate([batch[name] for batch in batches])[: 2 * size] for name in ("users", "targets", "negatives")
     )
@@ -169,44 +187,68 @@ def test_every_epoch_holds_each_example_once_in_another_order_with_other_negativ
     drawn = [dict(zip(pairs[epoch], negatives[epoch].tolist())) for epoch in (slice(None, size), slice(size, None))]
     others = [pair for pair in drawn[0] if drawn[0][pair] != drawn[1][pair]]
     assert len(others) > size / 2
-    other = next(examples.batches(18, seed=2))["targets"]
-    assert (other != next(examples.batches(18, seed=1))["targets"]).any()
+    first, other = (read_batches(Feed(examples, 18, seed), 0, 1)[0]["targets"] for seed in (1, 2))
+    assert (other != first).any()
 
 
 @pytest.mark.parametrize("prefix_copies", [0, 2])
 def test_dynamic_masks_are_as_many_as_static_ones_and_some_are_of_the_last_item_alone(prefix_copies):
     masking = MaskingSettings(mask_proportion=0.5, max_predictions=3, mask_copies=2, prefix_copies=prefix_copies)
     examples = MaskedExamples(HISTORIES, 6, masking)
-    batches = list(islice(examples.batches(examples.num_examples, seed=1), 60))
+    batches = read_batches(Feed(examples, examples.num_examples, seed=1), 0, 60)
     last_only = 0
     for batch in batches:
         for length, positions, targets in zip(batch["lengths"], batch["mask_positions"], batch["mask_targets"]):
             is_last_only = (positions[0], np.count_nonzero(targets)) == (length - 1, 1)
             last_only += is_last_only
             assert is_last_only or np.count_nonzero(targets) == predictions_by_hand(length, masking)
-    rows, longer = 60 * examples.num_examples, examples.windows.lengths > 2
+    rows, longer = 60 * examples.num_examples, examples.tables["lengths"] > 2
     if prefix_copies:
-        assert last_only >= 60 * 2 * examples.windows.num_prefixes
+        num_prefixes = sum(len(HISTORIES[user]) - 1 for user in range(4))
+        assert examples.tables["last_only"].sum() == 2 * num_prefixes and last_only >= 60 * 2 * num_prefixes
     else:
         chance = np.where(longer, 1 / 3, 1 / 3 + 2 / 3 / 2).mean()  # of two items, one is masked
         assert abs(last_only - rows * chance) < 5 * np.sqrt(rows * chance * (1 - chance))
 
 
+def test_dynamic_masks_hide_all_pairs_of_places_equally_often():
+    sequences = make_sequences([list(range(1, 6))] * 300, 5)
+    examples = MaskedExamples(sequences, 5, MaskingSettings(mask_proportion=0.4, mask_copies=10_000))
+    batches = read_batches(Feed(examples, 300, seed=2), 0, 5)
+    positions = np.concatenate([batch["mask_positions"] for batch in batches])
+    check_all_pairs_are_equally_likely(positions[positions[:, 1] > 0], 5)
+
+
+def test_half_of_the_items_that_dynamic_masks_do_not_hide_are_random():
+    sequences = make_sequences([list(range(1, 31))] * 200, 30)
+    masking = MaskingSettings(mask_proportion=0.5, mask_prob=0.4, mask_copies=10_000)
+    (batch,) = read_batches(Feed(MaskedExamples(sequences, 30, masking), 200, seed=2), 3, 1)
+    is_used = batch["mask_targets"] > 0
+    shown = np.take_along_axis(batch["items"], batch["mask_positions"], axis=1)
+    check_half_of_the_rest_is_random(shown[is_used], batch["mask_targets"][is_used], 30, 0.4)
+
+
+def test_examples_of_the_last_item_alone_hide_nothing_else():
+    (batch,) = read_batches(Feed(MaskedExamples(HISTORIES, 3, MaskingSettings(), last_only=True), 4, seed=1), 0, 1)
+    by_user = dict(zip(batch["users"].tolist(), batch["items"].tolist()))
+    assert by_user == {0: [7, 8, 13], 1: [3, 13, 0], 2: [5, 6, 13], 3: [4, 6, 13]}
+    assert sorted(batch["mask_targets"].tolist()) == [[1], [7], [8], [9]]
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_tensorflow_reads_the_same_batches(name):
-    examples = {"contexts": MADE["windows"], "shifted": MADE["shifted"]}[name]
-    dataset = make_dataset(examples, 3, 1, 2)
-    for read, made in zip(dataset.take(4), examples.batches(3, 1, 2)):
+    feed = Feed({"contexts": MADE["windows"], "shifted": MADE["shifted"]}[name], 3, 1)
+    dataset = make_epochs(feed)
+    for read, made in zip(dataset.repeat(2).take(4), read_batches(feed, 0, 4), strict=True):
         assert set(read) == set(made) == set(dataset.element_spec)
         for column in made:
             np.testing.assert_array_equal(read[column], made[column])
 
 
-@pytest.mark.parametrize("make", [make_dataset, make_epochs])
-def test_examples_are_freed_with_the_last_iterator_of_their_dataset(make):
+def test_examples_are_freed_with_the_last_iterator_of_their_dataset():
     examples = ContextTargetExamples(HISTORIES, 0)
     reference = weakref.ref(examples)
-    batches = iter(make(examples, 4, seed=1).prefetch(2))
+    batches = iter(make_epochs(Feed(examples, 4, seed=1)).prefetch(2))
     del examples
     gc.collect()
     for _ in range(3):

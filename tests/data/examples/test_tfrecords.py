@@ -1,5 +1,6 @@
-"""Shards on disk and the stream of batches read from them."""
+"""Shards on disk and the batches made of them."""
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -8,8 +9,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.profiles import examples
-from support.shards import MAX_LENGTH, as_rows, records, records_of
+from support.shards import MAX_LENGTH, STATIC, as_rows, prepare_stored, read_batches, records, records_of
 
+from bert4rec_tf.data.examples.rows import Feed
 from bert4rec_tf.data.examples.tfrecords import BLOCK, Shards, write_shard
 
 
@@ -28,62 +30,86 @@ def test_a_shard_of_any_number_of_blocks_reads_back_equal(tmp_path, rows):
     assert sum(1 for _ in tf.data.TFRecordDataset(str(path))) == -(-rows // BLOCK)
     stored = records_of(path)
     assert [row["number"][0] for row in stored] == content["number"].tolist()
-    read = as_rows(shards.read(rows, 3).take(1))
-    assert sorted((number, row) for row, number in read) == sorted(
-        (number, tuple(row)) for number, row in zip(content["number"].tolist(), content["list"].tolist())
-    )
+    (columns,) = shards.read(["number", "list"])
+    assert columns["number"][0].tolist() == content["number"].tolist() and columns["number"][1] is None
+    values, sizes = columns["list"]
+    assert sizes.tolist() == lengths["list"].tolist()
+    assert values.tolist() == [item for row in stored for item in row["list"]]
 
 
-def stream(shards, batch_size, seed, epochs):
+def stream(examples, batch_size, seed, epochs):
     """Returns the rows of each epoch."""
-    size = shards.num_examples
-    rows = as_rows(shards.read(batch_size, seed).take(-(-epochs * size // batch_size)))
+    size = examples.num_examples
+    rows = as_rows(read_batches(Feed(examples, batch_size, seed), 0, -(-epochs * size // batch_size)))
     return [rows[epoch * size : (epoch + 1) * size] for epoch in range(epochs)]
 
 
 @pytest.mark.parametrize("batch_size", [1, 10, 64, 1_000])
-def test_every_epoch_holds_every_example_once(static, batch_size):
+def test_every_epoch_holds_every_example_once(stored, batch_size):
+    slots = stored.num_slots
     every = Counter(
         (
             tuple(np.pad(example["items"], (0, MAX_LENGTH - len(example["items"]))).tolist()),
+            len(example["items"]),
             *(
-                tuple(np.pad(example[name], (0, 3 - len(example[name]))).tolist())
+                tuple(np.pad(example[name], (0, slots - len(example[name]))).tolist())
                 for name in ("mask_positions", "mask_targets")
             ),
             example["user"][0],
         )
-        for example in records(static)
+        for example in records(stored.shards)
     )
-    for epoch in stream(static, batch_size, 1, 3):
+    for epoch in stream(stored, batch_size, 1, 3):
         assert Counter(epoch) == every
 
 
-def test_epochs_differ_in_the_order_of_shards_and_within_a_shard(tmp_path):
-    numbered = Shards(tmp_path, (17,) * 4, {"number": None})
-    for shard, name in enumerate(numbered.names):
-        write_shard(tmp_path / name, {"number": np.arange(17 * shard, 17 * shard + 17)}, {})
-    epochs = [[number for (number,) in epoch] for epoch in stream(numbered, 10, 1, 6)]
-    assert len({tuple(dict.fromkeys(number // 17 for number in epoch)) for epoch in epochs}) > 1
-    assert len({tuple(number for number in epoch if number < 17) for epoch in epochs}) == 6
+def test_random_items_of_masks_are_those_on_disk(tmp_path):
+    masking = dataclasses.replace(STATIC, mask_prob=0.4)
+    examples = prepare_stored(tmp_path, masking=masking)
+    on_disk = Counter(tuple(row["items"]) for row in records(examples.shards))
+    (batch,) = read_batches(Feed(examples, examples.num_examples, 1), 0, 1)
+    rows = (tuple(row[:length].tolist()) for row, length in zip(batch["items"], batch["lengths"]))
+    assert Counter(rows) == on_disk
 
 
-def test_equal_seeds_give_equal_streams_and_others_other_ones(static):
-    first, again, other = (as_rows(static.read(10, seed).take(12)) for seed in (4, 4, 5))
+def test_the_order_is_that_of_earlier_versions(stored):
+    """Shards are shuffled by (seed, epoch), and the examples in a shard by (seed + 1, epoch x shards + shard)."""
+    sizes = stored.shards.sizes
+    shards = tf.random.experimental.stateless_shuffle(tf.range(len(sizes)), seed=[4, 2]).numpy()
+    expected = []
+    for shard in shards:
+        rows = tf.range(sum(sizes[:shard]), sum(sizes[: shard + 1]))
+        seed = [5, 2 * len(sizes) + shard]
+        expected += tf.random.experimental.stateless_shuffle(tf.cast(rows, tf.int64), seed=seed).numpy().tolist()
+    assert stored.order_epoch(4, 2).tolist() == expected
+
+
+def test_epochs_differ_in_the_order_of_shards_and_within_a_shard(stored):
+    first, size = stored.order_epoch(1, 0), stored.num_examples
+    orders = [stored.order_epoch(1, epoch).tolist() for epoch in range(6)]
+    assert sorted(first.tolist()) == list(range(size))
+    assert len({tuple(dict.fromkeys(number // 17 for number in order)) for order in orders}) > 1
+    assert len({tuple(number for number in order if number < 17) for order in orders}) == 6
+
+
+def test_equal_seeds_give_equal_streams_and_others_other_ones(stored):
+    first, again, other = (as_rows(read_batches(Feed(stored, 10, seed), 0, 12)) for seed in (4, 4, 5))
     assert first == again
     assert first != other
 
 
 @settings(max_examples=examples(12))
 @given(st.sampled_from([1, 7, 40, 500]), st.integers(0, 4), st.sampled_from([-1, 0, 1, 17, 34]))
-def test_starting_at_a_step_skips_the_batches_before_it(static, batch_size, epoch, place):
+def test_starting_at_a_step_skips_the_batches_before_it(stored, batch_size, epoch, place):
     """Also exactly at an epoch or a shard, and beside them."""
-    step = max(0, (epoch * static.num_examples + place) // batch_size)
-    whole = static.read(batch_size, 9).skip(step).take(3)
-    assert as_rows(static.read(batch_size, 9, step).take(3)) == as_rows(whole)
+    step = max(0, (epoch * stored.num_examples + place) // batch_size)
+    feed = Feed(stored, batch_size, 9)
+    whole = read_batches(feed, 0, step + 3)[step:]
+    assert as_rows(read_batches(feed, step, 3)) == as_rows(whole)
 
 
-def test_starting_far_on_counts_the_epochs(static):
-    far, size = 10**9 * static.num_examples, static.num_examples
-    first = as_rows(static.read(size, 2, 10**9).take(1))
-    assert as_rows(static.read(1, 2, far).take(2)) == first[:2]
-    assert first != as_rows(static.read(size, 2).take(1))
+def test_starting_far_on_counts_the_epochs(stored):
+    size = stored.num_examples
+    far, near = (as_rows(read_batches(Feed(stored, size, 2), step, 1)) for step in (10**9, 0))
+    assert as_rows(read_batches(Feed(stored, 1, 2), 10**9 * size, 2)) == far[:2]
+    assert far != near

@@ -15,14 +15,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.models import make_step
 from support.paths import ROOT, TESTS
 
 from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.runs import driver
-from bert4rec_tf.training import checkpoints, steps
-from bert4rec_tf.training.steps import make_optimizer
+from bert4rec_tf.training import checkpoints, step
+from bert4rec_tf.training.optimizer import make_optimizer
+from bert4rec_tf.training.step import compute_gradients
+from bert4rec_tf.training.workers import make_strategy
 
 NUM_ITEMS, LENGTH, MASK = 12, 5, 13
 CALM = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -59,15 +62,14 @@ def make(strategy=None, dtype=None, width=8, **changes):
         )
         optimizer = make_optimizer(settings, model)
         optimizer.build(model.trainable_variables)
-    return model, optimizer, steps.make_step(model, optimizer, settings, strategy)
+    return model, optimizer, make_step(model, optimizer, settings.clip_norm)
 
 
 def train(batches, **changes):
     """Returns what each step reported, and the weights after the last one."""
-    model, optimizer, step = make(**changes)
-    made = [step(part) for part in batches]
+    model, optimizer, take = make(**changes)
+    made = [take(part) for part in batches]
     weights = [np.asarray(variable) for variable in model.variables + optimizer.variables]
-    # Replicas also report `stopping`, which has nothing to compare with.
     return [{name: float(row[name]) for name in ("loss", "gradient_norm", "learning_rate")} for row in made], weights
 
 
@@ -83,15 +85,16 @@ def assert_same_training(got, expected, tolerance=1e-5):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["adam", "adagrad"])
-def test_large_tables_are_updated_as_small_ones_are(kind):
-    def update(large_size):
-        model, optimizer, _ = make(bias_correction=True, optimizer=kind, momentum=0.2, **CALM)
+def test_large_tables_are_updated_as_small_ones_are(kind, monkeypatch):
+    def update(large_size, monkeypatch):
+        monkeypatch.setattr(step, "LARGE", large_size)
+        model, optimizer, take = make(bias_correction=True, optimizer=kind, momentum=0.2, **CALM)
         for seed in range(3):
-            _, gradients = model.compute_gradients(batch(16, seed))
-            steps._apply_gradients(optimizer, gradients, model.trainable_variables, large_size)
+            take(batch(16, seed))
         return [np.asarray(variable) for variable in model.variables + optimizer.variables]
 
-    for large, again, small in zip(update(60), update(60), update(steps.LARGE), strict=True):
+    sizes = (60, 60, step.LARGE)
+    for large, again, small in zip(*(update(size, monkeypatch) for size in sizes), strict=True):
         np.testing.assert_array_equal(large, again)
         np.testing.assert_allclose(large, small, rtol=1e-5, atol=1e-5)
 
@@ -110,7 +113,7 @@ def test_bfloat16_is_near_float32():
     part = batch(64, 3, counts=(1, 2, 3))
     narrow, _, _ = make(dtype="mixed_bfloat16", width=32, **CALM)
     plain, _, _ = make(width=32, **CALM)
-    (loss, gradients), (expected, expected_gradients) = (model.compute_gradients(part) for model in (narrow, plain))
+    (loss, gradients), (expected, expected_gradients) = (compute_gradients(model, part) for model in (narrow, plain))
     assert loss.dtype == tf.float32 and float(loss) == pytest.approx(float(expected), rel=0.01)
     assert float(loss) != float(expected)
     for variable, one, other in zip(plain.trainable_variables, gradients, expected_gradients, strict=True):
@@ -132,7 +135,7 @@ SHARED = {
 def shared_training_is_that_of_one_device(rows, replicas=2, clip_norm=0.5):
     """The first rows have most of the masked positions, so the replicas' shares differ."""
     batches = [batch(rows, seed, counts=(3, 3, 1, 0, 2, 0, 0)) for seed in range(6)]
-    strategy = steps.make_strategy(replicas)
+    strategy = make_strategy(replicas)
     assert strategy.num_replicas_in_sync == replicas
     shared = train(batches, strategy=strategy, clip_norm=clip_norm, **CALM)
     assert_same_training(shared, train(batches, clip_norm=clip_norm, **CALM))
@@ -144,12 +147,12 @@ def rows_are_updated_as_on_one_device():
     draws = [tf.constant([[3, seed]] * 7, tf.int64) for seed in range(6)]
     batches = [{**batch(7, seed, counts=(3, 1, 0, 2)), "draw": draw} for seed, draw in enumerate(draws)]
     how = {"loss": "sampled_softmax", "shared_negatives": 5, "optimizer": "rowwise_adagrad", "clip_norm": 0.5, **CALM}
-    strategy = steps.make_strategy(2)
+    strategy = make_strategy(2)
     shared, alone = train(batches, strategy=strategy, **how), train(batches, **how)
     assert_same_training(shared, alone)
-    model, optimizer, step = make(strategy, **how)
+    model, optimizer, take = make(strategy, **how)
     for part in batches:
-        step(part)
+        take(part)
     copies_are_the_same(model.variables + optimizer.variables)
 
 
@@ -165,7 +168,7 @@ def replicas_drop_different_units():
     both = {name: tf.concat([values, values], axis=0) for name, values in part.items()}
     for dropout, is_same in ((0.0, True), (0.3, False)):
         rates = {"dropout": dropout, "attention_dropout": dropout}
-        shared, _ = train([both], strategy=steps.make_strategy(2), **rates)
+        shared, _ = train([both], strategy=make_strategy(2), **rates)
         alone, _ = train([part], **rates)
         assert (abs(shared[0]["loss"] / alone[0]["loss"] - 1) < 1e-5) is is_same
 
@@ -175,15 +178,15 @@ def the_first_replica_drops_what_a_single_device_does():
     part = batch(4, 0, counts=(2,))
     empty = {**part, "mask_targets": tf.zeros_like(part["mask_targets"])}
     both = {name: tf.concat([part[name], empty[name]], axis=0) for name in part}
-    shared = train([both] * 3, strategy=steps.make_strategy(2), dropout=0.3)
+    shared = train([both] * 3, strategy=make_strategy(2), dropout=0.3)
     assert_same_training(shared, train([part] * 3, dropout=0.3))
 
 
 def replicas_stay_together_and_repeat_themselves():
-    strategy, batches = steps.make_strategy(2), [batch(7, seed) for seed in range(5)]
-    model, optimizer, step = make(strategy, dropout=0.3)
+    strategy, batches = make_strategy(2), [batch(7, seed) for seed in range(5)]
+    model, optimizer, take = make(strategy, dropout=0.3)
     for part in batches:
-        step(part)
+        take(part)
     copies_are_the_same(model.variables + optimizer.variables)
     _, again = train(batches, strategy=strategy, dropout=0.3)
     for variable, values in zip(model.variables + optimizer.variables, again, strict=True):
@@ -192,17 +195,17 @@ def replicas_stay_together_and_repeat_themselves():
 
 def a_checkpoint_goes_from_one_number_of_replicas_to_another():
     """As bits between the same numbers, with dropout; as the same training, without it, between different ones."""
-    strategy, batches = steps.make_strategy(2), [batch(8, seed) for seed in range(6)]
+    strategy, batches = make_strategy(2), [batch(8, seed) for seed in range(6)]
     with tempfile.TemporaryDirectory() as folder:
         for later, rates in ((strategy, {"dropout": 0.3}), (None, CALM)):
-            model, optimizer, step = make(strategy, **rates)
+            model, optimizer, take = make(strategy, **rates)
             for part in batches[:3]:
-                step(part)
+                take(part)
             checkpoints.save(Path(folder) / "half.npz", groups_of(model, optimizer), {"step": 3})
-            expected = [float(step(part)["loss"]) for part in batches[3:]]
-            model, optimizer, step = make(later, **rates)
+            expected = [float(take(part)["loss"]) for part in batches[3:]]
+            model, optimizer, take = make(later, **rates)
             checkpoints.restore(Path(folder) / "half.npz", groups_of(model, optimizer))
-            got = [float(step(part)["loss"]) for part in batches[3:]]
+            got = [float(take(part)["loss"]) for part in batches[3:]]
             assert got == (expected if later else pytest.approx(expected, rel=1e-5))
             if later:
                 copies_are_the_same(model.variables + optimizer.variables)
@@ -218,7 +221,7 @@ def more_replicas_than_rows_or_devices_are_refused():
     ):
         TrainingSettings(batch_size=1, replicas=2)
     with pytest.raises(UserError, match=r"`replicas` must be at most 3, the number of devices. Received: replicas=4"):
-        steps.make_strategy(4)
+        make_strategy(4)
 
 
 CHECKS = {name: functools.partial(shared_training_is_that_of_one_device, **how) for name, how in SHARED.items()} | {
@@ -236,7 +239,7 @@ CHECKS = {name: functools.partial(shared_training_is_that_of_one_device, **how) 
 
 def main(path, names):
     """Makes three virtual devices, runs the checks, and writes what went wrong in each."""
-    steps.make_strategy(3)
+    make_strategy(3)
     outcomes = dict.fromkeys(names, "")
     for name in names:
         try:
@@ -253,7 +256,7 @@ def outcomes(request, tmp_path_factory):
     names = [item.callspec.params["check"] for item in items if item.originalname == "test_replicas"]
     path = tmp_path_factory.mktemp("shared") / "outcomes.json"
     folders = os.pathsep.join([str(ROOT), str(TESTS)])
-    command = [sys.executable, "-c", f"from training import test_steps; test_steps.main({str(path)!r}, {names!r})"]
+    command = [sys.executable, "-c", f"from training import test_step; test_step.main({str(path)!r}, {names!r})"]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": folders}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(path.read_text())
@@ -266,7 +269,7 @@ def test_replicas(outcomes, check):
 
 
 def test_one_replica_needs_no_strategy():
-    assert steps.make_strategy(1) is None
+    assert make_strategy(1) is None
 
 
 def test_too_many_replicas_are_refused_before_anything_is_prepared():

@@ -7,17 +7,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support.trainings import (
+    Walks,
+    before_each_call,
     curve_without_time,
     interrupted_during,
     new_model,
     scripted,
-    trainer,
+    settings,
+    train,
     weights,
 )
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.training import checkpoints
-from bert4rec_tf.training.trainer import BEST, load_weights, read_state
+from bert4rec_tf.training import checkpoints, loop
+from bert4rec_tf.training.loop import BEST, load_weights, read_state
 
 NDCG = (0.1, 0.2, 0.3, 0.4)
 
@@ -44,16 +47,16 @@ def train_and_look(folder, model, ndcg):
         seen.append(weights(model))
         return {"hr@10": 0.0, "ndcg@10": next(values)}
 
-    return trainer(folder, model, validate).run(), seen
+    return train(folder, model, validate), seen
 
 
 @pytest.mark.parametrize("step", [17, 30])
 def test_stopped_and_resumed_equals_uninterrupted(straight, tmp_path, step):
     resumed = new_model()
-    with pytest.raises(KeyboardInterrupt):
-        trainer(tmp_path, validate=scripted(NDCG), make=interrupted_during(step)).run()
+    with pytest.raises(KeyboardInterrupt), interrupted_during(step):
+        train(tmp_path, validate=scripted(NDCG))
     assert checkpoints.Series(tmp_path).read_state()["step"] == step
-    state = trainer(tmp_path, resumed, scripted(NDCG[step // 10 :])).run()
+    state = train(tmp_path, resumed, scripted(NDCG[step // 10 :]))
     np.testing.assert_equal(weights(resumed), straight.weights)
     assert curve_without_time(state) == curve_without_time(straight.state)
 
@@ -70,8 +73,8 @@ def test_stopped_during_a_measurement_keeps_it(straight, tmp_path, measurement):
 
     resumed = new_model()
     with pytest.raises(KeyboardInterrupt):
-        trainer(tmp_path, validate=stop_in_one).run()
-    state = trainer(tmp_path, resumed, scripted(NDCG[measurement:])).run()
+        train(tmp_path, validate=stop_in_one)
+    state = train(tmp_path, resumed, scripted(NDCG[measurement:]))
     assert curve_without_time(state) == curve_without_time(straight.state) and state.finished
     np.testing.assert_equal(weights(resumed), straight.weights)
 
@@ -82,11 +85,11 @@ def test_signals_are_handled_as_before_after_training(straight):
 
 
 def test_a_finished_training_is_not_done_again(straight):
-    def refuse(start_step):
+    def refuse(step):
         raise AssertionError("trained again")
 
     again = new_model()
-    trainer(straight.folder, again, scripted([]), make=refuse).run()
+    train(straight.folder, again, scripted([]), Walks(refuse))
     np.testing.assert_equal(weights(again), straight.weights)
 
 
@@ -103,13 +106,13 @@ def test_the_best_measurement_is_kept_and_left_in_the_model(tmp_path):
 
 
 def test_training_stops_after_measurements_without_a_better_one(tmp_path):
-    state = trainer(tmp_path, validate=scripted([0.1, 0.3, 0.2, 0.3, 0.5]), steps=100, patience=2).run()
+    state = train(tmp_path, validate=scripted([0.1, 0.3, 0.2, 0.3, 0.5]), steps=100, patience=2)
     assert state.step == 40 and state.best_step == 20 and state.finished
 
 
 def test_a_training_to_an_earlier_step_goes_the_same_way(straight, tmp_path):
     model = new_model()
-    assert trainer(tmp_path, model, last_step=20).run().step == 20
+    assert train(tmp_path, model, stop_after=20).step == 20
     np.testing.assert_equal(weights(model), straight.seen[1])
 
 
@@ -117,14 +120,66 @@ def test_a_loss_that_is_no_number_ends_with_advice(tmp_path):
     model = new_model()
     model.item_embeddings.assign(np.full(model.item_embeddings.shape, np.nan))
     with pytest.raises(UserError, match=r"The loss is nan .* at step 1: a lower --learning_rate"):
-        trainer(tmp_path, model).run()
+        train(tmp_path, model)
 
 
 def test_an_unfinished_training_is_not_measured(tmp_path):
     with pytest.raises(UserError, match="no finished training"):
         read_state(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        trainer(tmp_path, make=interrupted_during(5)).run()
+    with pytest.raises(KeyboardInterrupt), interrupted_during(5):
+        train(tmp_path)
     with pytest.raises(UserError, match="no finished training"):
         read_state(tmp_path)
     assert not (tmp_path / BEST).exists()
+
+
+@pytest.mark.parametrize("steps_per_call", [7, 50])
+def test_calls_of_any_number_of_steps_give_the_same_bits(straight, tmp_path, steps_per_call):
+    model = new_model()
+    state = train(tmp_path, model, scripted(NDCG), execution={"steps_per_call": steps_per_call})
+    assert curve_without_time(state) == curve_without_time(straight.state)
+    np.testing.assert_equal(weights(model), straight.weights)
+
+
+def test_a_call_ends_at_a_measurement_and_at_the_last_step(tmp_path):
+    taken = []
+    with before_each_call(lambda steps: taken.append(list(steps))):
+        train(tmp_path, execution={"steps_per_call": 7}, steps=25)
+    assert [len(steps) for steps in taken] == [7, 3, 7, 3, 5]
+    assert [step for steps in taken for step in steps] == list(range(1, 26))
+
+
+def test_a_signal_ends_the_training_after_its_call(tmp_path):
+    with pytest.raises(KeyboardInterrupt), interrupted_during(5):
+        train(tmp_path, execution={"steps_per_call": 7})
+    assert checkpoints.Series(tmp_path).read_state()["step"] == 7
+
+
+def test_the_error_of_a_loss_that_is_no_number_names_its_step_within_the_call(tmp_path):
+    model = new_model()
+    calls = []
+
+    def spoil(steps):
+        if calls:
+            model.item_embeddings.assign(np.full(model.item_embeddings.shape, np.inf))
+        calls.append(steps)
+
+    with pytest.raises(UserError, match=r"The loss is .* at step 6: a lower"), before_each_call(spoil):
+        train(tmp_path, model, execution={"steps_per_call": 5})
+
+
+def test_a_training_ends_when_its_time_is_over(tmp_path):
+    state = loop.train(new_model(), Walks(), loop.LoopSettings(settings(), max_seconds=0.0), tmp_path)
+    assert state.step == 1 and state.finished
+
+
+def test_the_pace_follows_the_time_of_a_call(monkeypatch):
+    clock = iter([0.0, 30.0, 40.0, 40.01, 50.0, 50.6, 60.0, 61.0])
+    monkeypatch.setattr(loop.time, "monotonic", lambda: next(clock))
+    pace, counts = loop.Pace(max_steps=80), []
+    for _ in range(4):
+        counts.append(pace.count)
+        pace.start()
+        pace.stop(pace.count)
+    assert counts == [1, 1, 50, 50], "the first call compiles; .01 s a step; near enough; twice as slow"
+    assert pace.count == 25

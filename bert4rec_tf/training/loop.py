@@ -1,0 +1,337 @@
+"""The training loop of all models: calls of some steps, validation, checkpoints, resuming, early stopping."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert4rec_tf.config.execution import ExecutionSettings
+from bert4rec_tf.config.run_record import TrainingSettings
+from bert4rec_tf.foundation import devices, files, plots
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.npz import CorruptFileError
+from bert4rec_tf.foundation.progress import Progress
+from bert4rec_tf.foundation.signals import delay_interrupts
+from bert4rec_tf.foundation.stores import Url
+from bert4rec_tf.training import checkpoints, workers
+from bert4rec_tf.training.calls import CALL_SECONDS, Feed, ReadAhead, TrainingCalls
+from bert4rec_tf.training.optimizer import make_optimizer
+from bert4rec_tf.training.tensorboard import TensorBoardWriter
+
+SELECTION_METRIC = "ndcg@10"
+"""The validation metric that decides which step is best."""
+
+BEST = "best.npz"
+
+STEPS_ELSEWHERE = 10
+"""Steps of a call where replicas or machines share each step, whose times differ, on accelerators or over a network."""
+
+
+@dataclass
+class State:
+    """Everything that is needed to resume a training, besides the variables.
+
+    Attributes:
+        step: steps done.
+        seconds: training time so far, including the time before a resume.
+        best_step: the step with the highest validation metric; 0 before the first validation.
+        curve: one row per evaluation: step, seconds, loss (mean since the previous row) and the validation metrics.
+        finished: whether the last step was reached or training stopped early.
+        loss_sum, loss_count: the training loss since the last evaluation.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    best_step: int = 0
+    curve: list[dict[str, float]] = field(default_factory=list)
+    finished: bool = False
+    loss_sum: float = 0.0
+    loss_count: int = 0
+
+    def best(self) -> dict[str, float] | None:
+        """Returns the best step's row of the curve; None before a validation."""
+        return next((row for row in self.curve if row["step"] == self.best_step), None)
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """The settings of a training. It also stops after `max_seconds`, at the end of a call; None for no limit."""
+
+    training: TrainingSettings
+    execution: ExecutionSettings = field(default_factory=ExecutionSettings)
+    max_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who looks on while a model is trained.
+
+    Attributes:
+        title: shown with the progress.
+        silent: whether to show no progress.
+        later_steps: the most steps of the run's later trainings, for the time left that is shown.
+        report: called with each new row of the curve; after a resume, first with the earlier rows. If it raises, the
+            training ends and can be resumed from the last checkpoint.
+    """
+
+    title: str = "training"
+    silent: bool = False
+    later_steps: int = 0
+    report: Callable[[dict[str, float]], None] | None = None
+
+
+def train(
+    model: Any,
+    batches: Feed,
+    settings: LoopSettings,
+    folder: Path,
+    validate: Callable[[], dict[str, float]] | None = None,
+    watch: Watch | None = None,
+) -> State:
+    """Trains a model in a folder, to `stop_after` or `steps`; resumes from the folder's checkpoint, if there is one.
+
+    The model then has the best weights; without `validate`, the last ones. The machines that this process has joined
+    (`workers.current_team`) train together: all read the checkpoints, and the chief alone writes.
+
+    Args:
+        model: what `step.take_step` takes, created under the strategy of the replicas, if any.
+        batches: the training batches, from any step on.
+        settings: optimizer, schedule, how often to evaluate, and how to compute.
+        folder: for checkpoints, the curve and TensorBoard's files.
+        validate: returns the metrics on the validation items; None if training includes these items.
+        watch: who looks on; None for a `Watch` of its own.
+
+    Raises:
+        UserError: if the loss or the gradient norm is NaN or infinite, the checkpoints are damaged, or a step does not
+            fit into memory.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is written.
+    """
+    return _Training(model, batches, settings, folder, validate, watch or Watch()).run()
+
+
+class _Training:
+    """The loop, with what its parts share."""
+
+    def __init__(
+        self,
+        model: Any,
+        batches: Feed,
+        settings: LoopSettings,
+        folder: Path,
+        validate: Callable[[], dict[str, float]] | None,
+        watch: Watch,
+    ) -> None:
+        self.model, self.batches, self.settings, self.folder = model, batches, settings, folder
+        self.validate, self.watch, self.team = validate, watch, workers.current_team()
+        with model.distribute_strategy.scope():
+            self.optimizer = make_optimizer(settings.training, model)
+            self.optimizer.build(model.trainable_variables)
+        self.last_step = settings.training.stop_after or settings.training.steps
+        self.variables = {"model": model.variables, "optimizer": self.optimizer.variables}
+        self.checkpoints = checkpoints.Series(folder)
+        self.state = State()
+
+    def run(self) -> State:
+        with self.team.run_chief_first():
+            files.make_folder(self.folder)
+        if saved := self.checkpoints.restore(self.variables):
+            self.state = State(**saved)
+        self.team.agree({"checkpoint": f"of step {self.state.step}"})
+        for row in self.state.curve if self.watch.report else ():
+            self.watch.report(row)
+        if not self.state.finished:
+            with self.team.report_lost_workers(), self.team.watch_others():
+                self._take_all_steps()
+            self.team.agree({"number of steps": str(self.state.step)})
+        if self.validate is not None:
+            restore_best(self.model, self.folder, self.state)
+        return self.state
+
+    def _take_all_steps(self) -> None:
+        state, training = self.state, self.settings.training
+        calls = TrainingCalls(self.model, self.optimizer, self.batches, training.clip_norm, self.settings.execution)
+        pace = self._make_pace(calls)
+        self.progress = Progress(
+            self.watch.title,
+            self.last_step,
+            state.step,
+            training.batch_size,
+            self.watch.silent,
+            later=self.watch.later_steps,
+        )
+        self.progress.say(f"{self.watch.title}: compiling the graph, which makes the first step slow")
+        writes = self.team.is_chief and not isinstance(self.folder, Url)  # A store cannot append to a file.
+        place = self.folder / "tensorboard" if writes else None
+        self.tensorboard = TensorBoardWriter(place, state.step, training.clip_norm)
+        reader = ReadAhead(calls.read)
+        begin, saved = time.monotonic() - state.seconds, time.monotonic()
+        with (
+            contextlib.closing(self.progress),
+            contextlib.closing(self.tensorboard),
+            contextlib.closing(reader),
+            delay_interrupts() as is_interrupted,
+        ):
+            while not state.finished:
+                count = self._count_next(state.step, pace)
+                columns = reader.read(state.step, count, self._count_next(state.step + count, pace))
+                pace.start()
+                self._record_steps(calls.run(columns, count))
+                pace.stop(count)
+                state.seconds = time.monotonic() - begin
+                if self.settings.max_seconds is not None and state.seconds >= self.settings.max_seconds:
+                    self._end_here()
+                is_due = state.step == self.last_step or state.step % training.evaluate_every == 0
+                if is_due:
+                    self._evaluate()
+                    state.seconds = time.monotonic() - begin
+                stops = self._agree_to_stop(is_interrupted())
+                if is_due or stops or time.monotonic() - saved >= self.settings.execution.checkpoint_seconds:
+                    if self.team.is_chief:
+                        self.checkpoints.save(self.variables, state.step, asdict(state))
+                    self.tensorboard.flush()
+                    saved = time.monotonic()
+                if stops:
+                    raise KeyboardInterrupt
+
+    def _make_pace(self, calls: TrainingCalls) -> "Pace":
+        fixed = self.settings.execution.steps_per_call
+        if not fixed and not calls.is_one_program:
+            is_shared = self.team.count > 1 or devices.has_accelerator()
+            fixed = STEPS_ELSEWHERE if is_shared else 1
+        return Pace(calls.max_steps, fixed)
+
+    def _count_next(self, step: int, pace: "Pace") -> int:
+        """Returns the number of steps of the call after step `step`: at most to the next measurement; 0 at the end."""
+        every = self.settings.training.evaluate_every
+        return min(pace.count, every - step % every, self.last_step - step)
+
+    def _record_steps(self, results: dict[str, np.ndarray]) -> None:
+        """Counts the steps of a call. Raises UserError for a loss or a norm that is no number."""
+        for index, loss in enumerate(results["loss"]):
+            self.state.step += 1
+            values = {name: float(column[index]) for name, column in results.items()}
+            if not math.isfinite(values["loss"] + values["gradient_norm"]):
+                raise UserError(
+                    f"The loss is {values['loss']} and the gradient norm {values['gradient_norm']} at step "
+                    f"{self.state.step}: a lower --learning_rate or a longer --warmup_steps usually helps"
+                )
+            self.state.loss_sum += float(loss)
+            self.state.loss_count += 1
+            self.tensorboard.add(self.state.step, values)
+        mean = self.state.loss_sum / self.state.loss_count
+        self.progress.advance(len(results["loss"]), loss=mean, rate=values["learning_rate"])
+
+    def _end_here(self) -> None:
+        """Makes this step the last one, because `max_seconds` have passed."""
+        if self.state.step < self.last_step:
+            self.progress.say(
+                f"{self.watch.title}: time is up, at step {self.state.step:,} of {self.last_step:,}. The settings of "
+                f"this run and stop_after={self.state.step}, in place of minutes, give the same model."
+            )
+            self.last_step = self.state.step
+
+    def _agree_to_stop(self, interrupted: bool) -> bool:
+        """Returns whether any machine has a signal to stop."""
+        return interrupted if self.team.count == 1 else bool(self.team.sum(np.array([interrupted]))[0])
+
+    def _evaluate(self) -> None:
+        state = self.state
+        row = {"step": state.step, "seconds": round(state.seconds, 1), "loss": state.loss_sum / state.loss_count}
+        state.loss_sum, state.loss_count = 0.0, 0
+        if self.validate is not None:
+            metrics = self.validate()
+            self.tensorboard.write(state.step, "validation", metrics)
+            row.update(metrics)
+        state.curve.append(row)
+        best = state.best()
+        if self.validate is not None and (best is None or row[SELECTION_METRIC] > best[SELECTION_METRIC]):
+            state.best_step = state.step
+            if self.team.is_chief:
+                checkpoints.save(self.folder / BEST, self.variables, asdict(state))
+        since_best = sum(row["step"] > state.best_step for row in state.curve)
+        has_stalled = bool(state.best_step) and 0 < self.settings.training.patience <= since_best
+        state.finished = state.step == self.last_step or has_stalled
+        if self.team.is_chief:
+            write_curve(self.folder / "curve.csv", state.curve)
+            if state.finished and plots.is_available():
+                plots.plot_curve(self.folder / "curve.png", state.curve, self.watch.title)
+        values = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", SELECTION_METRIC) if name in row)
+        self.progress.say(f"{self.watch.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {values}")
+        if self.watch.report is not None:
+            self.watch.report(row)
+
+
+class Pace:
+    """Chooses how many steps a call takes: `fixed`, or about CALL_SECONDS long; at most `max_steps`.
+
+    The number decides when results are read, and no bit of them.
+    """
+
+    def __init__(self, max_steps: int, fixed: int = 0) -> None:
+        self.max_steps, self.fixed = max_steps, fixed
+        self.count = min(fixed or 1, max_steps)
+        self._is_compiled = False
+
+    def start(self) -> None:
+        self._begin = time.monotonic()
+
+    def stop(self, count: int) -> None:
+        """Notes that a call of `count` steps is done. The first one compiles, so its time says nothing."""
+        fitting = int(CALL_SECONDS * count / max(time.monotonic() - self._begin, 1e-6))
+        if self._is_compiled and not self.fixed and not self.count / 1.5 <= fitting <= self.count * 1.5:
+            self.count = min(max(fitting, 1), self.max_steps)
+        self._is_compiled = True
+
+
+def write_curve(path: Path, curve: list[dict[str, float]]) -> None:
+    rows = [[str(value) if isinstance(value, int) else f"{value:.6g}" for value in row.values()] for row in curve]
+    files.write_text(path, "".join(",".join(cells) + "\n" for cells in [list(curve[0]), *rows]))
+
+
+def save_counted_model(model: Any, folder: Path) -> None:
+    """Saves a model that is fitted by counting (no training steps) as a finished training."""
+    files.make_folder(folder)
+    checkpoints.Series(folder).save({"model": model.variables}, 0, asdict(State(finished=True)))
+
+
+def has_begun(folder: Path) -> bool:
+    """Returns whether a training has a checkpoint in the folder, from which it resumes."""
+    return bool(checkpoints.Series(folder).paths())
+
+
+def read_state(folder: Path) -> State:
+    """Returns the state of a finished training. Raises UserError if the training in `folder` has not finished."""
+    saved = checkpoints.Series(folder).read_state()
+    if saved is None or not saved.get("finished"):
+        raise UserError(f"{folder}: no finished training; run with --mode=train first")
+    return State(**saved)
+
+
+def restore_best(model: Any, folder: Path, state: State) -> None:
+    """Loads the best weights of a training. Raises UserError if their file is damaged or from another training."""
+    try:
+        step = checkpoints.restore(folder / BEST, {"model": model.variables})["step"]
+    except CorruptFileError as error:
+        raise UserError(f"{error}; delete {folder} to train again") from error
+    if step != state.best_step:
+        raise UserError(
+            f"{folder / BEST}: is from step {step}, but the best step was {state.best_step}; delete {folder} to train "
+            "again"
+        )
+
+
+def load_weights(model: Any, folder: Path) -> None:
+    """Loads the weights of a finished training: the best ones if there was validation, else the last.
+
+    Raises UserError if the training has not finished or belongs to another model.
+    """
+    state = read_state(folder)
+    if state.best_step:
+        restore_best(model, folder, state)
+    else:
+        checkpoints.Series(folder).restore({"model": model.variables})
