@@ -1,28 +1,30 @@
 """The lines of the benchmark. Most time our code and the authors' formulation in alternating order."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from bert4rec_tf.training.steps import make_optimizer
 
 from benchmarks import conversion, measuring, original, shapes
+from bert4rec_tf.config.execution import OFF, ExecutionSettings
 from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.data.examples import in_memory, preparation
 from bert4rec_tf.data.examples.cloze import ClozeExamples, cut_windows
+from bert4rec_tf.data.examples.rows import Feed
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation import candidates, popularity_penalty
 from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, POPULAR, UNIFORM
 from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
-from bert4rec_tf.foundation.types import Batch
+from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS, BERT4Rec, Recommender
-from bert4rec_tf.training import steps
+from bert4rec_tf.training import calls
+from bert4rec_tf.training.calls import TrainingCalls
+from bert4rec_tf.training.optimizer import make_optimizer
 
 SAMPLE_USERS = 400
 """Number of users for the authors' formulation, which handles one user at a time."""
@@ -81,8 +83,8 @@ def measure_preparation(name: str) -> Iterator[Row]:
 
     def ours() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            shards = preparation.prepare_shards(training, shape.masking, shape.max_length, 1, Path(folder))
-            counts["ours"] = shards.num_examples
+            examples = preparation.prepare_examples(training, shape.masking, shape.max_length, 1, Path(folder))
+            counts["ours"] = examples.num_examples
 
     def theirs() -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -96,22 +98,29 @@ def measure_preparation(name: str) -> Iterator[Row]:
 
 @measure_each_shape
 def measure_reading(name: str, batches: int = 200) -> Iterator[Row]:
-    """Reading batches of prepared records, examples per second."""
+    """Gathering batches of prepared records, read once before, examples per second."""
     shape, sequences = shapes.load_shape(name)
     training = LeaveOneOut(sequences).training(with_validation=True)
     slots = shape.masking.max_predictions
     with tempfile.TemporaryDirectory() as folder:
-        shards = preparation.prepare_shards(training, shape.masking, shape.max_length, 1, Path(folder))
+        examples = preparation.prepare_examples(training, shape.masking, shape.max_length, 1, Path(folder))
+        feed = Feed(examples, BATCH_SIZE, seed=1)
+        tables, gather = {name: tf.constant(table) for name, table in feed.tables.items()}, tf.function(feed.lay_out)
         path = Path(folder) / "theirs.tfrecord"
         original.prepare(training, np.arange(SAMPLE_USERS), shape.masking, shape.max_length, path, 1)
         timings = measuring.alternate(
             {
-                "ours": lambda: _exhaust(shards.read(BATCH_SIZE, seed=1).take(batches)),
+                "ours": lambda: _gather(feed, gather, tables, batches),
                 "theirs": lambda: _exhaust(original.read(path, BATCH_SIZE, shape.max_length, slots).take(batches)),
             }
         )
     rates = {key: batches * BATCH_SIZE / timing.median for key, timing in timings.items()}
     yield Row(f"reading, {name}", "examples/s", rates["ours"], rates["theirs"])
+
+
+def _gather(feed: Feed, gather: Callable[..., Batch], tables: Mapping[str, Tensor], batches: int) -> None:
+    for step in range(batches):
+        gather(tables, {name: column[0] for name, column in feed.read(step, 1).items()})
 
 
 def _exhaust(dataset: tf.data.Dataset) -> None:
@@ -124,12 +133,13 @@ def measure_training(name: str, rounds: int = 5) -> Iterator[Row]:
     """One training step, samples per second, with peak memory and the share of the machine's matrix rate."""
     shape, sequences = shapes.load_shape(name)
     batch, tokens, masked = make_batch(shape, sequences)
-    ours, theirs = (make_step_of_kind(shape, sequences.num_items, kind) for kind in ("ours", "theirs"))
-    narrow = make_step_of_kind(shape, sequences.num_items, "bfloat16")
-    turns = {"ours": (ours, OUR_STEPS), "bfloat16": (narrow, OUR_STEPS), "theirs": (theirs, 1)}
-    calls = {key: partial(make_steps, step, repeat(batch), times) for key, (step, times) in turns.items()}
-    timings = measuring.alternate(calls, rounds)
-    seconds = {key: timing.median / turns[key][1] for key, timing in timings.items()}
+    times = {"ours": OUR_STEPS, "bfloat16": OUR_STEPS, "theirs": 1}
+    turns = {
+        kind: partial(take_steps, make_calls_of_kind(shape, sequences.num_items, kind, batch), number)
+        for kind, number in times.items()
+    }
+    timings = measuring.alternate(turns, rounds)
+    seconds = {key: timing.median / times[key] for key, timing in timings.items()}
     rate = measuring.matrix_rate()
     useful = count_useful_operations(shape, sequences.num_items, tokens, masked)
     memory = {kind: measuring.peak_memory(take_two_steps, name, kind)[1] / 1e9 for kind in ("ours", "theirs")}
@@ -149,8 +159,8 @@ def measure_training_as_in_the_paper(name: str, rounds: int = 3) -> Iterator[Row
     """One training step at the paper's width, samples per second, with the share of the machine's matrix rate."""
     shape, sequences = shapes.load_shape(name)
     batch, tokens, masked = make_batch(shape, sequences, PAPERS_BATCH_SIZE)
-    step = make_step_of_kind(shape, sequences.num_items, "ours", PAPERS_WIDTH)
-    (timing,) = measuring.alternate({"ours": partial(make_steps, step, repeat(batch), 1)}, rounds).values()
+    training = make_calls_of_kind(shape, sequences.num_items, "ours", batch, PAPERS_WIDTH)
+    (timing,) = measuring.alternate({"ours": partial(take_steps, training, 1)}, rounds).values()
     rate = measuring.matrix_rate()
     useful = count_useful_operations(shape, sequences.num_items, tokens, masked, width=PAPERS_WIDTH)
     notes = {"share of the matrix rate": useful / timing.median / rate, "matrix rate GFLOP/s": rate / 1e9}
@@ -158,10 +168,25 @@ def measure_training_as_in_the_paper(name: str, rounds: int = 3) -> Iterator[Row
     yield Row(line, "samples/s", PAPERS_BATCH_SIZE / timing.median, notes=notes)
 
 
-def make_steps(step: Callable[[Batch], dict[str, Any]], batches: Iterator[Batch], times: int) -> None:
-    """Takes `times` steps, each to its end."""
-    for batch in islice(batches, times):
-        float(step(batch)["loss"])
+class GivenBatch:
+    """A training that reads the same batch in each step."""
+
+    tables: Mapping[str, np.ndarray] = {}
+
+    def __init__(self, batch: Batch) -> None:
+        self.columns = {name: np.asarray(column)[None] for name, column in batch.items()}
+
+    def read(self, first_step: int, count: int) -> dict[str, np.ndarray]:
+        return {name: np.repeat(column, count, axis=0) for name, column in self.columns.items()}
+
+    def lay_out(self, tables: Mapping[str, Tensor], columns: Mapping[str, Tensor]) -> Batch:
+        return columns
+
+
+def take_steps(training: TrainingCalls, number: int) -> None:
+    """Takes so many steps, each to its end."""
+    for step in range(number):
+        training.run(training.read(step, 1), 1)
 
 
 def make_batch(shape: shapes.Shape, sequences: Sequences, batch_size: int = BATCH_SIZE) -> tuple[Batch, int, int]:
@@ -174,33 +199,31 @@ def make_batch(shape: shapes.Shape, sequences: Sequences, batch_size: int = BATC
     return batch, int(columns["lengths"].sum()), int(np.count_nonzero(columns["mask_targets"]))
 
 
-def make_step_of_kind(
-    shape: shapes.Shape, num_items: int, kind: str, width: int = WIDTH
-) -> Callable[[Batch], dict[str, Any]]:
-    """Returns the training step of our formulation ("ours", "bfloat16") or the authors' ("theirs")."""
+def make_calls_of_kind(
+    shape: shapes.Shape, num_items: int, kind: str, batch: Batch, width: int = WIDTH
+) -> TrainingCalls:
+    """Returns the training by our formulation ("ours", "bfloat16") or the authors' ("theirs")."""
     precision = {"dtype": "mixed_bfloat16"} if kind == "bfloat16" else {}
     model = BERT4Rec(
         num_items, max_length=shape.max_length, hidden_dim=width, dropout=0.2, attention_dropout=0.2, **precision
     )
     if kind == "theirs":
         model.training_loss = lambda batch: original.training_loss(model, batch)
-    return _make_step_of_model(model)
+    return make_calls(model, GivenBatch(batch))
 
 
-def _make_step_of_model(model: Recommender, signature: steps.Signature | None = None) -> steps.Step:
+def make_calls(model: Recommender, feed: calls.Feed, compile: str = OFF) -> TrainingCalls:
     settings = TrainingSettings(steps=1_000, batch_size=BATCH_SIZE)
     optimizer = make_optimizer(settings)
     optimizer.build(model.trainable_variables)
-    return steps.make_step(model, optimizer, settings, signature=signature)
+    return TrainingCalls(model, optimizer, feed, settings.clip_norm, ExecutionSettings(compile=compile))
 
 
 def take_two_steps(name: str, kind: str) -> None:
     """Takes two steps, to measure the peak memory of a step."""
     shape, sequences = shapes.load_shape(name)
     batch, _, _ = make_batch(shape, sequences)
-    step = make_step_of_kind(shape, sequences.num_items, kind)
-    for _ in range(2):
-        step(batch)
+    take_steps(make_calls_of_kind(shape, sequences.num_items, kind, batch), 2)
 
 
 def count_useful_operations(
@@ -225,16 +248,14 @@ def measure_other_models(name: str) -> Iterator[Row]:
     """Training steps of other models that read histories, and making their examples, samples per second."""
     shape, sequences = shapes.load_shape(name)
     training = LeaveOneOut(sequences).training(True)
-    calls = {}
+    turns = {}
     for line, (model_name, settings) in OTHERS.items():
         kind = MODELS[model_name]
         options = {"num_users": sequences.num_users} if kind.needs_users else {"max_length": shape.max_length}
         model = kind(sequences.num_items, hidden_dim=WIDTH, **options, **settings)
         examples = in_memory.KINDS[kind.examples](training, **model.example_options)
-        batches = iter(in_memory.make_dataset(examples, BATCH_SIZE, 1))
-        step = _make_step_of_model(model, batches.element_spec)
-        calls[line] = partial(make_steps, step, batches, OUR_STEPS)
-    for line, timing in measuring.alternate(calls, rounds=3).items():
+        turns[line] = partial(take_steps, make_calls(model, Feed(examples, BATCH_SIZE, seed=1)), OUR_STEPS)
+    for line, timing in measuring.alternate(turns, rounds=3).items():
         yield Row(f"training step, {line}, {name}", "samples/s", OUR_STEPS * BATCH_SIZE / timing.median)
 
 

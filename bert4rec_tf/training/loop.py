@@ -114,27 +114,25 @@ def train(
     return _Training(model, batches, settings, folder, validate, watch or Watch()).run()
 
 
+@dataclass(eq=False)
 class _Training:
-    """The loop, with what its parts share."""
+    """The loop, with what its parts share. The attributes are the arguments of `train`."""
 
-    def __init__(
-        self,
-        model: Any,
-        batches: Feed,
-        settings: LoopSettings,
-        folder: Path,
-        validate: Callable[[], dict[str, float]] | None,
-        watch: Watch,
-    ) -> None:
-        self.model, self.batches, self.settings, self.folder = model, batches, settings, folder
-        self.validate, self.watch, self.team = validate, watch, workers.current_team()
-        with model.distribute_strategy.scope():
-            self.optimizer = make_optimizer(settings.training, model)
-            self.optimizer.build(model.trainable_variables)
-        self.last_step = settings.training.stop_after or settings.training.steps
-        self.variables = {"model": model.variables, "optimizer": self.optimizer.variables}
-        self.checkpoints = checkpoints.Series(folder)
-        self.state = State()
+    model: Any
+    batches: Feed
+    settings: LoopSettings
+    folder: Path
+    validate: Callable[[], dict[str, float]] | None
+    watch: Watch
+
+    def __post_init__(self) -> None:
+        self.team, self.state = workers.current_team(), State()
+        with self.model.distribute_strategy.scope():
+            self.optimizer = make_optimizer(self.settings.training, self.model)
+            self.optimizer.build(self.model.trainable_variables)
+        self.last_step = self.settings.training.stop_after or self.settings.training.steps
+        self.variables = {"model": self.model.variables, "optimizer": self.optimizer.variables}
+        self.checkpoints = checkpoints.Series(self.folder)
 
     def run(self) -> State:
         with self.team.run_chief_first():
@@ -167,7 +165,7 @@ class _Training:
         self.progress.say(f"{self.watch.title}: compiling the graph, which makes the first step slow")
         writes = self.team.is_chief and not isinstance(self.folder, Url)  # A store cannot append to a file.
         place = self.folder / "tensorboard" if writes else None
-        self.tensorboard = TensorBoardWriter(place, state.step, training.clip_norm)
+        self.tensorboard = TensorBoardWriter(place, training.clip_norm)
         reader = ReadAhead(calls.read)
         begin, saved = time.monotonic() - state.seconds, time.monotonic()
         with (

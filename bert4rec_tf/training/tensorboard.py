@@ -2,19 +2,16 @@
 
 import contextlib
 import math
-import os
-import socket
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
+import tensorflow as tf
 
 EVERY = 50
 """Each point of a training curve is the mean over this many steps."""
+
+NEVER = 1 << 30
+"""So many points, or milliseconds, are kept until `flush`: what a killed training had not flushed is written again."""
 
 
 class TensorBoardWriter:
@@ -22,24 +19,18 @@ class TensorBoardWriter:
 
     Args:
         folder: for TensorBoard's files; each start or resume of the training writes a new one. None to write nothing.
-        first_step: steps done before. TensorBoard discards points of earlier files after this step.
         clip_norm: the norm at which gradients are clipped; 0 for never.
 
     Raises OSError if the file cannot be written; also in all methods.
     """
 
-    def __init__(self, folder: Path | None, first_step: int, clip_norm: float) -> None:
-        self._path = Path(os.devnull)
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._path = folder / f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
-        self._file = open(self._path, "xb" if folder else "wb")  # noqa: SIM115 (closed in `close`)
-        self._records = RecordWriter(self._file)
-        self._clip_norm = clip_norm or math.inf
+    def __init__(self, folder: Path | None, clip_norm: float) -> None:
+        self._folder, self._clip_norm = folder, clip_norm or math.inf
         self._rows: list[Mapping[str, float]] = []
-        self._step = first_step
-        self._write_event(file_version="brain.Event:2")
-        self._write_event(step=first_step + 1, session_log=SessionLog(status=SessionLog.START))
+        self._step = 0
+        with self._name_errors():
+            make = tf.summary.create_file_writer if folder else lambda *_, **__: tf.summary.create_noop_writer()
+            self._writer = make(str(folder), max_queue=NEVER, flush_millis=NEVER)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Adds the values of one training step."""
@@ -50,37 +41,30 @@ class TensorBoardWriter:
 
     def write(self, step: int, group: str, scalars: Mapping[str, float]) -> None:
         """Writes a point of each curve of a group."""
-        values = [Summary.Value(tag=f"{group}/{name}", simple_value=value) for name, value in scalars.items()]
-        self._write_event(step=step, summary=Summary(value=values))
+        with self._name_errors(), self._writer.as_default(step):
+            for name, value in scalars.items():
+                tf.summary.scalar(f"{group}/{name}", value)
 
     def flush(self) -> None:
         """Flushes all points so far to the file."""
         with self._name_errors():
-            self._file.flush()
+            self._writer.flush()
 
     def close(self) -> None:
         """Writes the mean of the remaining steps and closes the file."""
-        try:
-            if self._rows:
-                self._write_means()
-        finally:
-            with self._name_errors():
-                self._file.close()
+        if self._rows:
+            self._write_means()
+        with self._name_errors():
+            self._writer.close()
 
     def _write_means(self) -> None:
         means = {name: sum(row[name] for row in self._rows) / len(self._rows) for name in self._rows[0]}
         self.write(self._step, "training", means)
         self._rows = []
 
-    def _write_event(self, **content: Any) -> None:
-        with self._name_errors():
-            self._records.write(Event(wall_time=time.time(), **content).SerializeToString())
-
     @contextlib.contextmanager
     def _name_errors(self) -> Iterator[None]:
-        """Adds the file's name to an error that has none."""
         try:
             yield
-        except OSError as error:
-            error.filename = error.filename or str(self._path)
-            raise
+        except tf.errors.OpError as error:
+            raise OSError(None, error.message, str(self._folder)) from error
