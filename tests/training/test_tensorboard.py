@@ -42,7 +42,7 @@ def killed(folder, step, monkeypatch):
     """A sitting that is killed before this step: what is not in the file by then never comes into it."""
     done = max((int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.npz")), default=0)
     with monkeypatch.context() as patch, killed_at_step(step - done):
-        patch.setattr(TensorBoardWriter, "close", UNFLUSHED.append)
+        patch.setattr(TensorBoardWriter, "close", lambda writer: UNFLUSHED.append(writer))
         train(folder)
 
 
