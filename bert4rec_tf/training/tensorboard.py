@@ -10,12 +10,11 @@ import tensorflow as tf
 EVERY = 50
 """Each point of a training curve is the mean over this many steps."""
 
-NEVER = 1 << 30
-"""So many points, or milliseconds, are kept until `flush`: what a killed training had not flushed is written again."""
-
 
 class TensorBoardWriter:
     """Writes the loss, learning rate, gradient norm and fraction of clipped steps, averaged over EVERY steps.
+
+    Points come into the file with `flush`, beside a checkpoint. So what a killed training loses is written only once.
 
     Args:
         folder: for TensorBoard's files; each start or resume of the training writes a new one. None to write nothing.
@@ -27,10 +26,10 @@ class TensorBoardWriter:
     def __init__(self, folder: Path | None, clip_norm: float) -> None:
         self._folder, self._clip_norm = folder, clip_norm or math.inf
         self._rows: list[Mapping[str, float]] = []
+        self._points: list[tuple[int, str, float]] = []
         self._step = 0
         with self._name_errors():
-            make = tf.summary.create_file_writer if folder else lambda *_, **__: tf.summary.create_noop_writer()
-            self._writer = make(str(folder), max_queue=NEVER, flush_millis=NEVER)
+            self._writer = tf.summary.create_file_writer(str(folder)) if folder else tf.summary.create_noop_writer()
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Adds the values of one training step."""
@@ -40,20 +39,21 @@ class TensorBoardWriter:
             self._write_means()
 
     def write(self, step: int, group: str, scalars: Mapping[str, float]) -> None:
-        """Writes a point of each curve of a group."""
-        with self._name_errors(), self._writer.as_default(step):
-            for name, value in scalars.items():
-                tf.summary.scalar(f"{group}/{name}", value)
+        """Adds a point to each curve of a group."""
+        self._points += [(step, f"{group}/{name}", value) for name, value in scalars.items()]
 
     def flush(self) -> None:
-        """Flushes all points so far to the file."""
-        with self._name_errors():
-            self._writer.flush()
+        """Writes all points so far to the file."""
+        with self._name_errors(), self._writer.as_default():
+            for step, name, value in self._points:
+                tf.summary.scalar(name, value, step)
+        self._points = []
 
     def close(self) -> None:
         """Writes the mean of the remaining steps and closes the file."""
         if self._rows:
             self._write_means()
+        self.flush()
         with self._name_errors():
             self._writer.close()
 
