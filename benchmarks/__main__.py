@@ -8,7 +8,9 @@
                                             that have them; DIR keeps the results of earlier calls
     python -m benchmarks --catalogues       exports of 10^5 and 10^6 items: size, load, memory, latency
     python -m benchmarks --catalogues --largest     and of 10^7, which takes up to 14 GB
-    python -m benchmarks --output DIR       also write lines.json (or serving.json, catalogues.json)
+    python -m benchmarks --accelerator      training steps on a GPU, at most four minutes
+    python -m benchmarks --output DIR       also write lines.json (or serving.json, catalogues.json,
+                                            accelerator.json)
 
 Both sides of a ratio are timed in the same run, so other work on the machine slows both.
 """
@@ -29,6 +31,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 def main() -> None:
     from benchmarks import lines, measuring, peers
     from bert4rec_tf.foundation import files
+    from bert4rec_tf.foundation.startup import exit_on_error
     from bert4rec_tf.runs.environment import describe_environment
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
@@ -47,6 +50,8 @@ def main() -> None:
     )
     parser.add_argument("--catalogues", action="store_true", help="measure exports of large catalogues instead")
     parser.add_argument("--largest", action="store_true", help="with --catalogues: also 10,000,000 items")
+    parser.add_argument("--accelerator", action="store_true", help="measure training steps on a GPU instead")
+    parser.add_argument("--seconds", type=float, default=200, help="with --accelerator: begin no case after so many")
     parser.add_argument("--output", type=Path, help="folder for the results as JSON")
     named = parser.parse_args()
     if named.peers:
@@ -55,6 +60,9 @@ def main() -> None:
             parser.error("--peers needs --output")
         models, data = named.model or peers.MODELS, named.data or peers.DATA
         peers.measure(interpreters, models, data, named.peer_minutes, named.output)
+        return
+    if named.accelerator:
+        exit_on_error(lambda: measure_accelerator(named.seconds, named.output))
         return
     rates = {"float32": measuring.matrix_rate(), "bfloat16": measuring.matrix_rate("bfloat16")}
     copy = measuring.copy_rate()
@@ -77,6 +85,18 @@ def main() -> None:
     if named.output:
         files.make_folder(named.output)
         files.write_json(named.output / f"{kind}.json", content)
+
+
+def measure_accelerator(seconds: float, output: Path | None) -> None:
+    """Measures training steps on a GPU, and writes accelerator.json into a folder."""
+    from benchmarks import accelerator
+    from bert4rec_tf.foundation import files
+    from bert4rec_tf.runs.environment import describe_environment
+
+    content = {"machine": describe_environment(), **accelerator.measure(seconds)}
+    if output:
+        files.make_folder(output)
+        files.write_json(output / "accelerator.json", content)
 
 
 def show(rows: Iterable["Row"]) -> list[dict]:
