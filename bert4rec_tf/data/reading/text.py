@@ -30,14 +30,15 @@ def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Tabl
     Rows are counted from 1, the header too, but no blank lines.
     """
     number, unfinished, width = int(layout.has_header), b"", len(layout.names)
-    column_numbers = [layout.names.index(name) for name in layout.roles.values()]
+    used_columns = layout.used_columns
+    column_numbers = [layout.names.index(name) for name in used_columns]
     for content in _read_contents(stream, layout, rows.source):
         columns, misfits, unfinished = _parse_rows(unfinished + content, layout.separator, width, column_numbers)
         count = columns.num_rows + len(misfits)
         numbers = np.delete(np.arange(number + 1, number + count + 1), [misfit.number - 1 for misfit in misfits])
-        by_role = dict(zip(layout.roles, (column.combine_chunks() for column in columns.columns)))
+        by_name = dict(zip(used_columns, (column.combine_chunks() for column in columns.columns)))
         unreadable = [(number + misfit.number, *_explain_misfit(misfit)) for misfit in misfits]
-        yield rows.select_good(by_role, numbers, unreadable)
+        yield rows.select_good(by_name, numbers, unreadable)
         number += count
         if len(unfinished) > blocks.LONGEST_LINE:
             break

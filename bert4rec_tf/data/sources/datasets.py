@@ -10,7 +10,7 @@ from typing import Any
 from bert4rec_tf.config.data_names import RAW, Interactions, PublishedFile, add_source, is_own, remove_source
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.data.reading import conversion, unpacking
-from bert4rec_tf.data.reading.grouping import Report
+from bert4rec_tf.data.reading.report import Report, describe_singles
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import download
 from bert4rec_tf.data.sources.download import Remote
@@ -202,7 +202,7 @@ def load(data: str | Interactions, folder: Path | str | None = None, source: str
     """
     sequences, report = load_with_report(data, folder, source)
     if isinstance(data, Interactions) and report is not None:
-        report.warn_of_skipped()
+        report.warn_of_notes()
     return sequences
 
 
@@ -250,8 +250,7 @@ def describe_data(name: str, sequences: Sequences, report: Report | None = None)
         lines = _compare_with_paper(name, sequences, published)
     width = max(20, *(len(row[0]) + 1 for row in rows))
     lines = [f"{row[0]:<{width}}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in rows] + lines
-    if sequences.num_left_out:
-        lines.append(f"{sequences.num_left_out:,} users with a single action are left out.")
+    lines += describe_singles(sequences)
     return "\n".join([*([str(report)] if report else []), *lines])
 
 
