@@ -72,7 +72,7 @@ def test_actions_are_ordered_by_user_time_and_row(rows, kind, grouped):
     table = pa.table({role: pa.array(texts, pa.string()).dictionary_encode() for role, texts in columns.items()})
     if kind != "none":
         table = table.append_column("time", pa.array(np.array([time for _, time in rows], kind)))
-    options = Interactions("x", duplicates="keep")
+    options = Interactions("x", duplicates="keep", future_times=True)
     sequences, _ = make_sequences([table], options, Layout(TEXT, "user", "item"), Findings(), Times(), to_train=False)
     times = np.zeros(len(rows)) if kind == "none" else table["time"].to_numpy()
     order = sorted(range(len(rows)), key=lambda row: times[row])

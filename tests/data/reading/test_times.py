@@ -70,9 +70,9 @@ def test_the_unit_of_a_date_does_not_depend_on_a_few_odd_times(folder, unit, odd
     rows = plain + [(f"x{n}", "i0", one) for n, one in enumerate(odd) for _ in range(2)]
     path = write(folder, "units.csv", as_csv(rows))
     if others:
-        assert "the times must have one unit" in refusal(path, test_from="2020-01-01")
+        assert "the times must have one unit" in refusal(path, test_from="2020-01-01", future_times=True)
         return
-    sequences, report = read(path, test_from="2020-01-01")
+    sequences, report = read(path, test_from="2020-01-01", future_times=True)
     counts = dict(zip(sequences.users.tolist(), sequences.num_later.tolist()))
     for user in {user for user, _, _ in plain}:
         assert counts[user] == sum(when >= CUT * UNITS[unit] for name, _, when in plain if name == user)
