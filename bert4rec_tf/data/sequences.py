@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,6 +94,13 @@ class ActionTimes:
     meaning: str
 
 
+class TrainingSize(NamedTuple):
+    """How much there is to train on. It decides settings."""
+
+    num_users: int
+    num_actions: int
+
+
 @dataclass(frozen=True, eq=False)
 class Sequences:
     """Every user's items, oldest first.
@@ -166,6 +173,12 @@ class Sequences:
     def lengths(self) -> np.ndarray:
         """Actions per user, int64 [users]."""
         return np.diff(self.splits)
+
+    @property
+    def training_size(self) -> "TrainingSize":
+        """The users with two actions or more, and their actions."""
+        is_single = self.lengths < 2
+        return TrainingSize(self.num_users - int(is_single.sum()), self.num_actions - int(self.lengths[is_single].sum()))
 
     @property
     def density(self) -> float:

@@ -66,14 +66,14 @@ def make_sequences(
         if is_own and not interactions.future_times:
             refuse_future(times.max().item(), time_reader.kind, unit, title)
         order = np.lexsort((times, user_codes))
+        user_codes, item_codes, times = user_codes[order], item_codes[order], times[order]
         if is_own and interactions.duplicates == "drop":
-            is_repeat = find_repeats(user_codes, item_codes, times, order)
+            is_repeat = find_repeats(user_codes, item_codes, times)
             if is_repeat.any():
-                first = order[is_repeat].min()
+                first = np.flatnonzero(is_repeat)[order[is_repeat].argmin()]
                 names = users[user_codes[first]], items[item_codes[first]]
                 notes += describe_repeats(np.count_nonzero(is_repeat), names)
-                order = order[~is_repeat]
-        user_codes, item_codes, times = user_codes[order], item_codes[order], times[order]
+                user_codes, item_codes, times = user_codes[~is_repeat], item_codes[~is_repeat], times[~is_repeat]
         del order
     if max(interactions.min_user_actions, interactions.min_item_actions) > 1:
         bounds = interactions.min_user_actions, interactions.min_item_actions
@@ -116,17 +116,17 @@ def make_report(
     return Report(interactions.title, str(layout), meaning, sizes_before, sizes, bounds, doubts, list(notes))
 
 
-def find_repeats(user_codes: np.ndarray, item_codes: np.ndarray, times: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Returns which places of `order` have an action that repeats user, item and time of one before, bool [actions].
+def find_repeats(user_codes: np.ndarray, item_codes: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Returns which actions repeat user, item and time of one before, bool [actions].
 
-    `order`: the actions by user, then time, then row.
+    The actions are ordered by user, then by time.
     """
-    is_same = np.zeros(len(order), bool)  # as the one before, but for the item
-    is_same[1:] = user_codes[order[1:]] == user_codes[order[:-1]]
-    is_same[1:] &= times[order[1:]] == times[order[:-1]]
-    is_repeat = np.zeros(len(order), bool)
+    is_same, is_repeat = np.zeros(len(times), bool), np.zeros(len(times), bool)
+    is_same[1:] = (times[1:] == times[:-1]) & (user_codes[1:] == user_codes[:-1])  # as the one before, but for the item
+    if not is_same.any():
+        return is_repeat
     in_group = np.flatnonzero(is_same | np.append(is_same[1:], False))
-    groups, group_items = np.cumsum(~is_same[in_group]), item_codes[order[in_group]]
+    groups, group_items = np.cumsum(~is_same[in_group]), item_codes[in_group]
     by_item = np.lexsort((group_items, groups))
     groups, group_items = groups[by_item], group_items[by_item]
     repeats = (groups[1:] == groups[:-1]) & (group_items[1:] == group_items[:-1])

@@ -45,7 +45,7 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
     if known.times is not None and new.times is not None:
         all_times = join_times([known.times.values, new.times.values], "the known and the new actions")
         order = np.lexsort((all_times, user_codes))
-        is_repeat = find_repeats(user_codes, item_codes, all_times, order)
+        is_repeat = find_repeats(user_codes[order], item_codes[order], all_times[order])
         num_repeats, order = int(np.count_nonzero(is_repeat)), order[~is_repeat]
         times = ActionTimes(all_times[order], known.times.meaning)
     both = Sequences.from_codes(user_codes[order], item_codes[order], users, items)

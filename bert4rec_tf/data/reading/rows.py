@@ -168,8 +168,9 @@ class Rows:
 
     def _find_headers(self, texts: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray) -> np.ndarray:
         """Returns which rows repeat the header, bool [rows], as in files that were put together. Counts them."""
-        is_header = pc.and_(pc.equal(texts["user"], self.layout.user), pc.equal(texts["item"], self.layout.item))
-        found = is_header.fill_null(False).to_numpy(zero_copy_only=False)
+        found = pc.equal(texts["user"], self.layout.user).fill_null(False).to_numpy(zero_copy_only=False)
+        if found.any():
+            found &= pc.equal(texts["item"], self.layout.item).fill_null(False).to_numpy(zero_copy_only=False)
         if found.any():
             self.findings.count(HEADER, self.locate(int(numbers[int(found.argmax())])), int(found.sum()))
         return found
