@@ -112,8 +112,8 @@ def make_report(
         raise UserError(f"{interactions.title}: there is only one item left, so there is nothing to recommend{reasons}")
     sizes = {"users": sequences.num_users, "items": sequences.num_items, "actions": sequences.num_actions}
     bounds = [interactions.min_user_actions, interactions.min_item_actions]
-    doubts = list(layout.doubts)
-    return Report(interactions.title, str(layout), meaning, sizes_before, sizes, bounds, doubts, list(notes))
+    facts = list(layout.doubts), list(notes), list(layout.remarks)
+    return Report(interactions.title, str(layout), meaning, sizes_before, sizes, bounds, *facts)
 
 
 def find_repeats(user_codes: np.ndarray, item_codes: np.ndarray, times: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """What a conversion read, kept and skipped, and what the user should know of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,7 +29,8 @@ class Report:
         read, kept: users, items and actions before and after repeated rows and the filter.
         bounds: the least actions of users and of items.
         doubts: what to warn of before any other.
-        notes: what else there was: skipped rows, events, repeated actions.
+        notes: what else there was and may be a mistake: skipped rows, events, repeated actions.
+        remarks: what is no mistake.
     """
 
     path: str
@@ -39,16 +40,19 @@ class Report:
     kept: dict[str, int]
     bounds: Sequence[int]
     doubts: Sequence[str] = ()
-    notes: Sequence[str] = field(default_factory=list)
+    notes: Sequence[str] = ()
+    remarks: Sequence[str] = ()
 
     def warn_of_doubts(self, sequences: Sequences) -> None:
         for line in [*self.doubts, *list_doubts(sequences)]:
             warn(f"{self.path}: {line}")
 
-    def warn_of_notes(self) -> None:
-        """Says on the error stream what `print` shows of the rows."""
+    def warn_of_notes(self, to_train: Sequences | None = None) -> None:
+        """Says on the error stream what the report has on rows and, for data to train on, on ratings and users."""
         for line in self.notes:
             warn(f"{self.path}: {line}")
+        for line in [] if to_train is None else [*self.remarks, *describe_singles(to_train)]:
+            warn(f"{self.path}: {line}", "note")
 
     def __str__(self) -> str:
         sizes_before, sizes_after = (
@@ -58,6 +62,7 @@ class Report:
             f"{self.path}: {self.columns}",
             *([f"times: {self.times}"] if self.times else []),
             *self.notes,
+            *self.remarks,
             f"read: {sizes_before}",
             "kept: {} (users with at least {}, items with at least {} actions)".format(sizes_after, *self.bounds),
         ]
@@ -66,7 +71,7 @@ class Report:
 
 def describe_findings(findings: Findings, layout: Layout, options: Interactions) -> list[str]:
     """Returns lines on skipped rows, events, and ids and keys that were met."""
-    lines = [*findings.list_skipped(), *layout.remarks]
+    lines = findings.list_skipped()
     if findings.events and layout.event is not None:
         counts = [f"{count:,} {event or '(empty)'}" for event, count in findings.events.most_common(MOST_SHOWN)]
         shown = ", ".join(counts) + ", ..." * (len(findings.events) > MOST_SHOWN)
@@ -140,7 +145,7 @@ def describe_singles(sequences: Sequences) -> list[str]:
         return []
     return [
         f"{number:,} of {sequences.num_users:,} users have one action: they get recommendations, but are neither "
-        "trained on as pairs nor measured."
+        "trained on as pairs nor measured"
     ]
 
 

@@ -198,7 +198,7 @@ def read_frame(frame: Any, options: Interactions, to_train: bool = True) -> Sequ
     tables = list(_select_good_rows(table.to_batches(BATCH), layout, rows))
     sequences, report = make_sequences(tables, options, layout, rows.findings, rows.times, to_train)
     report.warn_of_doubts(sequences)
-    report.warn_of_notes()
+    report.warn_of_notes(sequences if to_train else None)
     return replace(sequences, columns=describe_columns(layout, table.schema))
 
 

@@ -202,7 +202,7 @@ def load(data: str | Interactions, folder: Path | str | None = None, source: str
     """
     sequences, report = load_with_report(data, folder, source)
     if isinstance(data, Interactions) and report is not None:
-        report.warn_of_notes()
+        report.warn_of_notes(sequences)
     return sequences
 
 
