@@ -177,8 +177,8 @@ class Sequences:
     @property
     def training_size(self) -> "TrainingSize":
         """The users with two actions or more, and their actions."""
-        is_single = self.lengths < 2
-        return TrainingSize(self.num_users - int(is_single.sum()), self.num_actions - int(self.lengths[is_single].sum()))
+        lengths = self.lengths[self.lengths >= 2]
+        return TrainingSize(len(lengths), int(lengths.sum()))
 
     @property
     def density(self) -> float:

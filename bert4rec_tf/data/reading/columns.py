@@ -34,9 +34,10 @@ STEMS = {"uid": "user", "userid": "user", "username": "user", "iid": "item"}
 EVENT_NAMES = ("event", "eventtype", "action", "actiontype", "behavior", "behaviour", "behaviortype", "interactiontype")
 RATING_NAMES = ("rating", "ratings", "stars", "score", "overall")
 
-TIME_WORDS = frozenset(
-    ["time", "timestamp", "ts", "date", "datetime", "day", "days", "month", "year", "hour", "minute", "week", "weekday", "at", "when", "created"]
-)
+TIME_WORDS = {
+    *("time", "timestamp", "ts", "date", "datetime", "day", "days", "month", "year", "hour", "minute", "week"),
+    *("weekday", "at", "when", "created"),
+}
 ORDER_NAME = re.compile(r"(order|sequence|seq)(number|no|nr|index)?|step")
 """A column whose name has one of these words, or is like this, may say the order."""
 

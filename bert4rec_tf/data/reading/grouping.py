@@ -72,7 +72,7 @@ def make_sequences(
             if is_repeat.any():
                 first = np.flatnonzero(is_repeat)[order[is_repeat].argmin()]
                 names = users[user_codes[first]], items[item_codes[first]]
-                notes += describe_repeats(np.count_nonzero(is_repeat), names)
+                notes += describe_repeats(int(is_repeat.sum()), names)
                 user_codes, item_codes, times = user_codes[~is_repeat], item_codes[~is_repeat], times[~is_repeat]
         del order
     if max(interactions.min_user_actions, interactions.min_item_actions) > 1:

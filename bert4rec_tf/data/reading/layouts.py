@@ -128,9 +128,7 @@ def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], f
     return replace(layout, has_header=has_header)
 
 
-def _describe_without_header(
-    columns: Columns, rows: list[list[str]], separator: str, has_header: bool
-) -> Columns:
+def _describe_without_header(columns: Columns, rows: list[list[str]], separator: str, has_header: bool) -> Columns:
     """Returns the columns of a text whose first line has no known names. Raises UserError if it must ask.
 
     Lines of exactly two whole numbers, the form of published data, are users and items.
@@ -140,8 +138,8 @@ def _describe_without_header(
     if options.user_column is not None and options.item_column is not None:
         return columns
     if len(first) == 2 and all(are_whole) and {len(row) for row in rows} == {2}:
-        plain = {"user_column": options.user_column or "1", "item_column": options.item_column or "2"}
-        return replace(columns, options=replace(options, **plain))
+        user, item = options.user_column or "1", options.item_column or "2"
+        return replace(columns, options=replace(options, user_column=user, item_column=item))
     if all(are_whole) and len({len(row) for row in rows}) > 1 and separator in (ANY_BLANKS, ","):
         tool = TURN_INTO_ROWS if separator == ANY_BLANKS else TURN_INTO_ROWS.replace("awk", "awk -F,")
         raise UserError(

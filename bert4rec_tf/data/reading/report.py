@@ -95,10 +95,8 @@ def describe_findings(findings: Findings, layout: Layout, options: Interactions)
     return lines
 
 
-def describe_repeats(number: int, first: tuple[str, str] | None) -> list[str]:
+def describe_repeats(number: int, first: tuple[str, str]) -> list[str]:
     """Returns a line on rows that repeat user, item and time of an earlier one. `first`: its user and item."""
-    if first is None:
-        return []
     return [
         f"dropped {number:,} rows that repeat user, item and time of another (the first: user {first[0]!r}, item "
         f"{first[1]!r}); --duplicates=keep keeps them"
@@ -111,9 +109,7 @@ def list_doubts(sequences: Sequences) -> list[str]:
     most, total = lengths.max(initial=0), lengths.sum()
     if most > LARGEST_SHARE * total and most > LARGEST_MULTIPLE * lengths.mean():
         user = sequences.users[lengths.argmax()]
-        lines.append(
-            f"user {user!r} has {most / total:.0%} of all actions; this may stand for users who are not known"
-        )
+        lines.append(f"user {user!r} has {most / total:.0%} of all actions; this may stand for users who are not known")
     if total < 2:
         return lines
     is_next = np.ones(total, bool)
@@ -147,5 +143,3 @@ def describe_singles(sequences: Sequences) -> list[str]:
         f"{number:,} of {sequences.num_users:,} users have one action: they get recommendations, but are neither "
         "trained on as pairs nor measured"
     ]
-
-

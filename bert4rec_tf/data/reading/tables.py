@@ -205,7 +205,8 @@ def read_frame(frame: Any, options: Interactions, to_train: bool = True) -> Sequ
 def _read_sample(frame: Any, names: list[str]) -> dict[str, list[str]]:
     """Returns the first values of each column, as texts."""
     if not hasattr(frame, "iloc"):
-        head = frame.slice(0, SAMPLE_ROWS).to_batches() if isinstance(frame, pa.Table) else [frame.slice(0, SAMPLE_ROWS)]
+        first = frame.slice(0, SAMPLE_ROWS)
+        head = first.to_batches() if isinstance(first, pa.Table) else [first]
         return {
             name: [text for batch in head for text in list_texts(batch.column(place))]
             for place, name in enumerate(names)

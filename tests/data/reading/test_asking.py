@@ -1,4 +1,4 @@
-"""What could be read in two ways is an error that shows the values and the flag to add; with it, a's order is x, y, z."""
+"""What could be read in two ways is an error that shows the values and the flag to add; then a's order is x, y, z."""
 
 import gzip
 import json
@@ -42,7 +42,9 @@ ASKED = {
         "time (9, 7, 8)",
     ),
     "a date of release": (
-        text("user,item,date,rated", f"a,z,2001-01-01,{BASE + 9}", f"a,x,2002-01-01,{BASE}", f"a,y,2003-01-01,{BASE + 1}"),
+        text(
+            "user,item,date,rated", f"a,z,2001-01-01,{BASE + 2}", f"a,x,2002-01-01,{BASE}", "a,y,2003-01-01,1600000001"
+        ),
         "--time_column=rated",
         "date (2001-01-01, 2002-01-01, 2003-01-01)",
     ),
@@ -78,7 +80,7 @@ ASKED = {
         '--separator="," (a;z;5 | 0;1600000002) or --separator=";" (a | z | 5,0 | 1600000002)',
     ),
     "one line per user": (text("1 11 12 13", "2 11 14"), None, "seems to have one line per user"),
-}  # fmt: skip
+}
 
 
 def flags(line):
@@ -206,12 +208,14 @@ def test_a_line_of_excel_names_the_separator(tmp_path, separator):
     content = text(*(line.replace("|", separator) for line in lines))
     if separator == "\t":
         assert histories(read(write(tmp_path, "a.csv", content))[0]) == XYZ
-    plain = text(*(line.replace("|", separator) for line in ["sep=" + separator, "user|item|time", "a|z|3", "a|x|1", "a|y|2"]))
+    lines = [f"sep={separator}", "user|item|time", "a|z|3", "a|x|1", "a|y|2"]
+    plain = text(*(line.replace("|", separator) for line in lines))
     assert histories(read(write(tmp_path, "a.csv", plain))[0]) == XYZ
 
 
 def test_a_comma_in_the_header_alone_separates_nothing(tmp_path):
-    content = text("user_id;item_id;timestamp;price, EUR", f"a;z;{BASE + 2};5,0", f"a;x;{BASE};1,5", f"a;y;{BASE + 1};2,5")
+    rows = [f"a;{item};{BASE + place};5,0" for item, place in (("z", 2), ("x", 0), ("y", 1))]
+    content = text("user_id;item_id;timestamp;price, EUR", *rows)
     assert histories(read(write(tmp_path, "a.csv", content))[0]) == XYZ
 
 
@@ -274,11 +278,14 @@ def test_ids_that_a_spreadsheet_rounded_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("times", "words"),
     [
-        (("2020013110", "2020013111", "2020020100"), "2034-01-04. 2020020100, if it counts seconds since 1970. It may be a date and an hour"),
+        (
+            ("2020013110", "2020013111", "2020020100"),
+            "2034-01-04. 2020020100, if it counts seconds since 1970. It may be a date and an hour",
+        ),
         (("2020-01-31", "2030-01-01", "9999-12-31"), "the time is not"),
         (("2020-01-31", "2030-01-01", "2199-12-31"), "the latest time is in the future: 2199-12-31. If"),
     ],
-)  # fmt: skip
+)
 def test_times_in_the_future_are_refused_unless_they_are_allowed(tmp_path, times, words):
     path = write(tmp_path, "a.csv", as_csv([("a", item, time) for item, time in zip("xyz", times)]))
     assert words in refusal(path)

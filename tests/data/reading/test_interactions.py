@@ -91,7 +91,12 @@ def test_any_written_rows_are_read_back_filtered_and_in_order(folder, data, name
     rows = data.draw(tables(ids))
     path = write(folder, name, written(rows))
     expected = plainly(rows if duplicates == "keep" else dict.fromkeys(rows), least, least)
-    options = {"duplicates": duplicates, "min_user_actions": least, "min_item_actions": least, "keep_missing_words": True}
+    options = {
+        "duplicates": duplicates,
+        "min_user_actions": least,
+        "min_item_actions": least,
+        "keep_missing_words": True,
+    }
     if name in ("a.dat", "a.txt"):  # without a header, and with times that may be like ratings
         options |= {"user_column": "1", "item_column": "2", "time_column": "4"}
     if len({item for items in expected.values() for item in items}) < 2:

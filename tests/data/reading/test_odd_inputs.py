@@ -19,7 +19,7 @@ XYZ = {"a": ["x", "y", "z"], "b": ["y", "x"]}
 ROWS = [("a", "z", 30), ("b", "x", 20), ("a", "x", 10), ("b", "y", 10), ("a", "y", 20)]
 """Users a and b, in no order."""
 
-BASE = 1_600_000_000
+BASE, ZONES = 1_600_000_000, (None, datetime.UTC)
 FRAME = pd.DataFrame(ROWS, columns=["user", "item", "time"])
 TEXT = "user,item,time\n" + "".join(f"{user},{item},{time}\n" for user, item, time in ROWS)
 
@@ -57,15 +57,22 @@ FILES = {
     "emoji": with_ids(("\U0001f600", "\U0001f468\u200d\U0001f469\u200d\U0001f467"), ("\U0001f3ae", "y", "z")),
     "right to left": with_ids(("\u05d0\u05d1", "b"), ("\u0645\u0631\u062d\u0628\u0627", "y", "z")),
     "5,000 characters": with_ids(("a" * 5_000, "b"), ("x" * 5_000, "y", "z")),
-    "quotes": with_ids(('"a ""great"" one"', "b"), "xyz")[0:1] + ({'a "great" one': XYZ["a"], "b": XYZ["b"]},),
-    "commas in quotes": with_ids(('"a, b"', "b"), "xyz")[0:1] + ({"a, b": XYZ["a"], "b": XYZ["b"]},),
+    "quotes": (
+        with_ids(('"a ""great"" one"', "b"), "xyz")[0],
+        {'a "great" one': XYZ["a"], "b": XYZ["b"]},
+    ),
+    "commas in quotes": (with_ids(('"a, b"', "b"), "xyz")[0], {"a, b": XYZ["a"], "b": XYZ["b"]}),
     "leading zeros": with_ids(("007", "7"), ("01", "1", "001")),
     "numbers of 64 bits": with_ids((str(2**63 - 1), str(2**63)), (str(2**64), "-1", str(10**25))),
     "hexadecimal ids": with_ids(("0x10", "16"), ("1e3", "1000", "True")),
     "blank ids": (TEXT.replace("b,y", " ,y"), "user's id is missing"),
     "no id": (TEXT.replace("b,y", ",y"), "row 5: the user's id is missing"),
     "the word None": (TEXT.replace("b,y", "None,y"), "keep_missing_words"),
-    "the word None, kept": (TEXT.replace("b,", "None,"), {"a": XYZ["a"], "None": XYZ["b"]}, {"keep_missing_words": True}),
+    "the word None, kept": (
+        TEXT.replace("b,", "None,"),
+        {"a": XYZ["a"], "None": XYZ["b"]},
+        {"keep_missing_words": True},
+    ),
     "blanks around cells": (TEXT.replace(",", " , "), XYZ),
     "a mark of byte order": ("\ufeff" + TEXT, XYZ),
     "Windows line ends": (TEXT.replace("\n", "\r\n"), XYZ),
@@ -94,9 +101,15 @@ FILES = {
     "nothing": ("", "the file is empty"),
     "dates": (with_times(["2020-01-01", "2020-01-02", "2020-02-01"]), XYZ),
     "dates and times": (with_times(["2020-01-01 09:00:00", "2020-01-01 09:30", "2020-01-01 10:00:00.5"]), XYZ),
-    "zones": (with_times(["2020-01-01T09:00:00Z"] * 2 + ["2020-01-02T00:00:00Z"]).replace("y,2020-01-01T09:0", "y,2020-01-01T09:1"), None),
-    "mixed offsets": (with_times(["2020-01-01T12:00:00+05:00", "2020-01-01T08:00:00Z", "2020-01-01T07:00:00-03:00"]), XYZ),
-    "times with and without a zone": (with_times(["2020-01-01", "2020-01-02T00:00:00Z", "2020-01-03"]), "not of the same kind"),
+    "zones": (with_times(["2020-01-01T09:00:00Z", "2020-01-01 09:00:01 UTC", "2020-01-02T00:00:00+00:00"]), XYZ),
+    "mixed offsets": (
+        with_times(["2020-01-01T12:00:00+05:00", "2020-01-01T08:00:00Z", "2020-01-01T07:00:00-03:00"]),
+        XYZ,
+    ),
+    "times with and without a zone": (
+        with_times(["2020-01-01", "2020-01-02T00:00:00Z", "2020-01-03"]),
+        "not of the same kind",
+    ),
     "a day that is none": (with_times(["2020-01-31", "2020-02-30", "2020-03-01"]), "the time is not"),
     "days of Britain": (with_times(["01/02/2020", "02/02/2020", "03/02/2020"]), "the time is not"),
     "Unix seconds": (with_times([str(BASE + n) for n in range(3)]), XYZ),
@@ -129,7 +142,7 @@ FILES = {
         XYZ,
     ),
     "Parquet that is cut": ("a.parquet", parquet(pa.Table.from_pandas(FRAME))[:99], "cut short or damaged"),
-}  # fmt: skip
+}
 
 
 def outcome(call):
@@ -138,9 +151,7 @@ def outcome(call):
         sequences = call()
     except b4r.UserError as error:
         return str(error)
-    return {
-        user: sequences.vocabulary.decode(sequences[row]) for row, user in enumerate(sequences.users.tolist())
-    }
+    return {user: sequences.vocabulary.decode(sequences[row]) for row, user in enumerate(sequences.users.tolist())}
 
 
 def check(found, expected):
@@ -217,7 +228,12 @@ FRAMES = {
     "DuckDB": (duckdb_relation, XYZ),
     "an Arrow table": (lambda: pa.Table.from_pandas(FRAME), XYZ),
     "a record batch": (lambda: pa.RecordBatch.from_pandas(FRAME), XYZ),
-    "large texts": (lambda: pa.table({n: pa.array(FRAME[n], pa.large_string()) for n in ("user", "item")} | {"time": FRAME["time"]}), XYZ),
+    "large texts": (
+        lambda: pa.table(
+            {n: pa.array(FRAME[n], pa.large_string()) for n in ("user", "item")} | {"time": FRAME["time"]}
+        ),
+        XYZ,
+    ),
     "Int64 with a gap": (
         lambda: FRAME.assign(user=pd.array([1, 2, None, 2, 1], "Int64")),
         "row 3: the user's id is missing",
@@ -233,16 +249,19 @@ FRAMES = {
     "a zone": (lambda: FRAME.assign(time=days().dt.tz_localize("Asia/Tokyo")), XYZ),
     "a zone in some": (
         lambda: FRAME.assign(
-            time=pd.Series([datetime.datetime(2020, 1, n + 1, tzinfo=[None, datetime.UTC][n % 2]) for n in range(5)], dtype=object)
+            time=pd.Series([datetime.datetime(2020, 1, n + 1, tzinfo=ZONES[n % 2]) for n in range(5)], dtype=object)
         ),
         "in all of its times or in none",
     ),
-    "bytes for ids": (lambda: FRAME.assign(user=FRAME["user"].str.encode("utf-8")), "ids must be texts or whole numbers"),
+    "bytes for ids": (
+        lambda: FRAME.assign(user=FRAME["user"].str.encode("utf-8")),
+        "ids must be texts or whole numbers",
+    ),
     "truth values for ids": (lambda: FRAME.assign(user=FRAME["user"] == "a"), "ids must be texts or whole numbers"),
     "a missing time": (lambda: FRAME.assign(time=days().where(FRAME["time"] > 10)), "the time is not a number"),
     "a column twice": (lambda: pd.concat([FRAME, FRAME[["item"]]], axis=1), "has 2 columns 'item'"),
     "no table": (lambda: [("a", "x")], "must be a pandas DataFrame or an Arrow table"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", FRAMES)

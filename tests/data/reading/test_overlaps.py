@@ -77,7 +77,10 @@ def test_without_times_all_new_actions_count_and_repeated_histories_are_warned_o
     known = make_sequences([[1, 2, 3], [1, 2]], 9)
     both, num_repeats = join_actions(known, make_sequences([[4, 3], [2]], 9))
     assert num_repeats == 0
-    assert next(iter(histories(both).values())) == [f"item{item}" for item in (1, 2, 3, 4, 3)] and not capsys.readouterr().err
+    assert (
+        next(iter(histories(both).values())) == [f"item{item}" for item in (1, 2, 3, 4, 3)]
+        and not capsys.readouterr().err
+    )
     both, _ = join_actions(known, make_sequences([[1, 2, 3, 5], [2, 1]], 9))
     assert both.lengths.tolist() == [7, 4]
     assert "the new actions of 1 users begin with all known ones" in capsys.readouterr().err

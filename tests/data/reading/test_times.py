@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import io
-import time
 from decimal import Decimal
 
 import numpy as np
@@ -17,7 +16,6 @@ from support.interaction_files import (
     as_csv,
     as_json,
     as_parquet,
-    as_text,
     histories,
     plainly,
     read,
