@@ -40,7 +40,7 @@ def word_for_caller(line: str) -> str:
     if not _names_arguments.get() or "--mode" in line:
         return line
     line = re.sub(r"\b(user|item|time)_column\b", r"\1", line)
-    line = re.sub(r"(?<![^\s(])--(\w+=?[\w,]*\b)", r"`\1`", line)
+    line = re.sub(r"(?<![^\s(])--(\w+=?(?:[\w,]*\w)?)", r"`\1`", line)
     return f"{line} (of `b4r.Interactions`)" if re.search(_ONLY_OF_FILES, line) else line
 
 
