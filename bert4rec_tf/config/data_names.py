@@ -90,6 +90,8 @@ class Interactions(Settings):
             raise UserError(f"`interactions` must name a file. Received: interactions={self.path!r}")
         if self.k_core and max(self.min_user_actions, self.min_item_actions) <= 1:
             raise UserError("`k_core` needs `min_user_actions` or `min_item_actions` above 1. Received: k_core=True")
+        if self.separator is not None and not re.fullmatch(r"[\t !#-~]|::|\\t", self.separator):
+            raise UserError(f"`separator` must be one character, :: or \\t. Received: separator={self.separator!r}")
         if (self.event_column is None) != (self.events is None):
             raise UserError(f"`event_column` and `events` need each other. Received: events={self.events}")
 

@@ -75,8 +75,8 @@ def _make_warnings(content: dict[str, Any]) -> list[str]:
     repeats = content.get("repeats", {"validation": 0.0, "test": 0.0})
     if len({share > MANY_REPEATS for share in repeats.values()}) > 1:
         notes.append(
-            f"{repeats['validation']:.0%} of the validation items, but {repeats['test']:.0%} of the test items are items "
-            "the user had before. Are rows logged twice? Whether to recommend seen items goes by the former."
+            f"{repeats['validation']:.0%} of the validation items, but {repeats['test']:.0%} of the test items are "
+            "items the user had before. Are rows logged twice? Whether to recommend seen items goes by the former."
         )
     if CORRECTION in content:
         notes.append(_describe_correction(content[CORRECTION]))

@@ -102,7 +102,7 @@ def test_the_verdict_includes_all_items_if_users_repeat_items():
 
 @pytest.mark.parametrize(("validation", "test"), [(0.01, 0.4), (0.4, 0.01), (0.4, 0.4), (0.0, 0.01)])
 def test_repeats_among_one_part_of_the_held_out_items_alone_are_said(validation, test):
-    metrics = dict.fromkeys(("popular", "full"), {"ndcg@10": 0.5, "hr@10": 0.5})
+    metrics = {protocol: {"ndcg@10": 0.5, "hr@10": 0.5} for protocol in ("popular", "full")}
     found = {**SHORT, "repeats": {"validation": validation, "test": test}, "test": metrics}
     said = f"{validation:.0%} of the validation items, but {test:.0%} of the test items are items the user had before"
     for make in (summary.make_table, summary.make_short_table):

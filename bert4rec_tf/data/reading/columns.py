@@ -107,8 +107,8 @@ class Layout:
         return {"user": self.user, "item": self.item, **times}
 
     def __str__(self) -> str:
-        is_numbered = self.kind == TEXT and not self.has_header
-        columns = {role: f"column {name}" if is_numbered else repr(name) for role, name in self.roles.items()}
+        is_text = self.kind == TEXT
+        columns = {role: f"column {n}" if is_text and n.isdigit() else repr(n) for role, n in self.roles.items()}
         order = f"time {columns['time']}" if self.times else "the order of the file (no time)"
         return f"user {columns['user']}, item {columns['item']}, {order}"
 

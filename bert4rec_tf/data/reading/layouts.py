@@ -25,7 +25,7 @@ from bert4rec_tf.data.reading.columns import (
     find_known_columns,
 )
 from bert4rec_tf.data.reading.rows import shorten
-from bert4rec_tf.data.reading.text import ANY_BLANKS, QUOTED, split_line
+from bert4rec_tf.data.reading.text import ANY_BLANKS, UNQUOTED, split_line
 from bert4rec_tf.data.reading.times import is_time
 from bert4rec_tf.foundation.errors import UserError
 
@@ -48,6 +48,9 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     columns = Columns(str(path), options)
     if _PACKED.match(start):
         raise UserError(f"{path}: is packed; unpack it, or pack only the text with gzip, under a name that ends in .gz")
+    is_record = re.match(rb"(\xef\xbb\xbf)?\s*\{", start)
+    if (options.columns or options.separator) and (is_record or start.startswith(b"PAR1")):
+        raise UserError(f"{path}: its columns have names; leave out --columns and --separator, which are for texts")
     if start.startswith(b"PAR1"):
         if path.suffix == ".gz":
             raise UserError(f"{path}: Parquet is packed already and is not read from .gz; unpack it")
@@ -80,7 +83,7 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
 
 def split_lines(lines: Sequence[str], separator: str) -> list[list[str]]:
     """Splits lines of text, whose quoted fields may have line ends."""
-    if separator not in QUOTED:
+    if separator in UNQUOTED:
         return [split_line(line, separator) for line in lines]
     try:
         return [row for row in csv.reader(io.StringIO("\n".join(lines)), delimiter=separator) if row]
@@ -104,7 +107,7 @@ def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], f
     names = first
     if options.columns:
         names = [name.strip() for name in options.columns.split(",")]
-        if has_known_names:
+        if has_known_names and not _agree(first, names):
             raise UserError(f"{path}: its first line is a header, {', '.join(first)[:200]}. Leave out --columns")
         if len(names) != width:
             raise UserError(
@@ -160,6 +163,15 @@ def _describe_without_header(columns: Columns, rows: list[list[str]], separator:
 
 def _has_known_names(fields: Sequence[str]) -> bool:
     return bool(find_known_columns(fields, USER_NAMES) and find_known_columns(fields, ITEM_NAMES))
+
+
+def _agree(header: Sequence[str], names: Sequence[str]) -> bool:
+    """Returns whether a header and `Interactions.columns` have users and items in the same places."""
+    for common in (USER_NAMES, ITEM_NAMES):
+        known = [row.index(found[0]) for row in (header, names) if (found := find_known_columns(row, common))]
+        if len(set(known)) > 1:
+            return False
+    return True
 
 
 def _show(row: Sequence[str]) -> str:

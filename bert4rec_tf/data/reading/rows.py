@@ -68,7 +68,8 @@ class Findings:
             self.count(kind, place, number)
         self.events += later.events
         self.other_forms |= later.other_forms
-        self.late_keys = later.late_keys | self.late_keys
+        for key, place in later.late_keys.items():
+            self.late_keys.setdefault(key, place)
 
     def list_skipped(self) -> list[str]:
         """Returns a line for each kind of row that was skipped."""

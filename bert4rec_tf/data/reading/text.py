@@ -17,8 +17,8 @@ from bert4rec_tf.foundation.errors import UserError
 ANY_BLANKS = " "
 """The separator for any number of blanks and tabs."""
 
-QUOTED = (",", ";")
-"""The separators whose fields may be quoted."""
+UNQUOTED = ("\t", "::", ANY_BLANKS)
+"""The separators between which quotes are plain characters."""
 
 UNIT_SEPARATOR = "\x1f"
 """Replaces `::`, because Arrow takes one character."""
@@ -59,7 +59,7 @@ def read_table(content: bytes, separator: str, source: str) -> list[list[str]]:
     columns, misfits, unfinished = _parse_rows(_replace_separator(content, separator), separator, width, range(width))
     if misfits:
         kind, text = _explain_misfit(misfits[0])
-        advice = "; put a field that contains the separator in double quotes" if separator in QUOTED else ""
+        advice = "; put a field that contains the separator in double quotes" if separator not in UNQUOTED else ""
         raise UserError(f"{source}, row {misfits[0].number}: {kind}: {shorten(text)!r}{advice}")
     if unfinished:
         raise UserError(f"{source}, row {columns.num_rows + 1}: a quote is never closed")
@@ -70,7 +70,7 @@ def split_line(line: str, separator: str) -> list[str]:
     """Splits one line, whose last field may continue on the next line."""
     if separator == ANY_BLANKS:
         return re.findall("[^ \t]+", line)
-    return next(csv.reader([line], delimiter=separator)) if separator in QUOTED else line.split(separator)
+    return line.split(separator) if separator in UNQUOTED else next(csv.reader([line], delimiter=separator))
 
 
 def _read_contents(stream: IO[bytes], layout: Layout, source: str) -> Iterator[bytes]:
@@ -118,7 +118,7 @@ def _parse_rows(
 
     Returns the wanted columns as texts, the rows with another number of columns, and the unfinished row.
     """
-    is_quoted, separator = separator in QUOTED, UNIT_SEPARATOR if separator == "::" else separator
+    is_quoted, separator = separator not in UNQUOTED, UNIT_SEPARATOR if separator == "::" else separator
     names = [str(number) for number in range(width)]
     types = {names[number]: pa.string() for number in column_numbers}
     misfits = list[pyarrow.csv.InvalidRow]()

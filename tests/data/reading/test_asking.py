@@ -230,9 +230,27 @@ def test_columns_of_another_number_or_of_a_header_are_refused(tmp_path):
     path = write(tmp_path, "a.csv", text("a,x,1", "a,y,2"))
     message = refusal(path, columns="user,item")
     assert "must name the 3 columns, of which the first row has a | x | 1" in message
-    assert "Leave out --columns" in refusal(write(tmp_path, "a.csv", as_csv(ROWS)), columns="user,item,time")
+    path = write(tmp_path, "b.csv", as_csv(ROWS))
+    assert "Leave out --columns" in refusal(path, columns="item,user,time")
+    with_header = read(path, columns="user,item,time")[0]
+    assert with_header.fingerprint == read(path)[0].fingerprint, "as where only some of many files have a header"
+    for name, content in (("a.json", as_json(ROWS)), ("a.parquet", as_parquet(ROWS))):
+        assert "leave out --columns" in refusal(write(tmp_path, name, content), columns="user,item,time")
     numbered = text("0,1,2", "a,z,3", "a,x,1", "a,y,2")  # as pandas writes a table without names
     assert histories(read(write(tmp_path, "a.csv", numbered), columns="user,item,time")[0]) == XYZ
+
+
+@pytest.mark.parametrize("separator", ["|", "^", " ", "\\t", "::", "x"])
+def test_a_separator_of_ones_own(tmp_path, separator):
+    body = text("user_id,item_id,timestamp", "a,z,3", "a,x,1", "a,y,2")
+    path = write(tmp_path, "a.txt", body.replace(b"x", b"w").replace(b",", separator.replace("\\t", "\t").encode()))
+    assert histories(read(path, separator=separator)[0]) == {"a": ["w", "y", "z"]}
+
+
+@pytest.mark.parametrize("separator", ["||", "", '"', "\n", "\u00a7"])
+def test_a_separator_that_is_none(separator):
+    with pytest.raises(UserError, match="`separator` must be one character, :: or"):
+        b4r.Interactions("a.csv", separator=separator)
 
 
 # Events
