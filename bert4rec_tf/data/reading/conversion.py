@@ -55,8 +55,6 @@ class SourceFiles:
             layout,
             self.interactions,
             findings,
-            plain=layout.kind == TEXT,
-            unit="row" if layout.kind in (PARQUET, TEXT) else "line",
             among=path.name if len(self.paths) > 1 else None,
         )
         if layout.kind == PARQUET:
@@ -127,7 +125,7 @@ def describe_columns(interactions: Interactions) -> dict[str, dict[str, str]]:
     path = list_files(interactions)[0]
     layout = read_layout(path, interactions)
     if layout.kind == PARQUET:
-        return tables.describe_columns(layout, tables.read_schema(path))
+        return tables.describe_columns(layout, tables.read_head(path).schema)
     columns = {role: {"name": name} for role, name in layout.roles.items()}
     if layout.kind == TEXT:
         columns["user"]["type"] = columns["item"]["type"] = "int64"

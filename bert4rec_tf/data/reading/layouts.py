@@ -54,7 +54,7 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     if start.startswith(b"PAR1"):
         if path.suffix == ".gz":
             raise UserError(f"{path}: Parquet is packed already and is not read from .gz; unpack it")
-        head = tables.read_head(path, SAMPLE_ROWS)
+        head = tables.read_head(path)
         sample = {name: tables.list_texts(head.column(place)) for place, name in enumerate(head.column_names)}
         return columns.layout_from_sample(PARQUET, head.column_names, sample)
     text = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")

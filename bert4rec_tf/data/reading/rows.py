@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading.columns import Layout
+from bert4rec_tf.data.reading.columns import JSON, LITERALS, TEXT, Layout
 from bert4rec_tf.data.reading.times import BLANKS, Times, join_columns
 from bert4rec_tf.foundation.errors import UserError
 
@@ -89,9 +89,7 @@ class Rows:
         layout: where the columns are.
         options: whether to skip and count bad rows (else the first is an error), and which events to keep.
         findings: what is met.
-        plain: whether the source is plain text, in which blanks around ids are removed.
         integers: whether ids must be integers.
-        unit: what is counted from 1: `row`, or `line` if each row is one.
         option: for messages, the option that skips bad rows.
         among: the file's name if it is one of several, to show before the number.
     """
@@ -101,11 +99,19 @@ class Rows:
     layout: Layout
     options: Interactions
     findings: Findings = field(default_factory=Findings)
-    plain: bool = False
     integers: bool = False
-    unit: str = "row"
     option: str = "--bad_rows=skip"
     among: str | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the source is plain text, in which blanks around ids are removed."""
+        return self.layout.kind == TEXT
+
+    @property
+    def unit(self) -> str:
+        """What is counted from 1."""
+        return "line" if self.layout.kind in (JSON, LITERALS) else "row"
 
     def locate(self, number: int) -> str:
         place = f"{self.unit} {number:,}"

@@ -29,11 +29,11 @@ UNREADABLE = (pa.ArrowException, OSError, UnicodeError)
 """What reading a damaged file raises."""
 
 
-def read_head(path: Path, rows: int) -> pa.RecordBatch:
+def read_head(path: Path) -> pa.RecordBatch:
     """Returns the first rows of a Parquet file, with the columns that its folders name. Raises UserError if damaged."""
     try:
         with _open_parquet(path) as file:
-            head = next(file.iter_batches(rows), None)
+            head = next(file.iter_batches(SAMPLE_ROWS), None)
             if head is None:
                 head = pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
             return _add_partition(head, path)
@@ -44,15 +44,6 @@ def read_head(path: Path, rows: int) -> pa.RecordBatch:
 def _open_parquet(path: Path) -> pyarrow.parquet.ParquetFile:
     source = path.open("rb") if isinstance(path, Url) else path
     return pyarrow.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us")
-
-
-def read_schema(path: Path) -> pa.Schema:
-    """Returns the columns of a Parquet file and their types. Raises UserError if it is damaged."""
-    try:
-        with path.open("rb") as file:
-            return pyarrow.parquet.read_schema(file)
-    except UNREADABLE as error:
-        raise _make_damage_error(path, error) from error
 
 
 def read_rows(path: Path, layout: Layout, rows: Rows) -> Iterator[pa.Table]:
@@ -137,8 +128,7 @@ def describe_columns(layout: Layout, schema: pa.Schema) -> dict[str, dict[str, s
     """Returns the columns of a layout as `Sequences.columns` has them."""
     columns = {role: {"name": name} for role, name in layout.roles.items()}
     for role in ("user", "item"):
-        place = schema.get_field_index(layout.roles[role])
-        kind = schema.field(place).type if place >= 0 else pa.string()  # a folder's name (`_read_partition`)
+        kind = schema.field(layout.roles[role]).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if pa.types.is_integer(kind):
             columns[role]["type"] = str(kind)
