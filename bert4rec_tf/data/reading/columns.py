@@ -48,6 +48,9 @@ SAMPLE_ROWS = 1_000
 """How many rows decide on the layout."""
 
 FEW_EVENTS = 20
+MOST_PARTS = 4
+"""Year, month, day and time of day."""
+
 SHOWN_VALUES = 3
 
 DATE_LIKE = re.compile(r"\d{4}-\d\d-\d\d([ T]|$)")
@@ -192,8 +195,10 @@ class Columns:
         if requested == NO_TIME:
             return ()
         if requested is not None:
-            is_one = requested in names or "," not in requested
-            return tuple(self._resolve(name, names) for name in ([requested] if is_one else requested.split(",")))
+            parts = [requested] if requested in names else [name.strip() for name in requested.split(",")]
+            if len(parts) > MOST_PARTS:
+                raise UserError(f"`time_column` must name at most {MOST_PARTS} columns. Received: {requested}")
+            return tuple(self._resolve(name, names) for name in parts)
         columns = {name: values for name, values in rest.items() if may_be_time(name, values)}
         unix = [name for name in columns if _normalize(name).startswith("unix")]
         if len(unix) == 1 or (len(columns) == 1 and _normalize(next(iter(columns))) in TIME_NAMES):

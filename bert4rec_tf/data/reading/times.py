@@ -90,8 +90,7 @@ def join_columns(columns: Sequence[pa.Array]) -> pa.Array:
     if len(texts) == 1:
         return texts[0]
     day, daytime = texts
-    digits = pc.replace_substring_regex(daytime, r"^([0-9]{1,2})(:.*)$", r"0\1\2")
-    daytime = pc.replace_substring_regex(digits, r"^0([0-9]{2}:)", r"\1")
+    daytime = pc.replace_substring_regex(daytime, "^([0-9]:)", r"0\1")
     for width, pattern, parts in ((4, "^[0-9]{1,4}$", r"\1:\2"), (6, "^[0-9]{5,6}$", r"\1:\2:\3")):
         padded = pc.utf8_lpad(daytime, width, "0")
         parted = pc.replace_substring_regex(padded, f"^{'([0-9]{2})' * (width // 2)}$", parts)

@@ -125,6 +125,11 @@ def test_a_bad_part_of_a_time_is_a_bad_row(tmp_path, times):
     assert "row 3: the time is not" in refusal(path, time_column="date,time")
 
 
+def test_at_most_four_columns_are_joined(tmp_path):
+    path = write(tmp_path, "a.csv", as_csv([(1,) * 7], ("user", "item", *"abcde")))
+    assert "`time_column` must name at most 4 columns" in refusal(path, time_column="a,b,c,d,e")
+
+
 def test_an_amazon_file_needs_no_flag(tmp_path):
     rows = [("a", "z", BASE + 2, "09 13, 2020"), ("a", "x", BASE, "09 14, 2020"), ("a", "y", BASE + 1, "01 1, 2019")]
     path = write(tmp_path, "r.json", as_json(rows, ("reviewerID", "asin", "unixReviewTime", "reviewTime")))
