@@ -48,12 +48,12 @@ class Interactions(Settings):
     """
 
     path: str | tuple[str, ...]
-    user_column: str | None = setting(None, "column of the users: its name or number from 1 (default: by common names)")
-    item_column: str | None = setting(None, "column of the items: its name or number (default: by common names)")
+    user_column: str | None = setting(None, "column of the users (default: by common names)")
+    item_column: str | None = setting(None, "column of the items (default: by common names)")
     time_column: str | None = setting(
         None,
-        "column of the times: its name or number (default: by common names); date,time or year,month,day joins "
-        "columns; none: the rows are in order",
+        "column of the times (default: by common names); date,time or year,month,day joins columns; none: the rows "
+        "are in order",
     )
     min_user_actions: int = setting(1, "leave out users with fewer actions", at_least=1)
     min_item_actions: int = setting(1, "leave out items with fewer actions", at_least=1)

@@ -77,8 +77,9 @@ class Layout:
         times: the column of the times, or those that are joined; empty if the rows are in order.
         event: the column of the kinds of events, if there is one.
         separator: between the columns of a TEXT.
-        names: of all columns; those of a TEXT without a header are numbers from 1 or `Interactions.columns`.
+        names: of all columns.
         has_header: whether a TEXT has a header.
+        header_ids: what its header has for users and items, if it may be repeated.
         skip: the number of lines before the first row of a TEXT.
         may_lack_times: whether there are no times and nobody said so.
         doubts: what the user should be warned of.
@@ -93,6 +94,7 @@ class Layout:
     separator: str = ","
     names: tuple[str, ...] = ()
     has_header: bool = False
+    header_ids: tuple[str, str] | None = None
     skip: int = 0
     may_lack_times: bool = False
     doubts: tuple[str, ...] = ()
@@ -110,10 +112,8 @@ class Layout:
         return {"user": self.user, "item": self.item, **times}
 
     def __str__(self) -> str:
-        is_text = self.kind == TEXT
-        columns = {role: f"column {n}" if is_text and n.isdigit() else repr(n) for role, n in self.roles.items()}
-        order = f"time {columns['time']}" if self.times else "the order of the file (no time)"
-        return f"user {columns['user']}, item {columns['item']}, {order}"
+        order = f"time {','.join(self.times)!r}" if self.times else "the order of the file (no time)"
+        return f"user {self.user!r}, item {self.item!r}, {order}"
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Columns:
     """The columns of a source as the user named them.
 
     Attributes:
-        options: the names or numbers from 1 of the columns; None to find them by common names.
+        options: the names of the columns; None to find them by common names.
         source, flag: for messages, the file and the option that names a column; `{}` is user, item or time.
     """
 
@@ -132,8 +132,8 @@ class Columns:
     @property
     def requested_names(self) -> list[str]:
         options = self.options
-        times = [] if options.time_column in (None, NO_TIME) else [options.time_column]
-        return [name for name in (options.user_column, options.item_column, *times) if name is not None]
+        names = options.user_column, options.item_column, options.time_column, options.event_column
+        return [name for name in names if name not in (None, NO_TIME)]
 
     def layout_from_sample(self, kind: str, names: Sequence[str], sample: Sample) -> Layout:
         """Returns the layout of a source whose columns have names. Raises UserError if it must ask for one."""
@@ -214,15 +214,17 @@ class Columns:
         )
 
     def _resolve(self, requested: str, names: Sequence[str]) -> str:
-        """Returns the column of this name or number. Raises UserError if there is none, or more than one."""
-        name = requested
-        if name not in names and name.isascii() and name.isdigit() and 1 <= int(name) <= len(names):
-            name = names[int(name) - 1]
-        if name not in names:
-            raise unknown_name_error(f"column of {self.source}", name, names)
-        if list(names).count(name) > 1:
-            raise UserError(f"{self.source}: has {list(names).count(name)} columns {name!r}; rename one")
-        return name
+        """Returns the column of this name. Raises UserError if there is none, or more than one."""
+        if requested.isdigit() and requested not in names:
+            raise UserError(
+                f"{self.source}: columns go by their names, of: {', '.join(names)[:300]}. Received: {requested}. A "
+                "text without a header takes --columns=user,item,time"
+            )
+        if requested not in names:
+            raise unknown_name_error(f"column of {self.source}", requested, names)
+        if (number := list(names).count(requested)) > 1:
+            raise UserError(f"{self.source}: has {number} columns {requested!r}; rename one")
+        return requested
 
 
 def _show_values(names: Iterable[str], sample: Sample) -> str:

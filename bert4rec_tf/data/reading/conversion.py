@@ -140,7 +140,10 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
     """
     if not content.strip():
         raise UserError(f"{path}: the file is empty")
-    layout, interactions = Layout(TEXT, "1", "2", separator=ANY_BLANKS, names=("1", "2")), PublishedFile(str(path))
+    layout, interactions = (
+        Layout(TEXT, "user", "item", separator=ANY_BLANKS, names=("user", "item")),
+        PublishedFile(str(path)),
+    )
     rows = Rows(str(path), Times(), layout, interactions, integers=True)
     tables = list(text.read_rows(io.BytesIO(content), layout, rows))
     return make_sequences(tables, interactions, layout, rows.findings, rows.times)[0]

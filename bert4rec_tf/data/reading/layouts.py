@@ -26,7 +26,6 @@ from bert4rec_tf.data.reading.columns import (
 )
 from bert4rec_tf.data.reading.rows import shorten
 from bert4rec_tf.data.reading.text import ANY_BLANKS, UNQUOTED, split_line
-from bert4rec_tf.data.reading.times import is_time
 from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
@@ -35,6 +34,7 @@ IGNORED = "_"
 _PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd")
 """The first bytes of archives and packed files: zip, gzip, xz, bzip2, zstandard."""
 
+MAYBE_HEADER = "its first line, 0 and 1, may be a header that pandas wrote, and counts as an action"
 TURN_INTO_ROWS = (
     "awk '{for (i = 2; i <= NF; i++) print $1, $i}' FILE > rows.txt; then read rows.txt, whose lines are `user item`"
 )
@@ -99,63 +99,56 @@ def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], f
     if width < 2:
         raise UserError(f"{path}, line {first_line}: expected at least two columns, found {shorten(first[0])!r}")
     has_known_names = _has_known_names(first)
-    is_numbered = width > 2 and (first[1:] if first[0] == "" else first)[:width] == [
-        str(number) for number in range(width - (first[0] == ""))
-    ]  # by pandas, for a table without names
-    words = [name for name in columns.requested_names for name in name.split(",") if not name.isdigit()]
-    has_header = has_known_names or (bool(words) and not options.columns)
-    names = first
+    has_header, is_numbered, names = has_known_names or bool(columns.requested_names), False, first
     if options.columns:
         names = [name.strip() for name in options.columns.split(",")]
-        if has_known_names and not _agree(first, names):
-            raise UserError(f"{path}: its first line is a header, {', '.join(first)[:200]}. Leave out --columns")
         if len(names) != width:
             raise UserError(
                 f"`columns` must name the {width} columns, of which the first row has {_show(first)}. Received: "
                 f"columns={options.columns}"
             )
-        names = [str(place) if name == IGNORED else name for place, name in enumerate(names, 1)]
+        if has_known_names and not _agree(first, names):
+            raise UserError(f"{path}: its first line is a header, {', '.join(first)[:200]}. Leave out --columns")
+        names = [f"{name}{place}" if name == IGNORED else name for place, name in enumerate(names, 1)]
         if options.time_column is None and not find_known_columns(names, TIME_NAMES):
             columns = replace(columns, options=replace(options, time_column=NO_TIME))
+        numbers = [field for field in first if field]  # an index has no name
+        is_numbered = width > 2 and numbers == list(map(str, range(len(numbers))))  # by pandas, without names
+        has_header = has_known_names or is_numbered
     elif not has_header:
-        has_header = bool(columns.requested_names) and _is_header(first, rows[1:])
-        names = first if has_header else [str(place) for place in range(1, width + 1)]
-        columns = _describe_without_header(columns, rows, separator, has_header)
-    skipped = first_line if has_header or is_numbered else first_line - 1
-    body = [row for row in rows[has_header or is_numbered :] if len(row) == width]
+        _require_pairs(path, rows, separator)
+        names = ["user", "item"]
+    body = [row for row in rows[has_header:] if len(row) == width]
     sample = {name: [row[place].strip() for row in body] for place, name in enumerate(names)}
-    layout = replace(columns.layout_from_sample(TEXT, names, sample), separator=separator, skip=skipped)
-    if first == ["0", "1"] and not has_header:
-        doubt = "its first line, 0 and 1, may be a header that pandas wrote, and counts as an action"
-        layout = replace(layout, doubts=(*layout.doubts, doubt))
-    return replace(layout, has_header=has_header)
+    layout = columns.layout_from_sample(TEXT, names, sample)
+    header_ids = (first[names.index(layout.user)], first[names.index(layout.item)])
+    return replace(
+        layout,
+        separator=separator,
+        skip=first_line if has_header else first_line - 1,
+        has_header=has_header,
+        header_ids=header_ids if has_header and not is_numbered else None,
+        doubts=(*layout.doubts, *[MAYBE_HEADER] * (first == ["0", "1"] and not has_header)),
+    )
 
 
-def _describe_without_header(columns: Columns, rows: list[list[str]], separator: str, has_header: bool) -> Columns:
-    """Returns the columns of a text whose first line has no known names. Raises UserError if it must ask.
-
-    Lines of exactly two whole numbers, the form of published data, are users and items.
-    """
-    options, path, first = columns.options, columns.source, rows[0]
-    are_whole = [all(field.strip().lstrip("-").isdigit() for field in row) for row in rows]
-    if options.user_column is not None and options.item_column is not None:
-        return columns
-    if len(first) == 2 and all(are_whole) and {len(row) for row in rows} == {2}:
-        user, item = options.user_column or "1", options.item_column or "2"
-        return replace(columns, options=replace(options, user_column=user, item_column=item))
-    if all(are_whole) and len({len(row) for row in rows}) > 1 and separator in (ANY_BLANKS, ","):
+def _require_pairs(path: str, rows: list[list[str]], separator: str) -> None:
+    """Raises UserError unless all rows are two whole numbers, as in published data: a user and an item."""
+    widths = {len(row) for row in rows}
+    are_whole = all(field.strip().lstrip("-").isdigit() for row in rows for field in row)
+    if widths == {2} and are_whole:
+        return
+    if are_whole and len(widths) > 1 and separator in (ANY_BLANKS, ","):
         tool = TURN_INTO_ROWS if separator == ANY_BLANKS else TURN_INTO_ROWS.replace("awk", "awk -F,")
         raise UserError(
             f"{path}: seems to have one line per user, with a user and all of his items. That form is not read. Turn "
-            f"it into one row per action: {tool.replace('FILE', str(path))}"
+            f"it into one row per action: {tool.replace('FILE', path)}"
         )
-    if has_header:
-        return columns
-    usual = {2: ["user", "item"], 3: ["user", "item", "time"], 4: ["user", "item", IGNORED, "time"]}
-    names = usual.get(len(first), ["user", "item", "time", *[IGNORED] * (len(first) - 3)])
+    usual = {2: ["user", "item"], 4: ["user", "item", IGNORED, "time"]}
+    names = usual.get(len(rows[0]), ["user", "item", "time", *[IGNORED] * (len(rows[0]) - 3)])
     second = f"; row 2: {_show(rows[1])}" if len(rows) > 1 else ""
     raise UserError(
-        f"{path}: its first line names no known columns. Row 1: {_show(first)}{second}. If there is no header, say "
+        f"{path}: its first line names no known columns. Row 1: {_show(rows[0])}{second}. If there is no header, say "
         f"what the columns are, such as --columns={','.join(names)} (with {IGNORED} for others); if the first line is "
         "a header, give --user_column, --item_column, --time_column"
     )
@@ -176,13 +169,6 @@ def _agree(header: Sequence[str], names: Sequence[str]) -> bool:
 
 def _show(row: Sequence[str]) -> str:
     return " | ".join(shorten(field) for field in row[:12])
-
-
-def _is_header(fields: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Returns whether no field is a number or a date, and all fields of a column of the next rows are."""
-    if any(map(is_time, fields)):
-        return False
-    return any(all(is_time(field) for field in column if len(field) < 10_000) for column in zip(*rows[:5]))
 
 
 def _find_separator(path: Path, options: Interactions, lines: Sequence[str], number: int) -> str:

@@ -134,8 +134,8 @@ class Rows:
         if layout.times:
             texts["time"] = join_columns([columns[name] for name in layout.times])
         is_used = self._select_events(columns)
-        if layout.has_header and not self.options.is_published:
-            is_used &= ~self._find_headers(texts, numbers)
+        if layout.header_ids is not None and not self.options.is_published:
+            is_used &= ~self._find_headers(texts, layout.header_ids, numbers)
         if not is_used.all():
             texts = {role: column.filter(pa.array(is_used)) for role, column in texts.items()}
             numbers = np.asarray(numbers)[is_used]
@@ -173,11 +173,13 @@ class Rows:
         names = pa.array([name.strip() for name in wanted.split(",")])
         return pc.is_in(events, names).to_numpy(zero_copy_only=False)
 
-    def _find_headers(self, texts: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray) -> np.ndarray:
+    def _find_headers(
+        self, texts: Mapping[str, pa.Array], header_ids: tuple[str, str], numbers: Sequence[int] | np.ndarray
+    ) -> np.ndarray:
         """Returns which rows repeat the header, bool [rows], as in files that were put together. Counts them."""
-        found = pc.equal(texts["user"], self.layout.user).fill_null(False).to_numpy(zero_copy_only=False)
+        found = pc.equal(texts["user"], header_ids[0]).fill_null(False).to_numpy(zero_copy_only=False)
         if found.any():
-            found &= pc.equal(texts["item"], self.layout.item).fill_null(False).to_numpy(zero_copy_only=False)
+            found &= pc.equal(texts["item"], header_ids[1]).fill_null(False).to_numpy(zero_copy_only=False)
         if found.any():
             self.findings.count(HEADER, self.locate(int(numbers[int(found.argmax())])), int(found.sum()))
         return found

@@ -210,11 +210,6 @@ def _loses_order(column: pa.Array, values: pa.Array) -> bool:
     return False
 
 
-def is_time(text: str) -> bool:
-    """Returns whether a text is a number or a date."""
-    return _find_kind(pa.array([text], pa.string())) is not None
-
-
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
     """Returns the times of texts; None if one of them is not of this kind."""
     if kind == ZONED:

@@ -98,7 +98,7 @@ def test_any_written_rows_are_read_back_filtered_and_in_order(folder, data, name
         "keep_missing_words": True,
     }
     if name in ("a.dat", "a.txt"):  # without a header, and with times that may be like ratings
-        options |= {"user_column": "1", "item_column": "2", "time_column": "4"}
+        options |= WITHOUT_HEADER
     if len({item for items in expected.values() for item in items}) < 2:
         assert "left" in refusal(path, size, **options)
         return

@@ -48,7 +48,7 @@ def json_lines(rows):
 
 
 RECORDS = [{"user": user, "item": item, "time": time} for user, item, time in ROWS]
-NO_HEADER = {"user_column": "1", "item_column": "2", "time_column": "3"}
+NO_HEADER = {"columns": "user,item,time"}
 
 FILES = {
     "plain": (TEXT, XYZ),
