@@ -44,7 +44,7 @@ def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Tabl
             except ValueError:  # also from an integer with too many digits
                 unreadable.append((number, NO_RECORD, text))
                 continue
-            if not record.keys() <= known_keys:
+            if not record.keys() <= known_keys and not rows.options.is_published:
                 _note_late_keys(record.keys() - known_keys - rows.findings.late_keys.keys(), number, rows)
             if values is None:
                 unreadable.append((number, NO_ID, text))
@@ -66,7 +66,7 @@ def _select_values(record: Mapping[str, Any], names: Sequence[str]) -> Sequence[
 def _note_late_keys(keys: Iterable[str], number: int, rows: Rows) -> None:
     """Notes keys that the first records lack. Raises UserError for one that may be the time that was not found."""
     for key in sorted(keys):
-        if rows.layout.may_lack_times and not rows.options.is_published and may_be_time(key, ()):
+        if rows.layout.may_lack_times and may_be_time(key, ()):
             raise UserError(
                 f"{rows.source}, line {number}: the key {key!r} is in no line before the first {SAMPLE_ROWS:,} and may "
                 "have the times, which those lines lack. --time_column=none: the rows are in order"

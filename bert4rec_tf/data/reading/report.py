@@ -75,15 +75,9 @@ def describe_findings(findings: Findings, layout: Layout, options: Interactions)
     if findings.events and layout.event is not None:
         counts = [f"{count:,} {event or '(empty)'}" for event, count in findings.events.most_common(MOST_SHOWN)]
         shown = ", ".join(counts) + ", ..." * (len(findings.events) > MOST_SHOWN)
-        example = findings.events.most_common()[-1][0]
-        lines.append(
-            f"events ({layout.event}): {shown}; "
-            + (
-                f"kept: {options.events}"
-                if options.events
-                else f"all count alike. --event_column={layout.event} --events={example} keeps these alone"
-            )
-        )
+        rarest = findings.events.most_common()[-1][0]
+        advice = f"all count alike. --event_column={layout.event} --events={rarest} keeps these alone"
+        lines.append(f"events ({layout.event}): {shown}; {f'kept: {options.events}' if options.events else advice}")
     if findings.other_forms:
         lines.append(
             f"{len(findings.other_forms):,} ids were not in Unicode's form NFC, and are the same as those that are "
