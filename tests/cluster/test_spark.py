@@ -51,11 +51,11 @@ def prepared(folder, name, *flags):
     return content, ended.stdout.split("Model")[0].splitlines()
 
 
-@pytest.mark.parametrize("split", [(), pytest.param(("--test_from=200",), marks=pytest.mark.slow)])
-def test_spark_prepares_the_same_bytes(split, tmp_path, local_spark):
+@pytest.mark.parametrize("flags", [FILTER, pytest.param(("--test_from=200", "--bad_rows=skip"), marks=pytest.mark.slow)])
+def test_spark_prepares_the_same_bytes(flags, tmp_path, local_spark):
     write_rows(tmp_path)
-    content, said = prepared(tmp_path, "here", *FILTER, *split)
-    again, said_again = prepared(tmp_path, "there", *FILTER, *split, "--engine=spark", "--master=local[2]")
+    content, said = prepared(tmp_path, "here", *flags)
+    again, said_again = prepared(tmp_path, "there", *flags, "--engine=spark", "--master=local[2]")
     assert again == content and said_again == said
     names = " ".join(content)
     assert "data/converted/rows-" in names and "candidates" in names

@@ -125,6 +125,11 @@ def test_a_bad_part_of_a_time_is_a_bad_row(tmp_path, times):
     assert "row 3: the time is not" in refusal(path, time_column="date,time")
 
 
+def test_columns_without_a_header_are_joined(tmp_path):
+    path = write(tmp_path, "a.csv", text("a,z,9,2020-01-01,2210", "a,x,9,2020-01-01,0905", "a,y,9,2020-01-01,1530"))
+    assert histories(read(path, columns="user,item,_,date,time", time_column="date,time")[0]) == XYZ
+
+
 def test_at_most_four_columns_are_joined(tmp_path):
     path = write(tmp_path, "a.csv", as_csv([(1,) * 7], ("user", "item", *"abcde")))
     assert "`time_column` must name at most 4 columns" in refusal(path, time_column="a,b,c,d,e")
