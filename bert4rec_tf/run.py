@@ -202,7 +202,7 @@ def make_run(machines: Machines | None, budget: Budget | None) -> tuple[Run, Int
             budget.check(run)
         if interactions is not None or presets.uses_own_data_rule(FLAGS.preset, data, FLAGS.model):
             sequences = load_data(interactions.name if interactions else data, interactions, collect_features())
-            run = presets.make_run(data, *named, sequences.training_size, **settings)
+            run = presets.make_run(data, *named, sequences, **settings)
         return run, interactions, sequences
     decisive = ("source", "model", "preset", "seed", "init_from")
     present = [name for name in decisive if FLAGS[name].present] + list(collect_features()) + list(collect_settings())

@@ -120,7 +120,7 @@ def fit(
     settings = {**settings_for_features(model, features), **settings}
 
     def make_run(**changes: Any) -> Run:
-        return presets.make_run(name, model, preset, seed, size=sequences.training_size, **{**settings, **changes})
+        return presets.make_run(name, model, preset, seed, size=sequences, **{**settings, **changes})
 
     best_settings, trials = dict[str, Any](), None
     if tune:

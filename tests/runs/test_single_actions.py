@@ -29,6 +29,12 @@ def test_they_are_counted_but_not_measured(counted):
     assert counted.metrics["users"] == 40 and counted.metrics["users_not_evaluated"] == 41
 
 
+def test_settings_go_by_the_others():
+    whole, others = (b4r.interactions(frame) for frame in (FRAME, FRAME[: len(MANY)]))
+    runs = [b4r.make_run("own-shop", size=sequences) for sequences in (whole, others)]
+    assert runs[0].digest == runs[1].digest
+
+
 def test_they_are_recommended_to(counted, tmp_path):
     for model in (counted, b4r.open(counted.save(tmp_path / "kept"))):
         assert len(model.users) == 81
