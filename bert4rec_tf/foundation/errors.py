@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 
-_ONLY_OF_FILES = r"`(columns|separator|duplicates|events|future_times|bad_rows|keep_missing_words)\b"
-"""Options that Python's functions take in `Interactions` alone."""
+_OF_DATA = r"`(columns|separator|duplicates|events|future_times|bad_rows|keep_missing_words)\b"
+"""Options that `fit` takes in `Interactions` alone."""
 
 _names_arguments = ContextVar("_names_arguments", default=False)
 
@@ -41,7 +41,7 @@ def word_for_caller(line: str) -> str:
         return line
     line = re.sub(r"\b(user|item|time)_column\b", r"\1", line)
     line = re.sub(r"(?<![^\s(])--(\w+=?(?:[\w,]*\w)?)", r"`\1`", line)
-    return f"{line} (of `b4r.Interactions`)" if re.search(_ONLY_OF_FILES, line) else line
+    return f"{line} (options of `b4r.Interactions` and `b4r.interactions`)" if re.search(_OF_DATA, line) else line
 
 
 def unknown_name_error(what: str, name: str, known_names: Iterable[str]) -> UserError:

@@ -51,7 +51,10 @@ def prepared(folder, name, *flags):
     return content, ended.stdout.split("Model")[0].splitlines()
 
 
-@pytest.mark.parametrize("flags", [FILTER, pytest.param(("--test_from=200", "--bad_rows=skip"), marks=pytest.mark.slow)])
+BY_TIME = ("--test_from=200", "--bad_rows=skip")
+
+
+@pytest.mark.parametrize("flags", [FILTER, pytest.param(BY_TIME, marks=pytest.mark.slow)])
 def test_spark_prepares_the_same_bytes(flags, tmp_path, local_spark):
     write_rows(tmp_path)
     content, said = prepared(tmp_path, "here", *flags)

@@ -18,7 +18,7 @@ from bert4rec_tf.data.reading.grouping import make_sequences
 from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.errors import UserError, speak_python
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
@@ -135,6 +135,7 @@ def describe_columns(layout: Layout, schema: pa.Schema) -> dict[str, dict[str, s
     return columns
 
 
+@speak_python()
 def interactions(
     frame: Any, user: Any = None, item: Any = None, time: Any = None, bad_rows: str = "refuse", **options: Any
 ) -> Sequences:
