@@ -229,7 +229,7 @@ class Columns:
 
 def _show_values(names: Iterable[str], sample: Sample) -> str:
     """Returns columns with their first values."""
-    shown = [", ".join(str(value)[:40] for value in sample[name][:SHOWN_VALUES]) for name in names]
+    shown = [", ".join(" ".join(value.split())[:40] for value in sample[name][:SHOWN_VALUES]) for name in names]
     return "; ".join(f"{name} ({values})" for name, values in zip(names, shown))
 
 

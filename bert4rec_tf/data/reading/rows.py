@@ -203,7 +203,7 @@ class Rows:
         }
         if self.integers:
             tests = {NO_INTEGER: pc.invert(pc.match_substring_regex(names, "^-?[0-9]+$"))} | tests
-        if is_own and self.plain:
+        if is_own:
             tests |= {ROUNDED: pc.match_substring_regex(names, r"^[0-9][.,][0-9]+E\+[0-9]{2}$")}
         kinds = np.full(len(names) + 1, _KINDS.index(missing), np.uint8)  # the last is that of a null
         kinds[:-1] = 0
@@ -214,18 +214,16 @@ class Rows:
     def _refuse_or_count(self, rows: Sequence[BadRow], num_rows: int) -> None:
         """Counts bad rows, of `num_rows`, if they are skipped. Otherwise raises UserError for the first of them."""
         for number, kind, text in sorted(rows):
-            if self.options.bad_rows != "skip":
-                place = f"{self.source}, {self.unit} {number}"
-                is_word = kind in (NO_USER, NO_ITEM) and any(
-                    word.strip() in MISSING for word in text.split(", ") if word
-                )
-                keep = f"; {self.option.partition('bad_rows')[0]}keep_missing_words keeps such words" if is_word else ""
-                advice = f"{self.option} skips such rows{keep}"
-                if len(rows) > max(1, MANY_BAD * num_rows):
-                    advice = f"as {len(rows):,} of {num_rows:,} rows are{keep}"
-                advice = "" if self.integers else f" ({advice})"
-                raise UserError(f"{place}: {kind}: {shorten(text)!r}{advice}")
-            self.findings.count(kind, self.locate(number))
+            if self.options.bad_rows == "skip":
+                self.findings.count(kind, self.locate(number))
+                continue
+            advice = f"{self.option} skips such rows"
+            if len(rows) > max(1, MANY_BAD * num_rows):
+                advice = f"as {len(rows):,} of {num_rows:,} rows are"
+            if kind in (NO_USER, NO_ITEM) and any(word.strip() in MISSING for word in text.split(", ") if word):
+                advice += f"; {self.option.partition('bad_rows')[0]}keep_missing_words keeps such words"
+            advice = "" if self.integers else f" ({advice})"
+            raise UserError(f"{self.source}, {self.unit} {number}: {kind}: {shorten(text)!r}{advice}")
 
 
 def shorten(text: str) -> str:

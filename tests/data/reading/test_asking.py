@@ -301,6 +301,8 @@ def test_whole_numbers_name_columns():
 def test_ids_that_a_spreadsheet_rounded_are_refused(tmp_path):
     path = write(tmp_path, "a.csv", text("user,item,time", "a,1.23457E+11,1", "a,1.23458E+11,2"))
     assert "row 2: an id was rounded by a spreadsheet" in refusal(path)
+    with pytest.raises(UserError, match="row 2: an id was rounded by a spreadsheet"):
+        b4r.interactions(pd.DataFrame({"user": ["a", "a"], "item": ["x", "1.23457E+11"]}))
 
 
 @pytest.mark.parametrize(
