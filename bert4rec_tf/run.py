@@ -132,7 +132,16 @@ for name, field in {**data_names.list_column_options(), **EXECUTION}.items():
     DEFINE[get_field_type(field)](name, None, describe_setting(field))
 HELP_GROUPS = {
     "data": (
-        *("dataset", "interactions", "user_column", "item_column", "time_column", "test_from", "item_features"),
+        *(
+            "dataset",
+            "interactions",
+            "user_column",
+            "item_column",
+            "time_column",
+            "columns",
+            "test_from",
+            "item_features",
+        ),
         "data_dir",
     ),
     "model": ("model", "preset", "max_length", "seed", "init_from"),

@@ -22,8 +22,18 @@ from bert4rec_tf.cluster import tasks
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import conversion, grouping
 from bert4rec_tf.data.reading.conversion import SourceFiles
-from bert4rec_tf.data.reading.grouping import Report
-from bert4rec_tf.data.reading.times import EARLIEST, LATEST, NUMBER, PER_SECOND, Times, choose_unit, describe_times
+from bert4rec_tf.data.reading.report import Report, describe_findings, describe_repeats
+from bert4rec_tf.data.reading.rows import Findings
+from bert4rec_tf.data.reading.times import (
+    EARLIEST,
+    LATEST,
+    NUMBER,
+    PER_SECOND,
+    Times,
+    choose_unit,
+    describe_times,
+    refuse_future,
+)
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -114,40 +124,51 @@ class Conversion:
     def convert(self) -> tuple[Sequences, Report]:
         """Does what `conversion.convert` does."""
         interactions, layout = self.interactions, conversion.read_layout(self.paths[0], self.interactions)
-        actions, skipped, times = self._read_files(SourceFiles(interactions, self.paths, layout))
-        if interactions.test_from is not None and layout.time is None:
+        actions, findings, times = self._read_files(SourceFiles(interactions, self.paths, layout))
+        if interactions.test_from is not None and not layout.times:
             grouping.parse_test_from(interactions.test_from, None, None)  # raises
         sizes_before = self._count_sizes(actions)
-        filtered = self._filter_actions(actions)
-        sizes_after = self._count_sizes(filtered) if filtered is not actions else sizes_before
-        trained_on = self._keep_frequent(filtered, "user", 2)
-        vocabulary = self._make_vocabulary(trained_on)
-        sizes = self._count_sizes(trained_on)
-        grouping.check_trainable(sizes["users"], sizes["items"], interactions, skipped)
-        unit, first_later = None, None
-        if times.kind == NUMBER:
-            unit = choose_unit(self._count_units(filtered), sizes_after["actions"], interactions.title)
+        notes = describe_findings(findings, layout, interactions)
+        unit, first_later, meaning = None, None, ""
+        if layout.times and sizes_before["actions"]:
+            if times.kind == NUMBER:
+                unit = choose_unit(self._count_units(actions), sizes_before["actions"], interactions.title)
+            meaning = describe_times(times.kind, unit)
+            if not interactions.future_times:
+                refuse_future(actions.agg(f.max("time")).collect()[0][0], times.kind, unit, interactions.title)
+            if interactions.duplicates == "drop":
+                actions, more = self._drop_repeats(actions, sizes_before["actions"])
+                notes += more
+        actions = self._filter_actions(actions)
+        vocabulary = self._make_vocabulary(actions)
         if interactions.test_from is not None:
             first_later = grouping.parse_test_from(interactions.test_from, unit, times)
-        meaning = "" if layout.time is None else describe_times(times.kind, unit)
-        users = self._list_users(trained_on, first_later)
-        histories = self._sort_actions(trained_on, vocabulary)
+        users = self._list_users(actions, first_later)
+        histories = self._sort_actions(actions, vocabulary)
         sequences = Sequences(
             histories["item"].to_numpy(),
             np.concatenate([[0], np.cumsum(users["length"])]),
             np.array(users["user"].to_pylist(), object),
             vocabulary,
-            sizes_after["users"] - sizes["users"],
             None if first_later is None else users["num_later"].to_numpy(),
-            times=None if layout.time is None else ActionTimes(histories["time"].to_numpy(), meaning),
+            times=ActionTimes(histories["time"].to_numpy(), meaning) if layout.times else None,
         )
-        bounds = grouping.bound_user_actions(interactions), interactions.min_item_actions
-        facts = *bounds, skipped, self._compute_equal_times(filtered, sizes_after), meaning, layout.doubt
-        return sequences, Report(interactions.title, str(layout), sizes_before, sizes_after, *facts)
+        return sequences, grouping.make_report(interactions, layout, meaning, sizes_before, sequences, notes)
 
-    def _read_files(self, source: SourceFiles) -> tuple[DataFrame, dict[str, tuple[int, str]], Times]:
-        """Returns the good rows (`user`, `item`, `place` and perhaps `time`), the bad ones, and what read the times."""
-        has_times = source.layout.time is not None
+    def _drop_repeats(self, actions: DataFrame, before: int) -> tuple[DataFrame, list[str]]:
+        """Does what `grouping.find_repeats` finds, and describes it."""
+        firsts = actions.groupBy("user", "item", "time").agg(f.min("place").alias("place"))
+        firsts = self._read_stored(self._write(firsts, "firsts"))
+        number = before - firsts.count()
+        if not number:
+            return actions, []
+        repeats = actions.join(firsts.select("place"), "place", "left_anti")
+        first = repeats.agg(f.min_by(f.struct("user", "item"), "place")).collect()[0][0]
+        return firsts, describe_repeats(number, (first["user"], first["item"]))
+
+    def _read_files(self, source: SourceFiles) -> tuple[DataFrame, Findings, Times]:
+        """Returns the good rows (`user`, `item`, `place` and perhaps `time`), the rest, and what read the times."""
+        has_times = bool(source.layout.times)
         kind = self.spark.map(tasks.find_kind_of_times, [source])[0] if has_times else None
         folder = self.stage / "rows"
         files.remove_folder(folder)
@@ -158,11 +179,14 @@ class Conversion:
         if has_times:
             other = "fraction" if all(summary.times_are_whole for summary in summaries) else "time"
             actions = actions.drop(other).withColumnRenamed("fraction", "time")
-        return actions, tasks.merge_bad_rows(summaries), Times(kind)
+        findings = Findings()
+        for summary in summaries:
+            findings.add(summary.findings)
+        return actions, findings, Times(kind)
 
     def _filter_actions(self, actions: DataFrame) -> DataFrame:
         """Does what `grouping.filter_actions` does."""
-        bounds = {"user": grouping.bound_user_actions(self.interactions), "item": self.interactions.min_item_actions}
+        bounds = {"user": self.interactions.min_user_actions, "item": self.interactions.min_item_actions}
         if max(bounds.values()) <= 1:
             return actions
         before, number = actions.count(), 0
@@ -185,12 +209,6 @@ class Conversion:
     def _count_sizes(self, actions: DataFrame) -> dict[str, int]:
         counts = actions.agg(f.countDistinct("user"), f.countDistinct("item"), f.count("*")).collect()[0]
         return dict(zip(("users", "items", "actions"), counts))
-
-    def _compute_equal_times(self, actions: DataFrame, sizes: dict[str, int]) -> float:
-        if "time" not in actions.columns:
-            return 0.0
-        distinct = actions.agg(f.countDistinct("user", "time")).collect()[0][0]
-        return (sizes["actions"] - distinct) / max(sizes["actions"] - sizes["users"], 1)
 
     def _count_units(self, actions: DataFrame) -> dict[str, int]:
         """Does what `times.count_units` does."""

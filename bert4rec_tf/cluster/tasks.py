@@ -4,7 +4,6 @@ Any machine may do a task, and may do it again: a file gets its name only when i
 the same bytes.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bert4rec_tf.data.reading.conversion import SourceFiles
+from bert4rec_tf.data.reading.rows import Findings
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.foundation import files
 
@@ -22,9 +22,9 @@ ROW_BITS = 40
 
 @dataclass(frozen=True)
 class FileSummary:
-    """What was in a file: kind of bad row -> how many and where the first is; whether all times are whole."""
+    """What was met in a file, and whether all times are whole."""
 
-    bad: dict[str, tuple[int, str]]
+    findings: Findings
     times_are_whole: bool
 
 
@@ -32,7 +32,7 @@ def find_kind_of_times(source: SourceFiles) -> str | None:
     """Returns the kind of the first time that has one (`Times.kind`). All files are read with it."""
     times = Times()
     for path in source.paths:
-        for _ in source.read_tables(path, times, {}):
+        for _ in source.read_tables(path, times, Findings()):
             if times.kind is not None:
                 return times.kind
     return None
@@ -40,13 +40,13 @@ def find_kind_of_times(source: SourceFiles) -> str | None:
 
 def read_file(number: int, source: SourceFiles, kind: str | None, folder: Path) -> FileSummary:
     """Writes the good rows of a file as Parquet: `user`, `item`, `place`, and `time` as a whole and as a fraction."""
-    times, bad, rows, are_whole = Times(kind), dict[str, tuple[int, str]](), 0, True
+    times, findings, rows, are_whole = Times(kind), Findings(), 0, True
     fields = {"user": pa.string(), "item": pa.string(), "place": pa.int64()}
-    if source.layout.time is not None:
+    if source.layout.times:
         fields |= {"time": pa.int64(), "fraction": pa.float64()}
     schema = pa.schema(list(fields.items()))
     with files.atomic_write(folder / f"{number:06d}.parquet") as aside, parquet.ParquetWriter(aside, schema) as writer:
-        for table in source.read_tables(source.paths[number], times, bad):
+        for table in source.read_tables(source.paths[number], times, findings):
             columns = {role: table[role].cast(pa.string()) for role in ("user", "item")}
             begin = (number << ROW_BITS) + rows
             columns["place"] = np.arange(begin, begin + len(table))
@@ -58,14 +58,4 @@ def read_file(number: int, source: SourceFiles, kind: str | None, folder: Path) 
                 are_whole &= is_whole or not len(values)
             writer.write_table(pa.table([columns[name] for name in fields], schema))
             rows += len(table)
-    return FileSummary(bad, are_whole)
-
-
-def merge_bad_rows(summaries: Iterable[FileSummary]) -> dict[str, tuple[int, str]]:
-    """Returns kind of bad row -> how many all files have, and where the first is."""
-    bad: dict[str, tuple[int, str]] = {}
-    for summary in summaries:
-        for kind, (count, first) in summary.bad.items():
-            total, place = bad.get(kind, (0, first))
-            bad[kind] = (total + count, place)
-    return bad
+    return FileSummary(findings, are_whole)

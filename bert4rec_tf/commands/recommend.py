@@ -18,7 +18,8 @@ from bert4rec_tf.serving.trust import TRUST
 if TYPE_CHECKING:
     from bert4rec_tf.serving.client import Recommendations, SavedRecommender
 
-COLUMNS = {name: list_column_options()[name] for name in ("user_column", "item_column", "time_column", "bad_rows")}
+FILTERS = ("min_user_actions", "min_item_actions", "k_core", "test_from")
+COLUMNS = {name: field for name, field in list_column_options().items() if name not in FILTERS}
 
 
 def make_parser() -> Parser:
@@ -104,7 +105,7 @@ def main(arguments: list[str]) -> None:
         print(make_tables(answer, titles, [f"user {user}" for user in users]))
         return
     interactions = Interactions(options.interactions, **collect_given_flags(options, COLUMNS))
-    sequences, report = conversion.convert(interactions, min_actions=1)
+    sequences, report = conversion.convert(interactions, to_train=False)
     report.warn_of_doubts(sequences)
     print(report)
     cluster = None

@@ -48,10 +48,12 @@ class Interactions(Settings):
     """
 
     path: str | tuple[str, ...]
-    user_column: str | None = setting(None, "column of the users: its name, or its number from 1 (default: guessed)")
-    item_column: str | None = setting(None, "column of the items: its name or number (default: guessed)")
+    user_column: str | None = setting(None, "column of the users (default: by common names)")
+    item_column: str | None = setting(None, "column of the items (default: by common names)")
     time_column: str | None = setting(
-        None, "column of the times: its name or number (default: guessed); none: the rows are in order"
+        None,
+        "column of the times (default: by common names); date,time or year,month,day joins columns; none: the rows "
+        "are in order",
     )
     min_user_actions: int = setting(1, "leave out users with fewer actions", at_least=1)
     min_item_actions: int = setting(1, "leave out items with fewer actions", at_least=1)
@@ -63,6 +65,18 @@ class Interactions(Settings):
     )
     keep_missing_words: bool = setting(False, "read NA, null, - and other words for a missing value as ids")
     k_core: bool = setting(False, "repeat the filters of users and items until all that are left have enough actions")
+    columns: str | None = setting(
+        None, "names of the columns of a text file without a header: user,item,time, and _ for others"
+    )
+    separator: str | None = setting(
+        None, "what separates the columns of a text file: a character, :: or \\t (default: found in the first rows)"
+    )
+    duplicates: str = setting(
+        "drop", "what to do with rows that repeat user, item and time of another", choices=("drop", "keep")
+    )
+    event_column: str | None = setting(None, "column of the kinds of events, of which --events selects some")
+    events: str | None = setting(None, "the kinds of events to keep, separated by commas: purchase,cart")
+    future_times: bool = setting(False, "read times in the future")
 
     is_published: ClassVar[bool] = False
     """Whether these are a data set's own files. They are read as published: see `PublishedFile`."""
@@ -76,6 +90,10 @@ class Interactions(Settings):
             raise UserError(f"`interactions` must name a file. Received: interactions={self.path!r}")
         if self.k_core and max(self.min_user_actions, self.min_item_actions) <= 1:
             raise UserError("`k_core` needs `min_user_actions` or `min_item_actions` above 1. Received: k_core=True")
+        if self.separator is not None and not re.fullmatch(r"[\t !#-~]|::|\\t", self.separator):
+            raise UserError(f"`separator` must be one character, :: or \\t. Received: separator={self.separator!r}")
+        if (self.event_column is None) != (self.events is None):
+            raise UserError(f"`event_column` and `events` need each other. Received: events={self.events}")
 
     def _check_type(self, field: dataclasses.Field) -> Any:
         return self.path if field.name == "path" else super()._check_type(field)

@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,6 +94,13 @@ class ActionTimes:
     meaning: str
 
 
+class TrainingSize(NamedTuple):
+    """How much there is to train on. It decides settings."""
+
+    num_users: int
+    num_actions: int
+
+
 @dataclass(frozen=True, eq=False)
 class Sequences:
     """Every user's items, oldest first.
@@ -103,7 +110,6 @@ class Sequences:
         splits: [users + 1] int64; user u's items are `items[splits[u]:splits[u + 1]]`.
         users: [users] raw user ids.
         vocabulary: raw ids and counts of the items.
-        num_left_out: number of users who were left out because they have only one action.
         num_later: [users] int64, how many of each user's last actions come after a cut, as in a split by time. The
             first of them is the test item. None if each user's last action is the test item.
         features: `data.feature_values.Features` of the items, the users or both
@@ -121,7 +127,6 @@ class Sequences:
     splits: np.ndarray
     users: np.ndarray
     vocabulary: Vocabulary
-    num_left_out: int = 0
     num_later: np.ndarray | None = None
     features: dict = field(default_factory=dict)
     columns: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -133,29 +138,24 @@ class Sequences:
 
     @classmethod
     def from_codes(
-        cls, user_codes: np.ndarray, item_codes: np.ndarray, users: np.ndarray, items: np.ndarray, min_actions: int = 2
+        cls, user_codes: np.ndarray, item_codes: np.ndarray, users: np.ndarray, items: np.ndarray
     ) -> "Sequences":
-        """Groups actions by user and numbers the items by popularity.
+        """Groups actions by user and numbers the items by popularity. Items without actions are left out.
 
         Args:
             user_codes, item_codes: [actions] places in `users` and `items`. Each user's actions are oldest first.
             users, items: raw ids. Their order decides between items of equal count.
-            min_actions: users with fewer actions are left out.
         """
         lengths = np.bincount(user_codes, minlength=len(users))
-        is_kept = lengths >= min_actions
-        if not is_kept.all():
-            is_kept_action = is_kept[user_codes]
-            user_codes, item_codes = (np.cumsum(is_kept) - 1)[user_codes[is_kept_action]], item_codes[is_kept_action]
         counts = np.bincount(item_codes, minlength=len(items))
         order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
         ids = np.zeros(len(items), np.int32)
         ids[order] = np.arange(1, len(order) + 1, dtype=np.int32)
         if (user_codes[1:] < user_codes[:-1]).any():
             item_codes = item_codes[np.argsort(user_codes, kind="stable")]
-        splits = np.concatenate([[0], np.cumsum(lengths[is_kept])]).astype(np.int64)
+        splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         vocabulary = Vocabulary(np.asarray(items)[order], counts[order].astype(np.int64))
-        return cls(ids[item_codes], splits, np.asarray(users)[is_kept], vocabulary, int((~is_kept).sum()))
+        return cls(ids[item_codes], splits, np.asarray(users), vocabulary)
 
     @property
     def num_users(self) -> int:
@@ -173,6 +173,12 @@ class Sequences:
     def lengths(self) -> np.ndarray:
         """Actions per user, int64 [users]."""
         return np.diff(self.splits)
+
+    @property
+    def training_size(self) -> "TrainingSize":
+        """The users with two actions or more, and their actions."""
+        lengths = self.lengths[self.lengths >= 2]
+        return TrainingSize(len(lengths), int(lengths.sum()))
 
     @property
     def density(self) -> float:
@@ -219,7 +225,7 @@ class Sequences:
         is_kept = np.ones(self.num_actions, bool)
         is_kept[np.repeat(self.splits[1:] - num_dropped, num_dropped) + number_within_groups(num_dropped)] = False
         splits = np.concatenate([[0], np.cumsum(self.lengths - num_dropped)])
-        return Sequences(self.items[is_kept], splits, self.users, self.vocabulary, self.num_left_out)
+        return Sequences(self.items[is_kept], splits, self.users, self.vocabulary)
 
     def take_last(self, users: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the last `width` items of `users`, int32 [users, width], right-padded, and their lengths, int32."""

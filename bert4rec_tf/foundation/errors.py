@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 
+_OF_DATA = r"`(columns|separator|duplicates|events|future_times|bad_rows|keep_missing_words)\b"
+"""Options that `fit` takes in `Interactions` alone."""
+
 _names_arguments = ContextVar("_names_arguments", default=False)
 
 
@@ -37,7 +40,8 @@ def word_for_caller(line: str) -> str:
     if not _names_arguments.get() or "--mode" in line:
         return line
     line = re.sub(r"\b(user|item|time)_column\b", r"\1", line)
-    return re.sub(r"(?<![^\s(])--(\w+=?\w*)", r"`\1`", line)
+    line = re.sub(r"(?<![^\s(])--(\w+=?(?:[\w,]*\w)?)", r"`\1`", line)
+    return f"{line} (options of `b4r.Interactions` and `b4r.interactions`)" if re.search(_OF_DATA, line) else line
 
 
 def unknown_name_error(what: str, name: str, known_names: Iterable[str]) -> UserError:

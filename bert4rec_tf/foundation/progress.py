@@ -95,5 +95,5 @@ def format_clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def warn(line: str) -> None:
-    print(f"warning: {word_for_caller(line)}", file=sys.stderr, flush=True)
+def warn(line: str, kind: str = "warning") -> None:
+    print(f"{kind}: {word_for_caller(line)}", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ from bert4rec_tf.config.presets import shorten_warmup
 from bert4rec_tf.config.run_record import ALL, SELECT, EvaluationSettings, Run
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import check_matches, with_features
-from bert4rec_tf.data.reading.overlaps import join_overlapping
+from bert4rec_tf.data.reading.overlaps import join_actions
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.candidates import SAMPLERS
@@ -207,7 +207,7 @@ class FittedModel:
         """
         claim_tensorflow()
         known_histories, columns = self._histories, self.saved.columns
-        rows = inputs.load_any(test, user, item, time, min_actions=1, ordered=False, known_columns=columns)[1]
+        rows = inputs.load_any(test, user, item, time, to_train=False, ordered=False, known_columns=columns)[1]
         targets = known_histories.vocabulary.encode(rows.vocabulary.items.tolist())[rows.items - 1]
         users = np.repeat(pd.Index(known_histories.users).get_indexer(rows.users), rows.lengths)
         is_known = (users >= 0) & (targets > 0)
@@ -245,7 +245,7 @@ class FittedModel:
 
         Args:
             more: new actions, as the data of `fit`. Known ones among them count once, and all are ordered by time. If
-                the known or the new ones have no times, the new ones follow (`overlaps.join_overlapping`).
+                the known or the new ones have no times, the new ones follow, and all count (`overlaps.join_actions`).
             test_from: as for `fit`, but for the new actions alone. That of `fit` does not apply.
             **options: as for `fit`, except those in FIXED. Settings that are not named are those of this model.
 
@@ -259,10 +259,12 @@ class FittedModel:
         passed_on = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
         if fixed := options.keys() & FIXED:
             raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
-        new = inputs.load_any(more, **columns, test_from=test_from, min_actions=1, known_columns=self.saved.columns)[1]
-        data, num_users = join_overlapping(self._histories, new)
-        if num_users:
-            warn(f"the new actions of {num_users:,} users repeat known ones, which count once")
+        new = inputs.load_any(more, **columns, test_from=test_from, to_train=False, known_columns=self.saved.columns)[1]
+        if not new.num_actions:
+            raise UserError("`more` must have rows. Received: none")
+        data, num_repeats = join_actions(self._histories, new)
+        if num_repeats:
+            warn(f"{num_repeats:,} new rows repeat user, item and time of a known one, which count once")
         features = WorkDirectory(self.workdir).read_features()
         features |= {name: new.features[name] for name in features if name in new.features}
         features |= {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}

@@ -1,7 +1,7 @@
 """Ids and titles that callers pass, as texts, and the types that ids had in the data."""
 
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,8 @@ import pandas as pd
 import pyarrow as pa
 
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.stores import Url
-from bert4rec_tf.serving.titles import read_titles, read_titles_table
+from bert4rec_tf.serving.titles import read_titles
 
 ORDERED = ("history", "histories")
 """Arguments in which the order of the ids matters."""
@@ -39,7 +37,8 @@ def to_text(name: str, raw: Any, knows: Callable[[str], bool] = lambda text: Fal
         raise UserError(f"`{name}` must have ids alone, and no missing ones. Received: {raw!r}")
     if isinstance(raw, (float, np.floating)) and raw.is_integer() and not knows(str(raw)):
         return str(int(raw))
-    return str(raw)
+    text = str(raw)
+    return text if text.isascii() or knows(text) else unicodedata.normalize("NFC", text)
 
 
 def check_types(sequences: Sequences) -> dict[str, dict[str, str]]:
@@ -70,6 +69,4 @@ def load_titles(titles: Any, columns: Mapping[str, Mapping[str, str]]) -> dict[s
         return {}
     if isinstance(titles, Mapping):
         return {to_text("titles", item): str(title) for item, title in titles.items()}
-    if isinstance(titles, (str, Path, Url)):
-        return read_titles(files.expand_path(titles), id_name)
-    return read_titles_table(titles, id_name)
+    return read_titles(titles, id_name)

@@ -15,6 +15,7 @@ from bert4rec_tf.evaluation.metrics import (
     COUNT_BASELINES,
     FULL,
     LIST_METRICS,
+    MANY_REPEATS,
     METRICS,
     NDCG,
     NEW,
@@ -70,6 +71,12 @@ def _make_warnings(content: dict[str, Any]) -> list[str]:
         notes.append(
             f"{share} of the next actions are items the user had before: recommend seen items too. Among all items, "
             f"seen ones too, NDCG@10 is {content['test'][ANY][NDCG]:.4f}."
+        )
+    repeats = content.get("repeats", {"validation": 0.0, "test": 0.0})
+    if len({share > MANY_REPEATS for share in repeats.values()}) > 1:
+        notes.append(
+            f"{repeats['validation']:.0%} of the validation items, but {repeats['test']:.0%} of the test items are "
+            "items the user had before. Are rows logged twice? Whether to recommend seen items goes by the former."
         )
     if CORRECTION in content:
         notes.append(_describe_correction(content[CORRECTION]))

@@ -6,84 +6,54 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.data.reading import tables, text, unpacking
-from bert4rec_tf.data.reading.columns import ITEM_NAMES, VALUE_SEPARATOR, guess_column
+from bert4rec_tf.data.reading.columns import ITEM_NAMES, guess_column
+from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, read_columns
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.stores import Url
 
 IDS = ("id", *ITEM_NAMES)
 TITLES = ("title", "name", "itemtitle", "itemname", "movietitle", "productname", "gamename", "trackname")
 TAGS = ("genres", "genre", "tags", "tag", "categories", "category")
 """Usual names of the columns, as in `data.reading.columns`."""
 
-DOUBLE_COLON = "::"
 
-
-def read_titles(path: Path, id_name: str | None = None) -> dict[str, str]:
+def read_titles(source: Any, id_name: str | None = None) -> dict[str, str]:
     """Returns raw id -> title, as `read_titles_and_tags`."""
-    return read_titles_and_tags(path, id_name)[0]
+    return read_titles_and_tags(source, id_name)[0]
 
 
-def read_titles_table(table: Any, id_name: str | None) -> dict[str, str]:
-    """Returns raw id -> title of a table (`tables.load_frame`), whose columns are found as those of a file.
-
-    Rows without an id or a title are skipped. Raises UserError if it is no table, or lacks a column.
-    """
-    frame = tables.load_frame(table, "`titles` must be a file, a dictionary or a table; a table")
-    names = tables.list_names(frame)
-    id_column, title_column = guess_column(names, IDS, id_name), guess_column(names, TITLES)
-    if id_column is None or title_column is None:
-        raise UserError(
-            f"`titles` must have columns named `id` and `title`, or be a dictionary. Received: {', '.join(names)[:300]}"
-        )
-    columns = tables.select_columns(frame, [id_column, title_column])
-    ids = tables.convert_ids(tables.decode_texts(columns.column(0).combine_chunks()), "`titles`").to_pylist()
-    return {raw: str(title) for raw, title in zip(ids, columns.column(1).to_pylist()) if None not in (raw, title)}
-
-
-def read_titles_and_tags(path: Path, id_name: str | None = None) -> tuple[dict[str, str], dict[str, list[str]]]:
+def read_titles_and_tags(source: Any, id_name: str | None = None) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Returns raw id -> title, and raw id -> tags. If an id occurs twice, its last row counts.
 
     Args:
-        path: a table in UTF-8, `.gz` or not, separated by commas, semicolons or tabs, with a header. The columns of ids
-            and titles are found by their names (`IDS`, `TITLES`), and so is a column of tags (`TAGS`), which are
-            separated by `|`. Or MovieLens' `movies.dat`: id, title and genres, separated by `::`, without a header, in
-            UTF-8 or Latin-1. Empty lines are skipped.
-        id_name: the column of ids, if the file has it.
+        source: a file or a table (`small_tables.read_columns`). The columns of ids and titles are found by their names
+            (`IDS`, `TITLES`), and so is a column of tags (`TAGS`), which are separated by `|`. Rows of a table without
+            an id or a title are skipped.
+        id_name: the column of ids, if the source has it.
 
-    Raises UserError if the file cannot be read, lacks these columns, or a row has more or fewer fields than the first.
+    Raises UserError if it cannot be read, lacks these columns, or a row has more or fewer fields than the first.
     """
-    content, separator = _read_content(path)
-    columns = text.read_table(content, separator, str(path))
-    first = [column[0] for column in columns]
-    names = [guess_column(first, IDS, id_name), *(guess_column(first, usual) for usual in (TITLES, TAGS))]
-    ids, titles, tags = (None if name is None else columns[first.index(name)][1:] for name in names)
-    if ids is None or titles is None:
-        if separator != DOUBLE_COLON or len(columns) < 2:
+    is_file = isinstance(source, (str, Path, Url))
+    title = str(source) if is_file else "`titles` must be a file, a dictionary or a table; a table"
+    id_column, columns = read_columns(source, title, IDS, id_name)
+    title_column, tag_column = (guess_column(list(columns), usual) for usual in (TITLES, TAGS))
+    if id_column is None or title_column is None:
+        if is_file:
             raise UserError(
-                f"{path}: the first line must be a header with the columns `id` (or `item`, `movieId`, `asin` ...) "
+                f"{source}: the first line must be a header with the columns `id` (or `item`, `movieId`, `asin` ...) "
                 "and `title` (or `name`)"
             )
-        ids, titles, tags = columns[0], columns[1], columns[2] if len(columns) > 2 else None
-    tags_of_items = {
-        item: [tag.strip() for tag in text_of_tags.split(VALUE_SEPARATOR) if tag.strip()]
-        for item, text_of_tags in zip(ids, tags or ())
-    }
-    return dict(zip(ids, titles)), tags_of_items
+        received = ", ".join(columns)[:300]
+        raise UserError(f"`titles` must have columns named `id` and `title`, or be a dictionary. Received: {received}")
+    pairs = zip(columns[id_column], columns[title_column])
+    titles = {raw: str(title) for raw, title in pairs if None not in (raw, title)}
+    tags = dict(zip(columns[id_column], columns[tag_column])) if tag_column is not None else {}
+    return titles, {item: _split_tags(cell) for item, cell in tags.items()}
 
 
-def _read_content(path: Path) -> tuple[bytes, str]:
-    """Returns the content of a file in UTF-8, and what separates its columns."""
-    with unpacking.open_unpacked(path) as file:
-        content = file.read()
-    start = content.split(b"\n", 1)[0].decode("utf-8", "replace")
-    separator = next((candidate for candidate in (DOUBLE_COLON, "\t", ",", ";") if candidate in start), ",")
-    try:
-        content.decode()
-    except UnicodeDecodeError as error:
-        if separator != DOUBLE_COLON:
-            raise UserError(f"{path}: must be in UTF-8 ({error.reason})") from error
-        content = content.decode("latin-1").encode()  # as MovieLens has it
-    return content, separator
+def _split_tags(cell: Any) -> list[str]:
+    parts = cell.split(VALUE_SEPARATOR) if isinstance(cell, str) else [] if cell is None else map(str, cell)
+    return [tag.strip() for tag in parts if tag.strip()]
 
 
 def format_titles(titles: Mapping[str, str]) -> str:

@@ -21,13 +21,15 @@ FILTER = ("--min_user_actions=3", "--min_item_actions=4", "--k_core", "--bad_row
 
 
 def write_rows(folder, users=90, rows=1_200):
-    """Three files: whole times, fractions among them, and bad rows."""
+    """Three files: whole times, fractions among them, repeated and bad rows, and users with one action."""
     draw = random.Random(7)
     made = [
         (f"u{draw.randint(1, users)}", f"i{int(draw.expovariate(0.06))}", draw.randint(1, 300)) for _ in range(rows)
     ]
     made[700] = ("u1", "i1", 12.5)
     made[1_100] = ("", "i1", 1)
+    made += [*made[30:90], *((f"once{number}", f"i{number}", number) for number in range(9))]
+    made += [("café", "i1", 5), ("cafe\u0301", "i2", 6), ("café", "i3", 7)]
     (folder / "rows").mkdir(parents=True)
     for number in range(3):
         lines = ["user_id,item_id,timestamp", *(",".join(map(str, row)) for row in made[number::3])]
@@ -49,14 +51,19 @@ def prepared(folder, name, *flags):
     return content, ended.stdout.split("Model")[0].splitlines()
 
 
-@pytest.mark.parametrize("split", [(), pytest.param(("--test_from=200",), marks=pytest.mark.slow)])
-def test_spark_prepares_the_same_bytes(split, tmp_path, local_spark):
+BY_TIME = ("--test_from=200", "--bad_rows=skip")
+
+
+@pytest.mark.parametrize("flags", [FILTER, pytest.param(BY_TIME, marks=pytest.mark.slow)])
+def test_spark_prepares_the_same_bytes(flags, tmp_path, local_spark):
     write_rows(tmp_path)
-    content, said = prepared(tmp_path, "here", *FILTER, *split)
-    again, said_again = prepared(tmp_path, "there", *FILTER, *split, "--engine=spark", "--master=local[2]")
+    content, said = prepared(tmp_path, "here", *flags)
+    again, said_again = prepared(tmp_path, "there", *flags, "--engine=spark", "--master=local[2]")
     assert again == content and said_again == said
     names = " ".join(content)
-    assert "data/converted/rows-" in names and "candidates" in names and "skipped 1 bad rows" in "".join(said)
+    assert "data/converted/rows-" in names and "candidates" in names
+    for words in ("skipped 1 bad rows", "rows that repeat user, item and time", "1 ids were not in Unicode's form NFC"):
+        assert words in "".join(said)
     assert not list((tmp_path / "there").rglob("*.parts"))
 
 

@@ -65,15 +65,15 @@ def test_settings_beyond_the_memory_end_in_one_line(copy):
 def test_users_with_one_or_two_actions_are_counted_and_those_with_two_trained_on(finished):
     folder, printed = finished
     metrics = json.loads((folder / "work" / "metrics.json").read_text())
-    assert metrics["users"] == 40 and metrics["users_not_evaluated"] == 2
-    assert "1 users with a single action are left out." in printed
+    assert metrics["users"] == 40 and metrics["users_not_evaluated"] == 3
+    assert "1 of 43 users have one action: they get recommendations" in printed
     assert (
         "40 users evaluated." in printed
-        and "2 users with too few actions to hold one out were not evaluated." in printed
+        and "3 users with too few actions to hold one out were not evaluated." in printed
     )
     for manifest in (folder / "work" / "prepared").rglob("manifest.json"):
         names = [str(manifest.with_name(row["name"])) for row in json.loads(manifest.read_text())["shards"]]
-        assert {row["user"][0] for name in names for row in records_of(name)} == set(range(42))
+        assert {row["user"][0] for name in names for row in records_of(name)} == set(range(1, 43))
 
 
 WITHOUT_TENSORFLOW = """

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.profiles import examples
 
 from bert4rec_tf.data import sequences as module
-from bert4rec_tf.data.reading.overlaps import join_sequences
+from bert4rec_tf.data.reading.overlaps import join_actions
 from bert4rec_tf.data.sequences import (
     PAD,
     LeaveOneOut,
@@ -59,10 +59,9 @@ def raw_histories(pairs):
 
 @QUICK
 @given(PAIRS)
-def test_vocabulary_is_the_sorted_counter_of_the_kept_actions(pairs):
-    histories = raw_histories(pairs)
-    counted = Counter(item for user, item in pairs if len(histories[user]) >= 2)
-    in_file_order = [item for item in dict.fromkeys(item for _, item in pairs) if counted[item]]
+def test_vocabulary_is_the_sorted_counter_of_the_actions(pairs):
+    counted = Counter(item for _, item in pairs)
+    in_file_order = list(dict.fromkeys(item for _, item in pairs))
     expected = sorted(in_file_order, key=lambda item: -counted[item])
     vocabulary = group(pairs).vocabulary
     assert vocabulary.items.tolist() == expected
@@ -72,14 +71,12 @@ def test_vocabulary_is_the_sorted_counter_of_the_kept_actions(pairs):
 
 @QUICK
 @given(PAIRS)
-def test_interleaved_users_are_grouped_and_single_actions_left_out_and_counted(pairs):
-    histories = raw_histories(pairs)
-    expected = {user: history for user, history in histories.items() if len(history) >= 2}
+def test_interleaved_users_are_grouped(pairs):
+    expected = raw_histories(pairs)
     sequences = group(pairs)
     decoded = [sequences.vocabulary.decode(sequences[user]) for user in range(sequences.num_users)]
     assert sequences.users.tolist() == list(expected)
     assert decoded == list(expected.values())
-    assert sequences.num_left_out == len(histories) - len(expected)
 
 
 @pytest.fixture
@@ -191,9 +188,9 @@ def test_a_block_has_16384_users():
 @given(PAIRS, PAIRS)
 def test_joined_sequences_have_a_user_s_later_actions_behind_the_earlier_ones(first, second):
     raw = raw_histories([*first, *second])
-    both = join_sequences(*(Sequences.from_codes(*coded(pairs), min_actions=1) for pairs in (first, second)))
+    both, _ = join_actions(*(Sequences.from_codes(*coded(pairs)) for pairs in (first, second)))
     histories = {user: both.vocabulary.decode(both[place]) for place, user in enumerate(both.users.tolist())}
-    assert histories == {user: history for user, history in raw.items() if len(history) >= 2}
+    assert histories == raw
     assert dict(zip(both.vocabulary.items.tolist(), both.vocabulary.counts.tolist())) == Counter(
         item for history in histories.values() for item in history
     )

@@ -55,7 +55,7 @@ def test_the_program_prints_table_1(tmp_path, capsys):
         "mean length",
         "percentile",
         "Gini",
-        "1 users with a single",
+        "1 of 3 users have one action: they get recommendations",
     ):
         assert words in printed
 

@@ -276,7 +276,7 @@ def test_known_actions_in_new_data_are_a_warning(counted, capsys):
     counted.evaluate(FRAME)
     assert f"{len(FRAME)} of {len(FRAME)} test rows are items that the user already has" in capsys.readouterr().err
     counted.continue_training(pd.concat([FRAME, LATER]), silent=True)
-    assert f"the new actions of {FRAME['user_id'].nunique()} users repeat known ones" in capsys.readouterr().err
+    assert f"{len(FRAME):,} new rows repeat user, item and time of a known one" in capsys.readouterr().err
 
 
 def test_actions_before_the_known_ones_come_first_in_a_continued_training(counted, capsys, tmp_path):
@@ -284,7 +284,7 @@ def test_actions_before_the_known_ones_come_first_in_a_continued_training(counte
     counted.continue_training(earlier, silent=True).save(tmp_path / "more")
     again = b4r.open(tmp_path / "more").continue_training(pd.concat([FRAME[::-1], LATER, earlier]), silent=True)
     assert again.saved.get_history("3") == ["i39", *known, "i25"]
-    assert "users repeat known ones, which count once" in capsys.readouterr().err
+    assert "new rows repeat user, item and time of a known one, which count once" in capsys.readouterr().err
     (tmp_path / "more/saved_model" / TIMES).unlink()  # as in a model of an older version
     last = b4r.open(tmp_path / "more").continue_training(earlier, silent=True)
     assert last.saved.get_history("3") == ["i39", *known, "i39"]

@@ -193,7 +193,7 @@ def test_whole_numbers_of_a_file_have_a_type(tmp_path):
 def test_messages_name_arguments_and_no_flags(counted, tmp_path, capsys):
     (tmp_path / "rows.csv").write_text("Kunde,Artikel,Kaufdatum\n" + "1,2,3\n" * 9)
     for call, words in (
-        (lambda: b4r.fit(tmp_path / "rows.csv"), "Give `user`, `item`, `time`; the columns are: Kunde"),
+        (lambda: b4r.fit(tmp_path / "rows.csv"), "give `user`, `item`, `time`"),
         (lambda: b4r.fit(FRAME, user=3), "`user` must be"),
         (lambda: b4r.fit(tmp_path / "rows.csv", user="Kunde", item="Artikle"), "Did you mean 'Artikel'"),
         (lambda: counted.recommend(user="nobody"), "`user` must be one of the model's 60 users"),

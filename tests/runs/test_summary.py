@@ -3,6 +3,7 @@
 import shlex
 
 import numpy as np
+import pytest
 
 from bert4rec_tf.commands.recommend import make_parser
 from bert4rec_tf.evaluation.metrics import compute_cold_metrics
@@ -97,6 +98,15 @@ def test_the_verdict_includes_all_items_if_users_repeat_items():
             "22 % of the next actions are items the user had before: recommend seen items too. Among all items, seen "
             "ones too, NDCG@10 is 0.5000."
         )
+
+
+@pytest.mark.parametrize(("validation", "test"), [(0.01, 0.4), (0.4, 0.01), (0.4, 0.4), (0.0, 0.01)])
+def test_repeats_among_one_part_of_the_held_out_items_alone_are_said(validation, test):
+    metrics = {protocol: {"ndcg@10": 0.5, "hr@10": 0.5} for protocol in ("popular", "full")}
+    found = {**SHORT, "repeats": {"validation": validation, "test": test}, "test": metrics}
+    said = f"{validation:.0%} of the validation items, but {test:.0%} of the test items are items the user had before"
+    for make in (summary.make_table, summary.make_short_table):
+        assert (said in make(found)) == (abs(validation - test) > 0.1)
 
 
 def test_the_summary_reports_cold_targets_even_without_any():

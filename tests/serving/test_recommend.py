@@ -147,7 +147,7 @@ def check(found, rows, k):
 
 
 def recommend_file(model, source, target, choices):
-    sequences, _ = conversion.convert(Interactions(str(source)), min_actions=1)
+    sequences, _ = conversion.convert(Interactions(str(source)), to_train=False)
     batch.recommend_file(model, sequences, target, choices)
 
 

@@ -35,7 +35,7 @@ def plainly(rows, min_user=1, min_item=1):
     for user, item, time in rows:
         if of_users[user] >= min_user and of_items[item] >= min_item:
             kept.setdefault(user, []).append((time, item))
-    kept = {user: actions for user, actions in kept.items() if len(actions) >= max(min_user, 2)}
+    kept = {user: actions for user, actions in kept.items() if len(actions) >= min_user}
     return {user: [item for _, item in sorted(actions, key=lambda action: action[0])] for user, actions in kept.items()}
 
 
@@ -78,6 +78,7 @@ def rated(rows):
     return [(user, item, 3, time) for user, item, time in rows]
 
 
+WITHOUT_HEADER = {"columns": "user,item,_,time"}
 LAYOUTS = {
     "ratings.csv": as_csv,
     "semicolons.csv": lambda rows: as_text(rows, ";", HEADER),
@@ -97,6 +98,11 @@ def write(folder, name, content):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     return path
+
+
+def options_of(name):
+    """What must be said of a layout."""
+    return WITHOUT_HEADER if name in ("u.data", "ratings.dat") else {}
 
 
 def read(path, block_size=blocks.BLOCK_SIZE, **options):

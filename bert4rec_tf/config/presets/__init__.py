@@ -101,6 +101,7 @@ def make_run(
             raise _no_preset_error(preset, dataset, model)
         warn(f"{model} has no preset {preset!r} for {dataset!r}; its settings are those for your own data of this size")
     if size is not None and entry.rule is not None:
+        size = getattr(size, "training_size", size)  # users with one action are no examples
         entry = replace(entry, settings=entry.rule(size.num_users, size.num_actions))
     if is_own(dataset):
         entry = replace(entry, settings={**entry.settings, "protocol": ALL})

@@ -1,12 +1,12 @@
-"""Finds the columns of users, items and times."""
+"""Decides which columns have the users, the items and the times: what is unmistakable, or an error that asks."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading.times import count_units
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 
@@ -27,24 +27,44 @@ TIME_NAMES = (
 """Common names of the columns, in lowercase letters and digits only, preferred names first: ids before what
 may be a name."""
 
-COMMON_NAMES = {"user": USER_NAMES, "item": ITEM_NAMES, "time": TIME_NAMES}
+COMMON_NAMES = {"user": USER_NAMES, "item": ITEM_NAMES}
+STEMS = {"uid": "user", "userid": "user", "username": "user", "iid": "item"}
+"""Names of one thing, beside those that differ by a final `id`."""
+
+EVENT_NAMES = ("event", "eventtype", "action", "actiontype", "behavior", "behaviour", "behaviortype", "interactiontype")
+RATING_NAMES = ("rating", "ratings", "stars", "score", "overall")
+
+TIME_WORDS = {
+    *("time", "timestamp", "ts", "date", "datetime", "day", "days", "month", "year", "hour", "minute", "week"),
+    *("weekday", "at", "when", "created"),
+}
+ORDER_NAME = re.compile(r"(order|sequence|seq)(number|no|nr|index)?|step")
+"""A column whose name has one of these words, or is like this, may say the order."""
 
 MOST = 0.9
-"""The share of a column's values that must read as times, so that it is taken for the column of times."""
+"""The share of a column's values that must read as times, so that it may be the column of times."""
 
-VALUE_SEPARATOR = "|"
-"""Separates the values of one cell."""
+SAMPLE_ROWS = 1_000
+"""How many rows decide on the layout."""
+
+FEW_EVENTS = 20
+MOST_PARTS = 4
+"""Year, month, day and time of day."""
+
+SHOWN_VALUES = 3
 
 DATE_LIKE = re.compile(r"\d{4}-\d\d-\d\d([ T]|$)")
+DAYTIME_LIKE = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d+)?)?$|\d{3,4}$")
 NUMBER_LIKE = re.compile(r"(0|[1-9]\d{0,18})(\.\d+)?$")
-MOST_RATING = 10
-"""A larger number is no rating."""
 
 ROW_NUMBERS = re.compile(r"$|index$|__index_level_|Unnamed:")
 """Columns in which pandas stores row numbers."""
 
 NO_TIME = "none"
 TEXT, JSON, LITERALS, PARQUET = "text", "json", "literals", "parquet"
+
+Sample = Mapping[str, Sequence[str]]
+"""Column -> the texts of its first values."""
 
 
 @dataclass(frozen=True)
@@ -53,34 +73,47 @@ class Layout:
 
     Attributes:
         kind: TEXT (separated columns), JSON (an object per line), LITERALS (a Python dictionary per line), PARQUET.
-        user, item, time: the names of the columns; `time` is None if the rows are in order.
+        user, item: the names of the columns.
+        times: the column of the times, or those that are joined; empty if the rows are in order.
+        event: the column of the kinds of events, if there is one.
         separator: between the columns of a TEXT.
-        names: of all columns of a TEXT, from its first line; without a header, their numbers from 1.
+        names: of all columns.
         has_header: whether a TEXT has a header.
+        header_ids: what its header has for users and items, if it may be repeated.
         skip: the number of lines before the first row of a TEXT.
-        doubt: what the user should be told of a guess; empty if nothing.
+        may_lack_times: whether there are no times and nobody said so.
+        doubts: what the user should be warned of.
+        remarks: what the report says.
     """
 
     kind: str
     user: str
     item: str
-    time: str | None = None
+    times: tuple[str, ...] = ()
+    event: str | None = None
     separator: str = ","
     names: tuple[str, ...] = ()
     has_header: bool = False
+    header_ids: tuple[str, str] | None = None
     skip: int = 0
-    doubt: str = ""
+    may_lack_times: bool = False
+    doubts: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def used_columns(self) -> list[str]:
+        """The columns to read, each once."""
+        return list(dict.fromkeys([self.user, self.item, *self.times, *([self.event] if self.event else [])]))
 
     @property
     def roles(self) -> dict[str, str]:
-        """`user`, `item` and, if there are times, `time` -> its column."""
-        return {role: column for role in ("user", "item", "time") if (column := getattr(self, role)) is not None}
+        """`user`, `item` and, if there are times, `time` -> its column, or several with commas between them."""
+        times = {"time": ",".join(self.times)} if self.times else {}
+        return {"user": self.user, "item": self.item, **times}
 
     def __str__(self) -> str:
-        is_numbered = self.kind == TEXT and not self.has_header
-        columns = {role: f"column {name}" if is_numbered else repr(name) for role, name in self.roles.items()}
-        order = f"time {columns['time']}" if "time" in columns else "the order of the file (no time)"
-        return f"user {columns['user']}, item {columns['item']}, {order}"
+        order = f"time {','.join(self.times)!r}" if self.times else "the order of the file (no time)"
+        return f"user {self.user!r}, item {self.item!r}, {order}"
 
 
 @dataclass(frozen=True)
@@ -88,121 +121,174 @@ class Columns:
     """The columns of a source as the user named them.
 
     Attributes:
-        user, item, time: their names or numbers from 1; None to guess them.
-        source, option: for messages, the file and the option that names a column; `{}` is user, item or time.
+        options: the names of the columns; None to find them by common names.
+        source, flag: for messages, the file and the option that names a column; `{}` is user, item or time.
     """
 
     source: str
-    user: str | None = None
-    item: str | None = None
-    time: str | None = None
-    option: str = "--{}_column"
+    options: Interactions
+    flag: str = "--{}_column"
 
     @property
     def requested_names(self) -> list[str]:
-        return [name for name in (self.user, self.item, self.time) if name not in (None, NO_TIME)]
+        options = self.options
+        names = options.user_column, options.item_column, options.time_column, options.event_column
+        return [name for name in names if name not in (None, NO_TIME)]
 
-    def layout_from_names(self, kind: str, names: Sequence[str]) -> Layout:
-        """Returns the layout of a source whose columns have names. Raises UserError if one is not found."""
-        user, item, time = self._resolve_column("user", names), self._resolve_column("item", names), None
-        if self.time not in (None, NO_TIME) or (self.time is None and guess_column(names, TIME_NAMES)):
-            time = self._resolve_column("time", names)
-        if len({user, item, time}) < 3:
-            columns = user, item, time
-            raise UserError(f"{self.source}: the columns of users, items and times must differ. Received: {columns}")
-        others = [name for name in names if name not in (user, item) and not ROW_NUMBERS.match(name)]
-        doubt = ""
-        if time is None and self.time is None and others:
-            option = self.option.format("time").removesuffix("=")
-            doubt = (
-                "no column has a known name for times, so the rows count as in order. Name one with "
-                f"{option}=, of: {', '.join(others)[:300]}; or give {option}={NO_TIME}"
-            )
-        return Layout(kind, user, item, time, doubt=doubt)
-
-    def layout_from_header(self, separator: str, header: Sequence[str]) -> Layout:
-        return replace(self.layout_from_names(TEXT, header), separator=separator, names=tuple(header), has_header=True)
-
-    def layout_from_rows(self, separator: str, rows: Sequence[Sequence[str]], header: Sequence[str]) -> Layout:
-        """Returns the layout of a text without names: `user item`; `user item rating time`, in any order; or as named.
-
-        `rows`: some rows, all equally long. `header`: the numbers in the first line; empty if it is a row.
-        """
-        width = len(rows[0])
-        time = self.time or (NO_TIME if width == 2 else self._find_times(list(zip(*rows))) if width == 4 else None)
-        if time is None:
+    def layout_from_sample(self, kind: str, names: Sequence[str], sample: Sample) -> Layout:
+        """Returns the layout of a source whose columns have names. Raises UserError if it must ask for one."""
+        user, item = (self._resolve_role(role, names, sample) for role in ("user", "item"))
+        event = None if self.options.event_column is None else self._resolve(self.options.event_column, names)
+        rest = {name: values for name, values in sample.items() if name not in (user, item, event)}
+        times = self._resolve_times(rest, names, sample)
+        if len({user, item, *times}) < 2 + len(times):
             raise UserError(
-                f"{self.source}: has {width} columns and no header with known names; name the columns of users, "
-                "items and times (--user_column=1 --item_column=2 --time_column=3, or --time_column=none)"
+                f"{self.source}: the columns of users, items and times must differ. Received: "
+                f"{', '.join([user, item, *times])}"
             )
-        names = [str(number) for number in range(1, width + 1)]
-        free = [name for name in names if name not in (time, self.user, self.item)]
-        user = self.user or free.pop(0)
-        numbered = replace(self, user=user, item=self.item or free.pop(0), time=time)
-        layout = replace(numbered.layout_from_names(TEXT, names), separator=separator, names=tuple(names))
-        if header:
-            columns: dict[str, Any] = {role: header[int(name) - 1] for role, name in layout.roles.items()}
-            layout = replace(layout, **columns, names=tuple(header), has_header=True)
-        if self.time is None and time not in (NO_TIME, "4"):
-            return replace(layout, doubt=f"its columns have no names; their values say: {layout}")
-        return layout
+        others = [name for name in rest if name not in times and not ROW_NUMBERS.match(name)]
+        if event is None and not self.options.is_published:
+            event = next((name for name in others if _normalize(name) in EVENT_NAMES and _has_few(sample[name])), None)
+        doubts, remarks = [], []
+        may_lack_times = not times and self.options.time_column is None
+        if may_lack_times and (candidates := [name for name in others if name != event]):
+            doubts.append(
+                "no column has a known name for times, so the rows count as in order. Name one with "
+                f"{self._flag('time')}, of: {', '.join(candidates)[:300]}; or give {self._flag('time', NO_TIME)}"
+            )
+        ratings = [name for name in others if _normalize(name) in RATING_NAMES]
+        if ratings and not self.options.is_published:
+            remarks.append(f"ratings ({ratings[0]}) are not used: every row is an action")
+        return Layout(
+            kind, user, item, times, event, names=tuple(names), may_lack_times=may_lack_times,
+            doubts=tuple(doubts), remarks=tuple(remarks),
+        )  # fmt: skip
 
-    def _find_times(self, columns: Sequence[Sequence[str]]) -> str:
-        """Returns the number of the column of four that has the times. Raises UserError unless there is one."""
-        free = [str(number) for number in range(1, 5) if str(number) not in (self.user, self.item)]
-        values = {name: columns[int(name) - 1] for name in free}
-        dates = [name for name in free if share_of_dates(values[name]) > MOST]
-        times = [name for name in free if share_of_times(values[name]) > MOST]
-        others = [name for name in free if name in "34" and not look_like_ratings(values[name])]
-        candidates = dates or times or others
+    def _flag(self, role: str, value: str = "") -> str:
+        return f"{self.flag.format(role).removesuffix('=')}={value}"
+
+    def _resolve_role(self, role: str, names: Sequence[str], sample: Sample) -> str:
+        """Returns the column of the users or the items. Raises UserError if none or several have a known name."""
+        requested = getattr(self.options, f"{role}_column")
+        if requested is not None:
+            return self._resolve(requested, names)
+        candidates = find_known_columns(names, COMMON_NAMES[role])
         if len(candidates) == 1:
-            return candidates[0]
-        readings = " or ".join(f"--time_column={name}" for name in candidates or ("3", "4"))
+            return self._resolve(candidates[0], names)
+        if candidates:
+            raise UserError(
+                f"{self.source}: several columns may have the {role}s: {_show_values(candidates, sample)}. Add "
+                f"{' or '.join(self._flag(role, name) for name in candidates)}"
+            )
+        roles = {key: common for key, common in COMMON_NAMES.items() if getattr(self.options, f"{key}_column") is None}
+        missing = [key for key, common in roles.items() if not find_known_columns(names, common)]
+        if len(names) > 2 and self.options.time_column is None and not find_known_columns(names, TIME_NAMES):
+            missing.append("time")
         raise UserError(
-            f"{self.source}: has 4 columns and no header, and the values do not say which has the times; "
-            f"give {readings}, or --time_column={NO_TIME}"
+            f"{self.source}: no column has a known name for the {role}s. Give "
+            f"{', '.join(map(self.flag.format, missing))}; the columns are: {', '.join(names)[:300]}; the first "
+            f"values: {_show_values(names[:9], sample)[:600]}"
         )
 
-    def _resolve_column(self, role: str, names: Sequence[str]) -> str:
-        requested = getattr(self, role)
-        name = guess_column(names, COMMON_NAMES[role]) if requested is None else requested
-        if name is None:
-            roles = list(COMMON_NAMES.items())[: len(names)]  # with two columns there is no time
-            missing = [key for key, common in roles if not (getattr(self, key) or guess_column(names, common))]
+    def _resolve_times(self, rest: Sample, names: Sequence[str], sample: Sample) -> tuple[str, ...]:
+        requested = self.options.time_column
+        if requested == NO_TIME:
+            return ()
+        if requested is not None:
+            parts = [requested] if requested in names else [name.strip() for name in requested.split(",")]
+            if len(parts) > MOST_PARTS:
+                raise UserError(f"`time_column` must name at most {MOST_PARTS} columns. Received: {requested}")
+            return tuple(self._resolve(name, names) for name in parts)
+        columns = {name: values for name, values in rest.items() if may_be_time(name, values)}
+        unix = [name for name in columns if _normalize(name).startswith("unix")]
+        if len(unix) == 1 or (len(columns) == 1 and _normalize(next(iter(columns))) in TIME_NAMES):
+            return (self._resolve((unix or list(columns))[0], names),)
+        if not columns:
+            return ()
+        joined = [",".join(group) for group in _find_joins(columns)]
+        choices = [self._flag("time", name) for name in [*joined, *columns, NO_TIME]]
+        what = "several columns speak of time" if len(columns) > 1 else "a column may have the times"
+        raise UserError(
+            f"{self.source}: {what}: {_show_values(columns, sample)}. Say which orders the rows: "
+            f"{', '.join(choices[:-1])} or {choices[-1]} (the rows are in order)"
+        )
+
+    def _resolve(self, requested: str, names: Sequence[str]) -> str:
+        """Returns the column of this name. Raises UserError if there is none, or more than one."""
+        if requested.isdigit() and requested not in names:
             raise UserError(
-                f"{self.source}: no column has a known name for the {role}s. Give "
-                f"{', '.join(map(self.option.format, missing))}; the columns are: {', '.join(names)[:300]}"
+                f"{self.source}: columns go by their names, of: {', '.join(names)[:300]}. Received: {requested}. A "
+                "text without a header takes --columns=user,item,time"
             )
-        if name not in names and name.isascii() and name.isdigit() and 1 <= int(name) <= len(names):
-            name = names[int(name) - 1]
-        if name not in names:
-            raise unknown_name_error(f"column of {self.source}", name, names)
-        if list(names).count(name) > 1:
-            raise UserError(f"{self.source}: has {list(names).count(name)} columns {name!r}; rename one")
-        return name
+        if requested not in names:
+            raise unknown_name_error(f"column of {self.source}", requested, names)
+        if (number := list(names).count(requested)) > 1:
+            raise UserError(f"{self.source}: has {number} columns {requested!r}; rename one")
+        return requested
+
+
+def _show_values(names: Iterable[str], sample: Sample) -> str:
+    """Returns columns with their first values."""
+    shown = [", ".join(" ".join(value.split())[:40] for value in sample[name][:SHOWN_VALUES]) for name in names]
+    return "; ".join(f"{name} ({values})" for name, values in zip(names, shown))
+
+
+def _has_few(values: Sequence[str]) -> bool:
+    return 0 < len(set(values)) <= FEW_EVENTS
+
+
+def may_be_time(name: str, values: Sequence[str]) -> bool:
+    """Returns whether a column's name speaks of time or of an order, or its values read as times."""
+    words = re.findall(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]*", name.split(":")[0])
+    words = [word.lower() for word in words]
+    if _normalize(name) in TIME_NAMES or TIME_WORDS & set(words) or ORDER_NAME.fullmatch(_normalize(name)):
+        return True
+    values = [value for value in values if value]
+    return bool(values) and words[-1:] != ["id"] and max(share_of_dates(values), share_of_times(values)) > MOST
+
+
+def _find_joins(columns: Sample) -> list[list[str]]:
+    """Returns the columns that together may say a time: year, month and day, or a date and a time of day."""
+    by_name = {_normalize(name): name for name in columns}
+    joins = [[by_name[part] for part in ("year", "month", "day")]] if {"year", "month", "day"} <= set(by_name) else []
+    for date in columns:
+        if share_of_dates(columns[date]) > MOST:
+            joins += [[date, name] for name, values in columns.items() if all(map(DAYTIME_LIKE.match, values))]
+    return joins
 
 
 def share_of_dates(values: Sequence[str]) -> float:
-    return sum(bool(DATE_LIKE.match(value.strip())) for value in values) / len(values)
+    return sum(bool(DATE_LIKE.match(value.strip())) for value in values) / max(len(values), 1)
 
 
 def share_of_times(values: Sequence[str]) -> float:
     """Returns the share of values that are plausible Unix times."""
     numbers = np.array([value for value in map(str.strip, values) if NUMBER_LIKE.match(value)], np.float64)
-    return sum(int(count) for count in count_units(numbers).values()) / len(values)
+    return sum(int(count) for count in count_units(numbers).values()) / max(len(values), 1)
 
 
-def look_like_ratings(values: Sequence[str]) -> bool:
-    """Returns whether there is no number above MOST_RATING."""
-    return not any(float(value) > MOST_RATING for value in map(str.strip, values) if NUMBER_LIKE.match(value))
+def _normalize(name: str) -> str:
+    """Returns a name in lowercase letters and digits only. RecBole names its columns like `user_id:token`."""
+    return re.sub(r"[^a-z0-9]", "", name.lower().split(":")[0])
+
+
+def find_known_columns(names: Sequence[str], common_names: Sequence[str]) -> list[str]:
+    """Returns the columns with known names: one for each thing, its id rather than its name.
+
+    A session is a user only if there is no other.
+    """
+    columns = {_normalize(name): name for name in reversed(names)}
+    things: dict[str, str] = {}
+    for known in common_names:
+        if known in columns:
+            things.setdefault(STEMS.get(known, known.removesuffix("id")), columns[known])
+    if len(things) > 1:
+        things.pop("session", None)
+    return list(things.values())
 
 
 def guess_column(names: Sequence[str], common_names: Sequence[str], preferred: str | None = None) -> str | None:
-    """Returns the column `preferred` if there is one, else one with a known name, or None.
-
-    RecBole names its columns like `user_id:token`.
-    """
+    """Returns the column `preferred` if there is one, else the first with a known name, or None."""
     if preferred in names:
         return preferred
-    columns = {re.sub(r"[^a-z0-9]", "", name.lower().split(":")[0]): name for name in reversed(names)}
-    return next((columns[name] for name in common_names if name in columns), None)
+    return next(iter(find_known_columns(names, common_names)), None)

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from bert4rec_tf.config.data_names import Interactions, PublishedFile
 from bert4rec_tf.data.reading import layouts, records, tables, text, unpacking
-from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Columns, Layout
-from bert4rec_tf.data.reading.grouping import Report, make_sequences
-from bert4rec_tf.data.reading.rows import Rows
+from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Layout
+from bert4rec_tf.data.reading.grouping import make_sequences
+from bert4rec_tf.data.reading.report import Report
+from bert4rec_tf.data.reading.rows import Findings, Rows
 from bert4rec_tf.data.reading.text import ANY_BLANKS
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
@@ -26,7 +27,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import show_transfer, warn
 from bert4rec_tf.foundation.stores import Url
 
-FORMAT = 7
+FORMAT = 8
 """The version of stored conversions. Raise it when the conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"
@@ -40,8 +41,8 @@ class SourceFiles:
     paths: Sequence[Path]
     layout: Layout
 
-    def read_tables(self, path: Path, times: Times, skipped: dict[str, tuple[int, str]]) -> Iterator[pa.Table]:
-        """Yields the good rows of one file, and counts the others in `skipped` (`Rows.skipped`).
+    def read_tables(self, path: Path, times: Times, findings: Findings) -> Iterator[pa.Table]:
+        """Yields the good rows of one file, and adds what else is met to `findings`.
 
         Raises UserError as `convert`.
         """
@@ -51,12 +52,10 @@ class SourceFiles:
         rows = Rows(
             str(path),
             times,
-            skip=self.interactions.bad_rows == "skip",
-            plain=layout.kind == TEXT,
-            unit="row" if layout.kind in (PARQUET, TEXT) else "line",
+            layout,
+            self.interactions,
+            findings,
             among=path.name if len(self.paths) > 1 else None,
-            skipped=skipped,
-            keep_words=self.interactions.keep_missing_words or self.interactions.is_published,
         )
         if layout.kind == PARQUET:
             yield from tables.read_rows(path, layout, rows)
@@ -89,31 +88,33 @@ def list_files(interactions: Interactions) -> list[Path]:
         if not matches:
             raise UserError(f"{path}: no such file")
         paths |= {path if isinstance(path, Url) else os.path.realpath(path): path for path in matches}
+    names = set(map(str, paths.values()))
+    if both := sorted(name for name in names if f"{name}.gz" in names):
+        raise UserError(f"{both[0]}: is there twice, packed too ({both[0]}.gz). Name only one of them")
     return sorted(paths.values(), key=lambda path: (isinstance(path, Url), path))
 
 
-def convert(interactions: Interactions, min_actions: int = 2) -> tuple[Sequences, Report]:
-    """Returns the sequences in files of interactions, and a report, which has not warned of doubts yet.
+def convert(interactions: Interactions, to_train: bool = True) -> tuple[Sequences, Report]:
+    """Returns the sequences in files of interactions, and a report, which has not warned yet.
 
     Args:
         interactions: the files and how to read them.
-        min_actions: users with fewer actions are left out.
+        to_train: whether too little to train on is an error.
 
     Raises UserError if a file is missing, damaged or empty, its columns cannot be found or differ from the first
     file's, a row is bad and not skipped, or too little is left to train on.
     """
     paths = list_files(interactions)
     source = SourceFiles(interactions, paths, read_layout(paths[0], interactions))
-    times, skipped = Times(), dict[str, tuple[int, str]]()
-    parts = [table for path in paths for table in source.read_tables(path, times, skipped)]
-    return make_sequences(parts, interactions, source.layout, skipped, times, min_actions)
+    times, findings = Times(), Findings()
+    parts = [table for path in paths for table in source.read_tables(path, times, findings)]
+    return make_sequences(parts, interactions, source.layout, findings, times, to_train)
 
 
 def read_layout(path: Path, interactions: Interactions) -> Layout:
     """Returns the layout of a file. Raises UserError if it cannot be read or its columns cannot be found."""
-    columns = Columns(str(path), interactions.user_column, interactions.item_column, interactions.time_column)
     with unpacking.open_unpacked(path) as stream:
-        return layouts.find_layout(path, columns, stream.read(layouts.SAMPLE_BYTES))
+        return layouts.find_layout(path, interactions, stream.read(layouts.SAMPLE_BYTES))
 
 
 def describe_columns(interactions: Interactions) -> dict[str, dict[str, str]]:
@@ -124,7 +125,7 @@ def describe_columns(interactions: Interactions) -> dict[str, dict[str, str]]:
     path = list_files(interactions)[0]
     layout = read_layout(path, interactions)
     if layout.kind == PARQUET:
-        return tables.describe_columns(layout, tables.read_schema(path))
+        return tables.describe_columns(layout, tables.read_head(path).schema)
     columns = {role: {"name": name} for role, name in layout.roles.items()}
     if layout.kind == TEXT:
         columns["user"]["type"] = columns["item"]["type"] = "int64"
@@ -139,10 +140,13 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
     """
     if not content.strip():
         raise UserError(f"{path}: the file is empty")
-    layout = Layout(TEXT, "1", "2", separator=ANY_BLANKS, names=("1", "2"))
-    rows = Rows(str(path), Times(), integers=True, keep_words=True)
+    layout, interactions = (
+        Layout(TEXT, "user", "item", separator=ANY_BLANKS, names=("user", "item")),
+        PublishedFile(str(path)),
+    )
+    rows = Rows(str(path), Times(), layout, interactions, integers=True)
     tables = list(text.read_rows(io.BytesIO(content), layout, rows))
-    return make_sequences(tables, PublishedFile(str(path)), layout, {}, rows.times)[0]
+    return make_sequences(tables, interactions, layout, rows.findings, rows.times)[0]
 
 
 def convert_once(interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
@@ -217,8 +221,7 @@ def save(path: Path, sequences: Sequences, report: Report) -> None:
         content["num_later"] = sequences.num_later
     if sequences.times is not None:
         content["times"] = sequences.times.values
-    content |= {"counts": sequences.vocabulary.counts, "left_out": np.array(sequences.num_left_out)}
-    npz.write(path, content)
+    npz.write(path, content | {"counts": sequences.vocabulary.counts})
 
 
 def load(path: Path) -> tuple[Sequences, Report]:
@@ -226,15 +229,12 @@ def load(path: Path) -> tuple[Sequences, Report]:
     arrays = npz.read(path)
     try:
         users, items = (np.array(npz.decode_lines(arrays[name]), object) for name in ("users", "names"))
-        content = json.loads(arrays["report"].tobytes())
-        content["bad"] = {kind: tuple(counts) for kind, counts in content["bad"].items()}
-        report = Report(**content)
+        report = Report(**json.loads(arrays["report"].tobytes()))
         sequences = Sequences(
             arrays["items"],
             arrays["splits"],
             users,
             Vocabulary(items, arrays["counts"]),
-            int(arrays["left_out"]),
             arrays.get("num_later"),
             times=ActionTimes(arrays["times"], report.times) if "times" in arrays else None,
         )

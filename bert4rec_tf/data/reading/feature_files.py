@@ -6,23 +6,20 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.data.feature_values import Features, attach_features
-from bert4rec_tf.data.reading import tables, text, unpacking
-from bert4rec_tf.data.reading.columns import DATE_LIKE, ITEM_NAMES, USER_NAMES, VALUE_SEPARATOR, guess_column
+from bert4rec_tf.data.reading.columns import DATE_LIKE, ITEM_NAMES, USER_NAMES
 from bert4rec_tf.data.reading.rows import MISSING
+from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, has_fraction, read_columns
 from bert4rec_tf.data.reading.times import BLANKS
 from bert4rec_tf.data.sequences import Sequences, find_bad_id
-from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
@@ -130,12 +127,13 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     if isinstance(source, Features):
         return source
     title = str(source) if isinstance(source, (str, Path, Url)) else f"`{kind}`"
-    columns = _load_columns(source, kind, title, id_name)
-    id_column = guess_column(list(columns), IDS[kind], id_name)
+    id_column, columns = read_columns(source, title, IDS[kind], id_name)
     if id_column is None:
         received = ", ".join(columns)[:300]
         raise UserError(f"{title}: no column has a known name for ids; name one {IDS[kind][0]!r}. Received: {received}")
     ids = ["" if raw is None else raw for raw in columns[id_column]]
+    if isinstance(source, (str, Path, Url)):  # as the ids of texts with actions
+        ids = [raw.strip(BLANKS) for raw in ids]
     places = {raw: place for place, raw in enumerate(dict.fromkeys(ids))}
     bad = find_bad_id(np.array(list(places), object))
     if bad is not None:
@@ -146,7 +144,7 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     for column, cells in columns.items():
         if column == id_column:
             continue
-        if any(map(_has_fraction, lists := [_parse_list(cell) for cell in cells])):
+        if any(map(has_fraction, lists := [_parse_list(cell) for cell in cells])):
             whose = f"{title}, column {column}, {'item' if kind == ITEM_FEATURES else 'user'}"
             vectors.append(_stack_vectors(lists, rows, list(places), whose))
             numbers += [f"{' '.join(column.split())}[{number}]" for number in range(vectors[-1].shape[1])]
@@ -169,62 +167,6 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     )
 
 
-def _load_columns(source: Any, kind: str, title: str, id_name: str | None) -> Mapping[str, Sequence[Any]]:
-    """Returns the columns by name. A cell is a text, a number, None, a list, or a NumPy array for a list of floats."""
-    if isinstance(source, (str, Path, Url)):
-        path = files.expand_path(source)
-        files.refuse_pipe(path)
-        try:
-            if path.suffix != ".parquet":
-                return _load_csv(path)
-            with path.open("rb") as file:
-                source = pyarrow.parquet.read_table(file)
-        except OSError as error:
-            raise files.unreadable_error(path, error) from error
-        except (pa.ArrowException, UnicodeError) as error:
-            raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
-    source = tables.load_frame(source, title)
-    names = tables.list_names(source)
-    if len(set(names)) < len(names):
-        raise UserError(f"{title}: must name each column once. Received: {', '.join(names)[:300]}")
-    lists = {} if isinstance(source, (pa.Table, pa.RecordBatch)) else _find_vector_columns(source, names)
-    table = tables.select_columns(source, [name for name in names if name not in lists])
-    columns = {name: table.column(name).combine_chunks() for name in table.column_names}
-    id_column = guess_column(table.column_names, IDS[kind], id_name)
-    if id_column is not None:
-        columns[id_column] = tables.convert_ids(tables.decode_texts(columns[id_column]), title)
-    return {name: lists[name] if name in lists else _list_cells(columns[name]) for name in names}
-
-
-def _find_vector_columns(frame: Any, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Returns the cells of a DataFrame's columns of vectors. Arrow's own errors would not name the item."""
-    vectors = {}
-    for place, name in enumerate(names):
-        column = frame.iloc[:, place]
-        if column.dtype == object and any(map(_has_fraction, column)):
-            vectors[name] = column.where(column.notna(), None).tolist()
-    return vectors
-
-
-def _list_cells(column: pa.Array) -> list[Any]:
-    kind = column.type
-    if kind.num_fields == 1 and hasattr(kind, "value_type") and pa.types.is_floating(kind.value_type):
-        return column.to_numpy(zero_copy_only=False).tolist()  # each list as an array: far smaller than Python's floats
-    return column.to_pylist()
-
-
-def _load_csv(path: Path) -> Mapping[str, Sequence[Any]]:
-    with unpacking.open_unpacked(path) as file:
-        content = file.read()
-    first = content.decode().split("\n", 1)[0]
-    separator = max(",", "\t", ";", key=first.count)
-    columns = text.read_table(content, separator, str(path))
-    names = [column[0] for column in columns]
-    if len(set(names)) < max(len(names), 2):
-        raise UserError(f"{path}: the first line must name at least two columns, each once. Received: {first!r}")
-    return {name: [cell.strip(BLANKS) for cell in cells] for name, (_, *cells) in zip(names, columns)}
-
-
 def _parse_list(cell: Any) -> Any:
     """Returns the list that a text in JSON, or Python's form of it, holds; any other cell as it is."""
     if isinstance(cell, str) and cell.startswith("["):
@@ -232,12 +174,6 @@ def _parse_list(cell: Any) -> Any:
             with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
                 return parse(cell)
     return cell
-
-
-def _has_fraction(cell: Any) -> bool:
-    if isinstance(cell, np.ndarray):
-        return cell.dtype.kind == "f" and cell.size > 0
-    return isinstance(cell, (list, tuple)) and any(isinstance(number, (float, np.floating)) for number in cell)
 
 
 def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: Sequence[str], whose: str) -> np.ndarray:

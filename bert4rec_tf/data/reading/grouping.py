@@ -1,7 +1,7 @@
 """Filters, orders and groups a table of interactions into `Sequences`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading.columns import Layout
-from bert4rec_tf.data.reading.rows import summarize_bad_rows
-from bert4rec_tf.data.reading.times import NUMBER, Times, choose_unit, count_units, describe_times
+from bert4rec_tf.data.reading.report import Report, describe_findings, describe_repeats
+from bert4rec_tf.data.reading.rows import Findings
+from bert4rec_tf.data.reading.times import NUMBER, Times, choose_unit, count_units, describe_times, refuse_future
 from bert4rec_tf.data.sequences import ActionTimes, Sequences
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
@@ -20,159 +21,117 @@ WHOLE = "^(0|[1-9][0-9]*)$"
 
 ID = pa.dictionary(pa.int32(), pa.string())
 
-LARGEST_SHARE, LARGEST_MULTIPLE = 0.1, 5
-"""More than this share of all actions, and than this multiple of the average user's, are too many for one user."""
-
-MOST_EQUAL = 0.5
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a conversion read, kept and skipped.
-
-    Attributes:
-        path, columns: the files as the user named them, and the columns of users, items and times.
-        read, kept: users, items and actions before and after the filter.
-        bad: kind of bad row -> how many were skipped, and where the first is.
-        doubt: as in `columns.Layout`.
-        equal_times: the share of the steps from a user's action to the next in which the time stays the same.
-        times: what the times mean; empty if there are none.
-    """
-
-    path: str
-    columns: str
-    read: dict[str, int]
-    kept: dict[str, int]
-    min_user_actions: int
-    min_item_actions: int
-    bad: dict[str, tuple[int, str]]
-    equal_times: float
-    times: str
-    doubt: str
-
-    def warn_of_doubts(self, sequences: Sequences) -> None:
-        """Warns of a guess, a user who may be many, and an order that is the file's."""
-        if self.doubt:
-            warn(f"{self.path}: {self.doubt}")
-        lengths = sequences.lengths
-        most, total = lengths.max(initial=0), lengths.sum()
-        if most > LARGEST_SHARE * total and most > LARGEST_MULTIPLE * lengths.mean():
-            user = sequences.users[lengths.argmax()]
-            warn(
-                f"{self.path}: user {user!r} has {most / total:.0%} of all actions; this may stand for users who are "
-                "not known"
-            )
-        if self.equal_times > MOST_EQUAL:
-            warn(
-                f"{self.path}: {self.equal_times:.0%} of the actions after a user's first have the time of the one "
-                "before, so that the rows alone order them"
-            )
-
-    def warn_of_skipped(self) -> None:
-        for line in summarize_bad_rows(self.bad):
-            warn(f"{self.path}: {line}")
-
-    def __str__(self) -> str:
-        sizes_before, sizes_after = (
-            ", ".join(f"{count:,} {name}" for name, count in counts.items()) for counts in (self.read, self.kept)
-        )
-        bounds = f"users with at least {self.min_user_actions}, items with at least {self.min_item_actions} actions"
-        lines = [
-            f"{self.path}: {self.columns}",
-            *([f"times: {self.times}"] if self.times else []),
-            *summarize_bad_rows(self.bad),
-            f"read: {sizes_before}",
-            f"kept: {sizes_after} ({bounds})",
-        ]
-        return "\n".join(lines)
-
 
 def make_sequences(
     tables: list[pa.Table],
     interactions: Interactions,
     layout: Layout,
-    skipped: dict[str, tuple[int, str]],
+    findings: Findings,
     time_reader: Times,
-    min_actions: int = 2,
+    to_train: bool = True,
 ) -> tuple[Sequences, Report]:
     """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
-    One pass keeps the users and items with enough actions in the table; then users with too few left are dropped. With
-    `k_core` this is repeated until nothing changes (`bound_user_actions`). A user's actions are ordered by time, then
-    by row. Users are numbered in the order of their ids, and items by falling count, then by id; those of a published
-    file by first appearance.
+    A user's actions are ordered by time, then by row. Those with the item and the time of an earlier one are dropped,
+    unless `interactions` keeps them. One pass then keeps the users and items with enough actions; then users with too
+    few left are dropped. With `k_core` this is repeated until nothing changes. Users are numbered in the order of their
+    ids, and items by falling count, then by id; those of a published file by first appearance.
 
     Args:
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
         interactions: the filter, and the name of the source for messages.
-        layout, skipped: for the report, where the columns come from, and the rows that were skipped (`Rows.skipped`).
+        layout, findings: for the report, where the columns come from, and what was met.
         time_reader: what read the times.
-        min_actions: users with fewer actions are left out. Below 2, the rest may be too little to train on.
+        to_train: whether too little to train on is an error.
 
-    Raises UserError if too little is left to train on.
+    Raises UserError if a time is in the future, unless `interactions` allows it, or too little is left.
     """
+    title, is_own = interactions.title, not interactions.is_published
     user_codes, users = _encode_ids([table["user"] for table in tables])
     item_codes, items = _encode_ids([table["item"] for table in tables])
     times = None
     if tables and "time" in tables[0].column_names:
-        times = join_times([table["time"].to_numpy() for table in tables], interactions.title)
+        times = join_times([table["time"].to_numpy() for table in tables], title)
     tables.clear()
-    if not interactions.is_published:
+    if is_own:
         user_codes, users = sort_ids(user_codes, users)
         item_codes, items = sort_ids(item_codes, items)
-    before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
-    bounds = bound_user_actions(interactions, min_actions), interactions.min_item_actions
+    sizes_before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
+    notes = describe_findings(findings, layout, interactions)
+    unit, meaning = None, ""
+    if times is not None and len(times):
+        if time_reader.kind == NUMBER:
+            unit = choose_unit(count_units(times), len(times), title)
+        meaning = describe_times(time_reader.kind, unit)
+        if is_own and not interactions.future_times:
+            refuse_future(times.max().item(), time_reader.kind, unit, title)
+        order = np.lexsort((times, user_codes))
+        user_codes, item_codes, times = user_codes[order], item_codes[order], times[order]
+        if is_own and interactions.duplicates == "drop":
+            is_repeat = find_repeats(user_codes, item_codes, times)
+            if is_repeat.any():
+                first = np.flatnonzero(is_repeat)[order[is_repeat].argmin()]
+                names = users[user_codes[first]], items[item_codes[first]]
+                notes += describe_repeats(int(is_repeat.sum()), names)
+                user_codes, item_codes, times = user_codes[~is_repeat], item_codes[~is_repeat], times[~is_repeat]
+        del order
     if max(interactions.min_user_actions, interactions.min_item_actions) > 1:
+        bounds = interactions.min_user_actions, interactions.min_item_actions
         keep = filter_actions(user_codes, item_codes, *bounds, interactions.k_core)
         user_codes, users = _drop_unused_names(user_codes[keep], users)
         item_codes, items = _drop_unused_names(item_codes[keep], items)
         times = None if times is None else times[keep]
-    after = {"users": len(users), "items": len(items), "actions": len(user_codes)}
-    if min_actions >= 2 and not len(user_codes):
-        check_trainable(0, 0, interactions, skipped)
-    unit, meaning, num_later, equal_times = None, "", None, 0.0
-    if times is not None:
-        if time_reader.kind == NUMBER:
-            unit = choose_unit(count_units(times), len(times), interactions.title)
-        meaning = describe_times(time_reader.kind, unit)
+    num_later = None
     if interactions.test_from is not None:
         first_later = parse_test_from(interactions.test_from, unit, None if times is None else time_reader)
         num_later = np.bincount(user_codes[np.asarray(times) >= first_later], minlength=len(users))
-    if times is not None:
-        order = np.lexsort((times, user_codes))
-        user_codes, item_codes, times = user_codes[order], item_codes[order], times[order]
-        is_same_user = user_codes[1:] == user_codes[:-1]
-        num_equal = np.count_nonzero(is_same_user & (times[1:] == times[:-1]))
-        equal_times = int(num_equal) / max(int(np.count_nonzero(is_same_user)), 1)
-        del order
-    sequences = Sequences.from_codes(user_codes, item_codes, users, items, min_actions)
-    is_kept = np.bincount(user_codes, minlength=len(users)) >= min_actions
+    sequences = Sequences.from_codes(user_codes, item_codes, users, items)
     if num_later is not None:
-        sequences = replace(sequences, num_later=num_later[is_kept])
-    if times is not None and not interactions.is_published:
-        sequences = replace(sequences, times=ActionTimes(times[is_kept[user_codes]], meaning))
-    if min_actions >= 2:
-        check_trainable(sequences.num_users, sequences.num_items, interactions, skipped)
-    facts = *bounds, skipped, equal_times, meaning, layout.doubt
-    return sequences, Report(interactions.title, str(layout), before, after, *facts)
+        sequences = replace(sequences, num_later=num_later)
+    if times is not None and is_own:
+        sequences = replace(sequences, times=ActionTimes(times, meaning))
+    return sequences, make_report(interactions, layout, meaning, sizes_before, sequences, notes, to_train)
 
 
-def bound_user_actions(interactions: Interactions, min_actions: int = 2) -> int:
-    """Returns how many actions the filter requires of a user: in a k-core, at least `min_actions`."""
-    return max(interactions.min_user_actions, min_actions) if interactions.k_core else interactions.min_user_actions
-
-
-def check_trainable(
-    num_users: int, num_items: int, interactions: Interactions, skipped_rows: Mapping[str, tuple[int, str]]
-) -> None:
-    """Raises UserError if no user or only one item is left."""
-    reasons = "".join(f"; {line}" for line in summarize_bad_rows(skipped_rows))
-    if num_users == 0:
+def make_report(
+    interactions: Interactions,
+    layout: Layout,
+    meaning: str,
+    sizes_before: dict[str, int],
+    sequences: Sequences,
+    notes: Sequence[str],
+    to_train: bool = True,
+) -> Report:
+    """Returns the report. Raises UserError if `to_train` and no user has two actions, or only one item is left."""
+    reasons = "".join(f"; {line}" for line in notes)
+    if to_train and sequences.lengths.max(initial=0) < 2:
         raise UserError(
             f"{interactions.title}: no user has two actions left, so there is nothing to learn from{reasons}"
         )
-    if num_items == 1:
+    if to_train and sequences.num_items == 1:
         raise UserError(f"{interactions.title}: there is only one item left, so there is nothing to recommend{reasons}")
+    sizes = {"users": sequences.num_users, "items": sequences.num_items, "actions": sequences.num_actions}
+    bounds = [interactions.min_user_actions, interactions.min_item_actions]
+    facts = list(layout.doubts), list(notes), list(layout.remarks)
+    return Report(interactions.title, str(layout), meaning, sizes_before, sizes, bounds, *facts)
+
+
+def find_repeats(user_codes: np.ndarray, item_codes: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Returns which actions repeat user, item and time of one before, bool [actions].
+
+    The actions are ordered by user, then by time.
+    """
+    is_same, is_repeat = np.zeros(len(times), bool), np.zeros(len(times), bool)
+    is_same[1:] = (times[1:] == times[:-1]) & (user_codes[1:] == user_codes[:-1])  # as the one before, but for the item
+    if not is_same.any():
+        return is_repeat
+    in_group = np.flatnonzero(is_same | np.append(is_same[1:], False))
+    groups, group_items = np.cumsum(~is_same[in_group]), item_codes[in_group]
+    by_item = np.lexsort((group_items, groups))
+    groups, group_items = groups[by_item], group_items[by_item]
+    repeats = (groups[1:] == groups[:-1]) & (group_items[1:] == group_items[:-1])
+    is_repeat[in_group[by_item[1:][repeats]]] = True
+    return is_repeat
 
 
 def parse_test_from(since: str, unit: str | None, time_reader: Times | None) -> int | float:

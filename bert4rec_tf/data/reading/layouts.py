@@ -1,46 +1,66 @@
-"""Finds the layout of a file of interactions from its name and its first bytes."""
+"""Finds the layout of a file of interactions from its first rows, or asks."""
 
+import csv
+import io
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import records, tables
 from bert4rec_tf.data.reading.columns import (
     ITEM_NAMES,
     JSON,
     LITERALS,
+    NO_TIME,
     PARQUET,
+    SAMPLE_ROWS,
+    TEXT,
+    TIME_NAMES,
     USER_NAMES,
     Columns,
     Layout,
-    guess_column,
+    find_known_columns,
 )
 from bert4rec_tf.data.reading.rows import shorten
-from bert4rec_tf.data.reading.text import ANY_BLANKS, split_line
-from bert4rec_tf.data.reading.times import is_time
+from bert4rec_tf.data.reading.text import ANY_BLANKS, UNQUOTED, split_line
 from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
-SAMPLE_ROWS = 1_000
-FEW_ROWS = 5
-"""How many lines after the first one show whether it is a header."""
+SEPARATORS = ("\t", "::", ",", ";")
+IGNORED = "_"
 _PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd")
 """The first bytes of archives and packed files: zip, gzip, xz, bzip2, zstandard."""
 
+MAYBE_HEADER = "its first line, 0 and 1, may be a header that pandas wrote, and counts as an action"
+TURN_INTO_ROWS = (
+    "awk '{for (i = 2; i <= NF; i++) print $1, $i}' FILE > rows.txt; then read rows.txt, whose lines are `user item`"
+)
 
-def find_layout(path: Path, columns: Columns, start: bytes) -> Layout:
-    """Returns the layout of a file. Raises UserError if a column is missing or cannot be guessed.
 
-    `columns`: as the user named them. `start`: the file's first bytes, unpacked.
+def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
+    """Returns the layout of a file. Raises UserError if it must ask for a column, the separator or a header.
+
+    `start`: the file's first bytes, unpacked.
     """
+    columns = Columns(str(path), options)
     if _PACKED.match(start):
         raise UserError(f"{path}: is packed; unpack it, or pack only the text with gzip, under a name that ends in .gz")
+    is_record = re.match(rb"(\xef\xbb\xbf)?\s*\{", start)
+    if (options.columns or options.separator) and (is_record or start.startswith(b"PAR1")):
+        raise UserError(f"{path}: its columns have names; leave out --columns and --separator, which are for texts")
     if start.startswith(b"PAR1"):
         if path.suffix == ".gz":
             raise UserError(f"{path}: Parquet is packed already and is not read from .gz; unpack it")
-        return columns.layout_from_names(PARQUET, tables.read_names(path))
+        head = tables.read_head(path)
+        sample = {name: tables.list_texts(head.column(place)) for place, name in enumerate(head.column_names)}
+        return columns.layout_from_sample(PARQUET, head.column_names, sample)
     text = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     lines = re.split(r"\r\n|\r|\n", text)
+    if len(start) == SAMPLE_BYTES and len(lines) > 1:
+        lines.pop()  # it may be cut
     first_line = next((number for number, line in enumerate(lines, 1) if line.strip(" \t")), None)
     if first_line is None:
         raise UserError(f"{path}: the file is empty")
@@ -49,48 +69,144 @@ def find_layout(path: Path, columns: Columns, start: bytes) -> Layout:
         raise UserError(
             f"{path}, line {first_line}: begins a JSON array; write its objects one per line, without brackets"
         )
+    lines = [line for line in lines[first_line - 1 :] if line.strip(" \t")][:SAMPLE_ROWS]
     if line.lstrip().startswith("{"):
-        return _find_record_layout(path, columns, line, first_line)
-    separator = _find_separator(path, line, first_line)
-    fields = [field.strip() for field in split_line(line, separator)]
-    if (
-        any(not name.isdigit() for name in columns.requested_names)
-        or (guess_column(fields, USER_NAMES) and guess_column(fields, ITEM_NAMES))
-        or _is_header(fields, lines[first_line : first_line + FEW_ROWS], separator)
-    ):
-        return replace(columns.layout_from_header(separator, fields), skip=first_line)
-    numbers = fields[1:] if fields[0] == "" else fields
-    is_numbered = len(fields) > 2 and numbers == [str(number) for number in range(len(numbers))]  # by pandas
-    skip = first_line if is_numbered else first_line - 1
-    doubt = "its first line, 0 and 1, may be a header that pandas wrote, and counts as an action"
-    rows = [split_line(line, separator) for line in lines[skip : skip + SAMPLE_ROWS] if line.strip(" \t")]
-    rows = [row for row in rows if len(row) == len(fields)] or [fields]
-    layout = replace(columns.layout_from_rows(separator, rows, fields if is_numbered else ()), skip=skip)
-    return replace(layout, doubt=doubt) if fields == ["0", "1"] else layout
+        return _find_record_layout(columns, lines, first_line)
+    separator = options.separator and options.separator.replace("\\t", "\t")
+    if found := re.fullmatch("sep=(.)", line.strip('" ')):  # Excel writes and reads this line
+        separator, first_line, lines = separator or found[1], first_line + 1, lines[1:]
+    if not lines:
+        raise UserError(f"{path}: the file is empty")
+    separator = separator or _find_separator(path, options, lines, first_line)
+    return _find_text_layout(columns, separator, split_lines(lines, separator), first_line)
 
 
-def _is_header(fields: list[str], next_lines: list[str], separator: str) -> bool:
-    """Returns whether no field is a number or a date, and all fields of a column of the next lines are."""
-    if any(map(is_time, fields)):
-        return False
-    rows = [split_line(line, separator) for line in next_lines if line.strip() and len(line) < 10_000]
-    return any(all(map(is_time, column)) for column in zip(*rows))
+def split_lines(lines: Sequence[str], separator: str) -> list[list[str]]:
+    """Splits lines of text, whose quoted fields may have line ends."""
+    if separator in UNQUOTED:
+        return [split_line(line, separator) for line in lines]
+    try:
+        return [row for row in csv.reader(io.StringIO("\n".join(lines)), delimiter=separator) if row]
+    except csv.Error:
+        return [split_line(line, separator) for line in lines]
 
 
-def _find_separator(path: Path, line: str, number: int) -> str:
+def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], first_line: int) -> Layout:
+    """`rows`: the first rows, split; perhaps a header before them."""
+    options, path = columns.options, columns.source
+    first = [field.strip() for field in rows[0]]
+    width = len(first)
+    if width < 2:
+        raise UserError(f"{path}, line {first_line}: expected at least two columns, found {shorten(first[0])!r}")
+    has_known_names = _has_known_names(first)
+    has_header, is_numbered, names = has_known_names or bool(columns.requested_names), False, first
+    if options.columns:
+        names = [name.strip() for name in options.columns.split(",")]
+        if len(names) != width:
+            raise UserError(
+                f"`columns` must name the {width} columns, of which the first row has {_show(first)}. Received: "
+                f"columns={options.columns}"
+            )
+        if has_known_names and not _agree(first, names):
+            raise UserError(f"{path}: its first line is a header, {', '.join(first)[:200]}. Leave out --columns")
+        names = [f"{name}{place}" if name == IGNORED else name for place, name in enumerate(names, 1)]
+        if options.time_column is None and not find_known_columns(names, TIME_NAMES):
+            columns = replace(columns, options=replace(options, time_column=NO_TIME))
+        numbers = [field for field in first if field]  # an index has no name
+        is_numbered = width > 2 and numbers == list(map(str, range(len(numbers))))  # by pandas, without names
+        has_header = has_known_names or is_numbered
+    elif not has_header:
+        _require_pairs(path, rows, separator)
+        names = ["user", "item"]
+    body = [row for row in rows[has_header:] if len(row) == width]
+    sample = {name: [row[place].strip() for row in body] for place, name in enumerate(names)}
+    layout = columns.layout_from_sample(TEXT, names, sample)
+    header_ids = (first[names.index(layout.user)], first[names.index(layout.item)])
+    return replace(
+        layout,
+        separator=separator,
+        skip=first_line if has_header else first_line - 1,
+        has_header=has_header,
+        header_ids=header_ids if has_header and not is_numbered else None,
+        doubts=(*layout.doubts, *[MAYBE_HEADER] * (first == ["0", "1"] and not has_header)),
+    )
+
+
+def _require_pairs(path: str, rows: list[list[str]], separator: str) -> None:
+    """Raises UserError unless all rows are two whole numbers, as in published data: a user and an item."""
+    widths = {len(row) for row in rows}
+    are_whole = all(field.strip().lstrip("-").isdigit() for row in rows for field in row)
+    if widths == {2} and are_whole:
+        return
+    if are_whole and len(widths) > 1 and separator in (ANY_BLANKS, ","):
+        tool = TURN_INTO_ROWS if separator == ANY_BLANKS else TURN_INTO_ROWS.replace("awk", "awk -F,")
+        raise UserError(
+            f"{path}: seems to have one line per user, with a user and all of his items. That form is not read. Turn "
+            f"it into one row per action: {tool.replace('FILE', path)}"
+        )
+    usual = {2: ["user", "item"], 4: ["user", "item", IGNORED, "time"]}
+    names = usual.get(len(rows[0]), ["user", "item", "time", *[IGNORED] * (len(rows[0]) - 3)])
+    second = f"; row 2: {_show(rows[1])}" if len(rows) > 1 else ""
+    raise UserError(
+        f"{path}: its first line names no known columns. Row 1: {_show(rows[0])}{second}. If there is no header, say "
+        f"what the columns are, such as --columns={','.join(names)} (with {IGNORED} for others); if the first line is "
+        "a header, give --user_column, --item_column, --time_column"
+    )
+
+
+def _has_known_names(fields: Sequence[str]) -> bool:
+    return bool(find_known_columns(fields, USER_NAMES) and find_known_columns(fields, ITEM_NAMES))
+
+
+def _agree(header: Sequence[str], names: Sequence[str]) -> bool:
+    """Returns whether a header and `Interactions.columns` have users and items in the same places."""
+    for common in (USER_NAMES, ITEM_NAMES):
+        known = [row.index(found[0]) for row in (header, names) if (found := find_known_columns(row, common))]
+        if len(set(known)) > 1:
+            return False
+    return True
+
+
+def _show(row: Sequence[str]) -> str:
+    return " | ".join(shorten(field) for field in row[:12])
+
+
+def _find_separator(path: Path, options: Interactions, lines: Sequence[str], number: int) -> str:
+    """Returns what separates the columns of all lines. Raises UserError if several characters may."""
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
-    candidates = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}.get(suffix, ("\t", "::", ",", ";", ANY_BLANKS))
-    separator = next((candidate for candidate in candidates if candidate in line.strip()), None)
-    if separator is None:
-        raise UserError(f"{path}, line {number}: expected at least two columns, found {shorten(line)!r}")
-    return separator
+    first = lines[0].strip()
+    candidates = [text for text in (("\t",) if suffix == ".tsv" else SEPARATORS) if text in first]
+    candidates = [text for text in candidates if len(split_line(first, text)) > 1]
+    if not candidates and suffix != ".csv" and len(split_line(first, ANY_BLANKS)) > 1:
+        return ANY_BLANKS
+    if not candidates:
+        raise UserError(f"{path}, line {number}: expected at least two columns, found {shorten(first)!r}")
+    readings = {text: split_lines(lines, text) for text in candidates} if len(candidates) > 1 else {}
+    tests: list[Mapping[str, Any]] = [
+        {text: rows for text, rows in readings.items() if len({len(row) for row in rows}) == 1},
+        {text: rows for text, rows in readings.items() if _has_known_names([field.strip() for field in rows[0]])},
+    ]
+    for fitting in tests:
+        candidates = [text for text in candidates if text in fitting] or candidates
+        if len(candidates) == 1:
+            return candidates[0]
+    shown = [f'--separator="{text}" ({_show(readings[text][0])})'.replace("\t", "\\t") for text in candidates]
+    raise UserError(f"{path}: its columns may be separated in several ways, and row 1 read as {' or '.join(shown)}")
 
 
-def _find_record_layout(path: Path, columns: Columns, line: str, number: int) -> Layout:
+def _find_record_layout(columns: Columns, lines: Sequence[str], number: int) -> Layout:
+    """Returns the layout of records, whose columns are the keys of the first ones, in order of appearance."""
     for kind in (JSON, LITERALS):
         try:
-            names = list(records.parse_record(kind, line))
+            sample = [records.parse_record(kind, lines[0])]
         except ValueError:
             continue
-        return columns.layout_from_names(kind, names)
-    raise UserError(f"{path}, line {number}: neither a whole JSON object nor a Python dictionary")
+        for line in lines[1:]:
+            try:
+                sample.append(records.parse_record(kind, line))
+            except ValueError:  # named when all rows are read
+                continue
+        names = list(dict.fromkeys(name for record in sample for name in record))
+        texts = {name: [str(record[name]) for record in sample if record.get(name) is not None] for name in names}
+        return columns.layout_from_sample(kind, names, texts)
+    raise UserError(f"{columns.source}, line {number}: neither a whole JSON object nor a Python dictionary")

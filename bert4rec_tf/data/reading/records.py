@@ -3,14 +3,15 @@
 import ast
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import pyarrow as pa
 
 from bert4rec_tf.data.reading import blocks
-from bert4rec_tf.data.reading.columns import JSON, Layout
+from bert4rec_tf.data.reading.columns import JSON, SAMPLE_ROWS, Layout, may_be_time
 from bert4rec_tf.data.reading.rows import NO_ID, NO_RECORD, BadRow, Rows
+from bert4rec_tf.foundation.errors import UserError
 
 _ID, _TIME = (str, type(None)), (str, float)  # tuples, because a union of types takes four times as long to check
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -30,35 +31,47 @@ def parse_record(kind: str, line: str) -> Mapping[str, Any]:
 
 def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a file. Raises UserError at a bad row, unless `rows` skips them."""
-    names = tuple(layout.roles.values())
+    names, known_keys = tuple(layout.used_columns), set(layout.names)
     for block in blocks.read_blocks(stream, rows.source):
         numbers, records, unreadable = list[int](), list[Sequence[Any]](), list[BadRow]()
         for number, line in blocks.split_lines(block):
             text = line.rstrip("\r\n")
             if not text.strip():
                 continue
-            values = _parse_values(text, layout.kind, names)
-            if isinstance(values, str):
-                unreadable.append((number, values, text))
+            try:
+                record = parse_record(layout.kind, text)
+                values = _select_values(record, names)
+            except ValueError:  # also from an integer with too many digits
+                unreadable.append((number, NO_RECORD, text))
+                continue
+            if not record.keys() <= known_keys and not rows.options.is_published:
+                _note_late_keys(record.keys() - known_keys - rows.findings.late_keys.keys(), number, rows)
+            if values is None:
+                unreadable.append((number, NO_ID, text))
             else:
                 numbers.append(number)
                 records.append(values)
-        columns = {
-            role: _make_strings([values[place] for values in records]) for place, role in enumerate(layout.roles)
-        }
+        columns = {name: _make_strings([values[place] for values in records]) for place, name in enumerate(names)}
         yield rows.select_good(columns, numbers, unreadable)
 
 
-def _parse_values(text: str, kind: str, names: Sequence[str]) -> Sequence[Any] | str:
-    """Returns the user, the item and perhaps the time of a record, whose names these are; or what is wrong with it."""
-    try:
-        record = parse_record(kind, text)
-        user, item, *times = [str(value) if type(value) is int else value for value in map(record.get, names)]
-    except ValueError:  # also from an integer with too many digits
-        return NO_RECORD
+def _select_values(record: Mapping[str, Any], names: Sequence[str]) -> Sequence[Any] | None:
+    """Returns a record's values of these names, which begin with user and item; None if one of these is no id."""
+    user, item, *others = [str(value) if type(value) is int else value for value in map(record.get, names)]
     if not (isinstance(user, _ID) and isinstance(item, _ID)):
-        return NO_ID
-    return user, item, *[time if isinstance(time, _TIME) else None for time in times]
+        return None
+    return user, item, *[value if isinstance(value, _TIME) else None for value in others]
+
+
+def _note_late_keys(keys: Iterable[str], number: int, rows: Rows) -> None:
+    """Notes keys that the first records lack. Raises UserError for one that may be the time that was not found."""
+    for key in sorted(keys):
+        if rows.layout.may_lack_times and may_be_time(key, ()):
+            raise UserError(
+                f"{rows.source}, line {number}: the key {key!r} is in no line before the first {SAMPLE_ROWS:,} and may "
+                "have the times, which those lines lack. --time_column=none: the rows are in order"
+            )
+        rows.findings.late_keys[key] = rows.locate(number)
 
 
 def _make_strings(values: Sequence[str | float | None]) -> pa.Array:

@@ -1,5 +1,6 @@
 """Separates good rows from bad ones. The first bad row is an error, or all bad rows are skipped and counted."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -7,7 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bert4rec_tf.data.reading.times import BLANKS, Times
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.reading.columns import JSON, LITERALS, TEXT, Layout
+from bert4rec_tf.data.reading.times import BLANKS, Times, join_columns
 from bert4rec_tf.foundation.errors import UserError
 
 NO_USER, NO_ITEM = "the user's id is missing", "the item's id is missing"
@@ -16,8 +19,10 @@ MANY_LINES = "an id contains a line break"
 NO_UTF8 = "an id is not UTF-8"
 NO_INTEGER = "an id is not an integer"
 NO_ID = "an id is neither a text nor a whole number"
+ROUNDED = "an id was rounded by a spreadsheet; export the column as text"
 COLUMNS = "expected {} columns, found {}"
 NO_RECORD = "not a record"
+HEADER = "the header again"
 
 MISSING = frozenset(
     ["", "nan", "NaN", "NAN", "null", "Null", "NULL", "none", "None", "NONE", "nil", "undefined", "NA", "N/A", "n/a",
@@ -25,7 +30,7 @@ MISSING = frozenset(
 )  # fmt: skip
 """What programs write for a missing value."""
 
-_KINDS = ("", NO_USER, NO_ITEM, MANY_LINES, NO_UTF8, NO_INTEGER, NO_TIME)
+_KINDS = ("", NO_USER, NO_ITEM, MANY_LINES, NO_UTF8, NO_INTEGER, ROUNDED, NO_TIME)
 
 BadRow = tuple[int, str, str]
 """The number of a bad row, what is wrong with it, and its text."""
@@ -38,31 +43,79 @@ SHOWN = 60
 
 
 @dataclass
+class Findings:
+    """What was met in the rows of a source.
+
+    Attributes:
+        skipped: kind of row -> how many were skipped, and where the first is.
+        events: kind of event -> how many rows have it.
+        other_forms: raw ids that were not in Unicode's form NFC.
+        late_keys: key of a record that the first ones lack -> where the first one is.
+    """
+
+    skipped: dict[str, tuple[int, str]] = field(default_factory=dict)
+    events: Counter[str] = field(default_factory=Counter)
+    other_forms: set[str] = field(default_factory=set)
+    late_keys: dict[str, str] = field(default_factory=dict)
+
+    def count(self, kind: str, place: str, number: int = 1) -> None:
+        before, first = self.skipped.get(kind, (0, place))
+        self.skipped[kind] = before + number, first
+
+    def add(self, later: "Findings") -> None:
+        """Adds what was met in later rows."""
+        for kind, (number, place) in later.skipped.items():
+            self.count(kind, place, number)
+        self.events += later.events
+        self.other_forms |= later.other_forms
+        for key, place in later.late_keys.items():
+            self.late_keys.setdefault(key, place)
+
+    def list_skipped(self) -> list[str]:
+        """Returns a line for each kind of row that was skipped."""
+        return [
+            f"skipped {count:,} {'rows' if kind == HEADER else 'bad rows'}: {kind} (the first: {first})"
+            for kind, (count, first) in self.skipped.items()
+        ]
+
+
+@dataclass
 class Rows:
     """Separates the good rows of one source from the bad ones.
 
     Attributes:
         source: the name of the file, for messages.
-        skip: whether to skip and count bad rows; else the first is an error.
-        plain: whether the source is plain text, in which blanks around ids are removed.
-        keep_words: whether words in MISSING are ids.
+        times: what reads the times.
+        layout: where the columns are.
+        options: whether to skip and count bad rows (else the first is an error), and which events to keep.
+        findings: what is met.
         integers: whether ids must be integers.
-        unit: what is counted from 1: `row`, or `line` if each row is one.
         option: for messages, the option that skips bad rows.
         among: the file's name if it is one of several, to show before the number.
-        skipped: kind of bad row -> how many were skipped, and where the first is.
     """
 
     source: str
     times: Times
-    skip: bool = False
-    plain: bool = False
+    layout: Layout
+    options: Interactions
+    findings: Findings = field(default_factory=Findings)
     integers: bool = False
-    unit: str = "row"
-    among: str | None = None
-    skipped: dict[str, tuple[int, str]] = field(default_factory=dict)
     option: str = "--bad_rows=skip"
-    keep_words: bool = False
+    among: str | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the source is plain text, in which blanks around ids are removed."""
+        return self.layout.kind == TEXT
+
+    @property
+    def unit(self) -> str:
+        """What is counted from 1."""
+        return "line" if self.layout.kind in (JSON, LITERALS) else "row"
+
+    def locate(self, number: int) -> str:
+        place = f"{self.unit} {number:,}"
+        return f"{self.among}, {place}" if self.among else place
 
     def select_good(
         self, columns: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray, unreadable: Sequence[BadRow] = ()
@@ -72,17 +125,27 @@ class Rows:
         Counts the bad rows if they are skipped. Otherwise raises UserError for the first of them.
 
         Args:
-            columns: `user` and `item` as texts, and `time` if there are times.
+            columns: column of the layout -> its values, of which those of users, items and events are texts.
             numbers: the rows' numbers in the source.
             unreadable: the rows of this batch that have no such columns.
         """
-        good_columns, kinds = {}, np.zeros(len(columns["user"]), np.uint8)
+        layout, num_rows = self.layout, len(numbers)
+        texts = {"user": columns[layout.user], "item": columns[layout.item]}
+        if layout.times:
+            texts["time"] = join_columns([columns[name] for name in layout.times])
+        is_used = self._select_events(columns)
+        if layout.header_ids is not None and not self.options.is_published:
+            is_used &= ~self._find_headers(texts, layout.header_ids, numbers)
+        if not is_used.all():
+            texts = {role: column.filter(pa.array(is_used)) for role, column in texts.items()}
+            numbers = np.asarray(numbers)[is_used]
+        good_columns, kinds = {}, np.zeros(len(numbers), np.uint8)
         for role, missing in (("user", NO_USER), ("item", NO_ITEM)):
-            good_columns[role], kinds_of_role = self._check_ids(columns[role], missing)
+            good_columns[role], kinds_of_role = self._check_ids(texts[role], missing)
             kinds = np.where(kinds == 0, kinds_of_role, kinds)
-        if "time" in columns:
+        if "time" in texts:
             rows = np.flatnonzero(kinds == 0)
-            times, is_bad = self.times.read(columns["time"].take(pa.array(rows)), self.source)
+            times, is_bad = self.times.read(texts["time"].take(pa.array(rows)), self.source)
             kinds[rows[is_bad]] = _KINDS.index(NO_TIME)
             good_columns["time"] = times.filter(pa.array(~is_bad))
         bad = list(unreadable)
@@ -90,27 +153,58 @@ class Rows:
             good, bad_rows = pa.array(kinds == 0), np.flatnonzero(kinds)
             for role in ("user", "item"):  # encoded again, so that the dictionary has only ids that occur
                 good_columns[role] = good_columns[role].filter(good).dictionary_decode().dictionary_encode()
-            values = (column.take(pa.array(bad_rows)).cast(pa.string()).to_pylist() for column in columns.values())
-            texts = (", ".join(value or "" for value in row) for row in zip(*values))
-            bad += [(numbers[row], _KINDS[kinds[row]], text) for row, text in zip(bad_rows.tolist(), texts)]
-        self._refuse_or_count(bad, len(kinds) + len(unreadable))
+            values = (column.take(pa.array(bad_rows)).cast(pa.string()).to_pylist() for column in texts.values())
+            shown = (", ".join(value or "" for value in row) for row in zip(*values))
+            bad += [(int(numbers[row]), _KINDS[kinds[row]], text) for row, text in zip(bad_rows.tolist(), shown)]
+        self._refuse_or_count(bad, num_rows + len(unreadable))
         return pa.table(good_columns)
+
+    def _select_events(self, columns: Mapping[str, pa.Array]) -> np.ndarray:
+        """Returns which rows have an event that is to be kept, bool [rows]. Counts the events."""
+        layout, wanted = self.layout, self.options.events
+        if layout.event is None:
+            return np.ones(len(columns[layout.user]), bool)
+        events = columns[layout.event].fill_null("")
+        events = pc.utf8_trim(events, characters=BLANKS) if self.plain else events
+        pairs = pc.value_counts(events).to_pylist()
+        self.findings.events += Counter({pair["values"]: pair["counts"] for pair in pairs})
+        if wanted is None:
+            return np.ones(len(events), bool)
+        names = pa.array([name.strip() for name in wanted.split(",")])
+        return pc.is_in(events, names).to_numpy(zero_copy_only=False)
+
+    def _find_headers(
+        self, texts: Mapping[str, pa.Array], header_ids: tuple[str, str], numbers: Sequence[int] | np.ndarray
+    ) -> np.ndarray:
+        """Returns which rows repeat the header, bool [rows], as in files that were put together. Counts them."""
+        found = pc.equal(texts["user"], header_ids[0]).fill_null(False).to_numpy(zero_copy_only=False)
+        if found.any():
+            found &= pc.equal(texts["item"], header_ids[1]).fill_null(False).to_numpy(zero_copy_only=False)
+        if found.any():
+            self.findings.count(HEADER, self.locate(int(numbers[int(found.argmax())])), int(found.sum()))
+        return found
 
     def _check_ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray]:
         """Returns the ids, cleaned, and each row's index in _KINDS, uint8 [rows]."""
         ids = texts.dictionary_encode()
-        if self.plain:
-            names = pc.utf8_trim(ids.dictionary, characters=BLANKS)
-            if not names.equals(ids.dictionary):
-                ids = pa.DictionaryArray.from_arrays(ids.indices, names).dictionary_decode().dictionary_encode()
+        names = pc.utf8_trim(ids.dictionary, characters=BLANKS) if self.plain else ids.dictionary
+        is_own = not self.options.is_published
+        if is_own and not pc.all(pc.string_is_ascii(names), min_count=0).as_py():
+            raw, names = names, pc.utf8_normalize(names, form="NFC")
+            self.findings.other_forms.update(raw.filter(pc.not_equal(raw, names)).to_pylist())
+        if not names.equals(ids.dictionary):
+            ids = pa.DictionaryArray.from_arrays(ids.indices, names).dictionary_decode().dictionary_encode()
         names = ids.dictionary
+        keeps_words = self.options.keep_missing_words or not is_own
         tests = {
             NO_UTF8: pc.match_substring(names, "\ufffd"),
             MANY_LINES: pc.match_substring_regex(names, "[\r\n]"),
-            missing: pc.is_in(names, pa.array([""] if self.keep_words else list(MISSING))),
+            missing: pc.is_in(names, pa.array([""] if keeps_words else list(MISSING))),
         }
         if self.integers:
             tests = {NO_INTEGER: pc.invert(pc.match_substring_regex(names, "^-?[0-9]+$"))} | tests
+        if is_own:
+            tests |= {ROUNDED: pc.match_substring_regex(names, r"^[0-9][.,][0-9]+E\+[0-9]{2}$")}
         kinds = np.full(len(names) + 1, _KINDS.index(missing), np.uint8)  # the last is that of a null
         kinds[:-1] = 0
         for kind, is_bad in tests.items():
@@ -120,25 +214,16 @@ class Rows:
     def _refuse_or_count(self, rows: Sequence[BadRow], num_rows: int) -> None:
         """Counts bad rows, of `num_rows`, if they are skipped. Otherwise raises UserError for the first of them."""
         for number, kind, text in sorted(rows):
-            if not self.skip:
-                place = f"{self.source}, {self.unit} {number}"
-                is_word = kind in (NO_USER, NO_ITEM) and any(
-                    word.strip() in MISSING for word in text.split(", ") if word
-                )
-                keep = f"; {self.option.partition('bad_rows')[0]}keep_missing_words keeps such words" if is_word else ""
-                advice = f"{self.option} skips such rows{keep}"
-                if len(rows) > max(1, MANY_BAD * num_rows):
-                    advice = f"as {len(rows):,} of {num_rows:,} rows are{keep}"
-                advice = "" if self.integers else f" ({advice})"
-                raise UserError(f"{place}: {kind}: {shorten(text)!r}{advice}")
-            place = f"{self.unit} {number:,}"
-            count, first = self.skipped.get(kind, (0, f"{self.among}, {place}" if self.among else place))
-            self.skipped[kind] = count + 1, first
-
-
-def summarize_bad_rows(skipped: Mapping[str, tuple[int, str]]) -> list[str]:
-    """Returns a line for each kind of bad row: how many were skipped, and where the first is."""
-    return [f"skipped {count:,} bad rows: {kind} (the first: {first})" for kind, (count, first) in skipped.items()]
+            if self.options.bad_rows == "skip":
+                self.findings.count(kind, self.locate(number))
+                continue
+            advice = f"{self.option} skips such rows"
+            if len(rows) > max(1, MANY_BAD * num_rows):
+                advice = f"as {len(rows):,} of {num_rows:,} rows are"
+            if kind in (NO_USER, NO_ITEM) and any(word.strip() in MISSING for word in text.split(", ") if word):
+                advice += f"; {self.option.partition('bad_rows')[0]}keep_missing_words keeps such words"
+            advice = "" if self.integers else f" ({advice})"
+            raise UserError(f"{self.source}, {self.unit} {number}: {kind}: {shorten(text)!r}{advice}")
 
 
 def shorten(text: str) -> str:

@@ -1,5 +1,6 @@
 """Reads tables whose columns have types: Parquet files, pandas DataFrames and Arrow tables."""
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -12,12 +13,12 @@ import pyarrow.interchange
 import pyarrow.parquet
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading.columns import PARQUET, Columns, Layout
+from bert4rec_tf.data.reading.columns import PARQUET, SAMPLE_ROWS, Columns, Layout
 from bert4rec_tf.data.reading.grouping import make_sequences
 from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.errors import UserError, speak_python
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
@@ -28,27 +29,28 @@ UNREADABLE = (pa.ArrowException, OSError, UnicodeError)
 """What reading a damaged file raises."""
 
 
-def read_names(path: Path) -> list[str]:
-    """Returns the names of a Parquet file's columns. Raises UserError if it is damaged."""
-    names = read_schema(path).names
-    return names + [name for name in _read_partition(path) if name not in names]
-
-
-def read_schema(path: Path) -> pa.Schema:
-    """Returns the columns of a Parquet file and their types. Raises UserError if it is damaged."""
+def read_head(path: Path) -> pa.RecordBatch:
+    """Returns the first rows of a Parquet file, with the columns that its folders name. Raises UserError if damaged."""
     try:
-        with path.open("rb") as file:
-            return pyarrow.parquet.read_schema(file)
+        with _open_parquet(path) as file:
+            head = next(file.iter_batches(SAMPLE_ROWS), None)
+            if head is None:
+                head = pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
+            return _add_partition(head, path)
     except UNREADABLE as error:
         raise _make_damage_error(path, error) from error
+
+
+def _open_parquet(path: Path) -> pyarrow.parquet.ParquetFile:
+    source = path.open("rb") if isinstance(path, Url) else path
+    return pyarrow.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us")
 
 
 def read_rows(path: Path, layout: Layout, rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a Parquet file. Raises UserError if it is damaged, and as `text.read_rows`."""
     try:
-        source = path.open("rb") if isinstance(path, Url) else path
-        with pyarrow.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
-            names = [name for name in layout.roles.values() if name in file.schema_arrow.names]
+        with _open_parquet(path) as file:
+            names = [name for name in layout.used_columns if name in file.schema_arrow.names]
             batches = (_add_partition(batch, path) for batch in file.iter_batches(BATCH, columns=names))
             yield from _select_good_rows(batches, layout, rows)
     except UNREADABLE as error:
@@ -81,8 +83,10 @@ def _select_good_rows(batches: Iterable[pa.RecordBatch], layout: Layout, rows: R
     """Yields the good rows of batches whose columns have types. Rows are counted from 1."""
     first = 1
     for batch in batches:
-        columns = {role: decode_texts(batch.column(name)) for role, name in layout.roles.items()}
-        columns |= {role: convert_ids(columns[role], rows.source) for role in ("user", "item")}
+        columns = {name: decode_texts(batch.column(name)) for name in layout.used_columns}
+        columns |= {name: convert_ids(columns[name], rows.source) for name in (layout.user, layout.item)}
+        if layout.event is not None:
+            columns[layout.event] = columns[layout.event].cast(pa.string())
         yield rows.select_good(columns, range(first, first + batch.num_rows))
         first += batch.num_rows
 
@@ -104,6 +108,14 @@ def decode_texts(column: pa.Array) -> pa.Array:
         return pa.array([text if text is None else text.decode("utf-8", "replace") for text in raw], pa.string())
 
 
+def list_texts(column: pa.Array) -> list[str]:
+    """Returns values as texts, for a sample; empty texts for missing ones."""
+    column = decode_texts(column)
+    with contextlib.suppress(pa.ArrowException):
+        column = column.cast(pa.string())
+    return ["" if value is None else str(value) for value in column.to_pylist()]
+
+
 def convert_ids(column: pa.Array, source: str) -> pa.Array:
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_null(kind)):
@@ -116,23 +128,16 @@ def describe_columns(layout: Layout, schema: pa.Schema) -> dict[str, dict[str, s
     """Returns the columns of a layout as `Sequences.columns` has them."""
     columns = {role: {"name": name} for role, name in layout.roles.items()}
     for role in ("user", "item"):
-        place = schema.get_field_index(layout.roles[role])
-        kind = schema.field(place).type if place >= 0 else pa.string()  # a folder's name (`_read_partition`)
+        kind = schema.field(layout.roles[role]).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if pa.types.is_integer(kind):
             columns[role]["type"] = str(kind)
     return columns
 
 
+@speak_python()
 def interactions(
-    frame: Any,
-    user: str | None = None,
-    item: str | None = None,
-    time: str | None = None,
-    min_user_actions: int = 1,
-    min_item_actions: int = 1,
-    bad_rows: str = "refuse",
-    keep_missing_words: bool = False,
+    frame: Any, user: Any = None, item: Any = None, time: Any = None, bad_rows: str = "refuse", **options: Any
 ) -> Sequences:
     """Makes sequences from a table with one action per row.
 
@@ -142,41 +147,63 @@ def interactions(
 
     Args:
         frame: a pandas or polars DataFrame, an Arrow table, or another table (`load_frame`).
-        user: the column of the users' ids, texts or whole numbers; None to guess it by its name.
+        user: the column of the users' ids, texts or whole numbers; None to find it by a common name.
         item: the column of the items' ids, in the same way.
-        time: the column of the times: numbers, dates, timestamps, or texts of these; None to guess it, "none" if the
-            rows are in order.
-        min_user_actions: leave out users with fewer actions.
-        min_item_actions: leave out items with fewer actions.
+        time: the column of the times: numbers, dates, timestamps, or texts of these; `"date,time"` or
+            `"year,month,day"` joins columns; None to find it by a common name, "none" if the rows are in order.
         bad_rows: "refuse" or "skip" (with a warning) rows whose user, item or time is missing or cannot be read.
-        keep_missing_words: whether words for a missing value (NA, null, - and the like) are ids.
+        **options: `min_user_actions`, `min_item_actions`, `k_core`, `keep_missing_words`, `duplicates`,
+            `event_column` and `events`, `future_times`, `test_from`: as for `Interactions`.
 
     Raises:
-        UserError: for an unknown column, a bad row (counted from 1) that is not skipped, and a table in which no user
-            has two actions or which has only one item.
+        UserError: for an unknown column, one that must be named, a bad row (counted from 1) that is not skipped, and a
+            table in which no user has two actions or which has only one item.
     """
-    bounds = min_user_actions, min_item_actions
-    options = Interactions(TITLE, user, item, time, *bounds, bad_rows, keep_missing_words=keep_missing_words)
-    return read_frame(frame, options)
-
-
-def read_frame(frame: Any, options: Interactions, min_actions: int = 2) -> Sequences:
-    """Does what `interactions` does. Leaves out users with fewer than `min_actions` actions."""
     frame = load_frame(frame, "`frame`")
-    columns = Columns(TITLE, options.user_column, options.item_column, options.time_column, option="{}=")
-    layout = columns.layout_from_names(PARQUET, list_names(frame))
-    if layout.doubt:  # A wrong guess explains the errors of its rows.
-        warn(f"{TITLE}: {layout.doubt}")
-        layout = replace(layout, doubt="")
-    rows = Rows(
-        TITLE, Times(), options.bad_rows == "skip", option='bad_rows="skip"', keep_words=options.keep_missing_words
-    )
-    table = select_columns(frame, list(layout.roles.values()))
+    columns = name_columns(frame, user=user, item=item, time=time)
+    return read_frame(frame, Interactions(TITLE, **columns, bad_rows=bad_rows, **options))
+
+
+def name_columns(frame: Any, **columns: Any) -> dict[str, Any]:
+    """Returns `user_column` ... -> the name that was given; a whole number as a text, if a column has this name."""
+    names, options = list_names(frame), {}
+    for role, name in columns.items():
+        if isinstance(name, int) and not isinstance(name, bool):
+            if str(name) not in names:
+                raise UserError(f"`{role}` must be a column, of: {', '.join(names)[:300]}. Received: {role}={name}")
+            name = str(name)
+        options[f"{role}_column"] = name
+    return options
+
+
+def read_frame(frame: Any, options: Interactions, to_train: bool = True) -> Sequences:
+    """Does what `interactions` does. `to_train`: whether too little to train on is an error."""
+    frame = load_frame(frame, "`frame`")
+    names = list_names(frame)
+    layout = Columns(TITLE, options, flag="{}=").layout_from_sample(PARQUET, names, _read_sample(frame, names))
+    for doubt in layout.doubts:  # a wrong column explains the errors of its rows
+        warn(f"{TITLE}: {doubt}")
+    layout = replace(layout, doubts=())
+    rows = Rows(TITLE, Times(), layout, options, option='bad_rows="skip"')
+    table = select_columns(frame, layout.used_columns)
     tables = list(_select_good_rows(table.to_batches(BATCH), layout, rows))
-    sequences, report = make_sequences(tables, options, layout, rows.skipped, rows.times, min_actions)
+    sequences, report = make_sequences(tables, options, layout, rows.findings, rows.times, to_train)
     report.warn_of_doubts(sequences)
-    report.warn_of_skipped()
+    report.warn_of_notes(sequences if to_train else None)
     return replace(sequences, columns=describe_columns(layout, table.schema))
+
+
+def _read_sample(frame: Any, names: list[str]) -> dict[str, list[str]]:
+    """Returns the first values of each column, as texts."""
+    if not hasattr(frame, "iloc"):
+        first = frame.slice(0, SAMPLE_ROWS)
+        head = first.to_batches() if isinstance(first, pa.Table) else [first]
+        return {
+            name: [text for batch in head for text in list_texts(batch.column(place))]
+            for place, name in enumerate(names)
+        }
+    head = frame.iloc[:SAMPLE_ROWS]
+    return {name: [str(value) for value in head.iloc[:, place].dropna()] for place, name in enumerate(names)}
 
 
 def load_frame(frame: Any, title: str) -> Any:
@@ -222,4 +249,6 @@ def select_columns(frame: Any, columns: list[str]) -> pa.Table:
     except (pa.ArrowException, UnicodeError, OverflowError, TypeError) as error:
         why = "; ".join(map(str, error.args))
         defect = "has values of several types" if isinstance(error, pa.ArrowException) else "cannot be read"
+        if isinstance(error, OverflowError):
+            defect = "has whole numbers beyond 64 bits; make them texts: frame[column].astype(str)"
         raise UserError(f"{TITLE}: a column {defect} ({why})") from error

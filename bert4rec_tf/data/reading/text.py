@@ -17,8 +17,8 @@ from bert4rec_tf.foundation.errors import UserError
 ANY_BLANKS = " "
 """The separator for any number of blanks and tabs."""
 
-QUOTED = (",", ";")
-"""The separators whose fields may be quoted."""
+UNQUOTED = ("\t", "::", ANY_BLANKS)
+"""The separators between which quotes are plain characters."""
 
 UNIT_SEPARATOR = "\x1f"
 """Replaces `::`, because Arrow takes one character."""
@@ -30,14 +30,15 @@ def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Tabl
     Rows are counted from 1, the header too, but no blank lines.
     """
     number, unfinished, width = int(layout.has_header), b"", len(layout.names)
-    column_numbers = [layout.names.index(name) for name in layout.roles.values()]
+    used_columns = layout.used_columns
+    column_numbers = [layout.names.index(name) for name in used_columns]
     for content in _read_contents(stream, layout, rows.source):
         columns, misfits, unfinished = _parse_rows(unfinished + content, layout.separator, width, column_numbers)
         count = columns.num_rows + len(misfits)
         numbers = np.delete(np.arange(number + 1, number + count + 1), [misfit.number - 1 for misfit in misfits])
-        by_role = dict(zip(layout.roles, (column.combine_chunks() for column in columns.columns)))
+        by_name = dict(zip(used_columns, (column.combine_chunks() for column in columns.columns)))
         unreadable = [(number + misfit.number, *_explain_misfit(misfit)) for misfit in misfits]
-        yield rows.select_good(by_role, numbers, unreadable)
+        yield rows.select_good(by_name, numbers, unreadable)
         number += count
         if len(unfinished) > blocks.LONGEST_LINE:
             break
@@ -58,7 +59,7 @@ def read_table(content: bytes, separator: str, source: str) -> list[list[str]]:
     columns, misfits, unfinished = _parse_rows(_replace_separator(content, separator), separator, width, range(width))
     if misfits:
         kind, text = _explain_misfit(misfits[0])
-        advice = "; put a field that contains the separator in double quotes" if separator in QUOTED else ""
+        advice = "; put a field that contains the separator in double quotes" if separator not in UNQUOTED else ""
         raise UserError(f"{source}, row {misfits[0].number}: {kind}: {shorten(text)!r}{advice}")
     if unfinished:
         raise UserError(f"{source}, row {columns.num_rows + 1}: a quote is never closed")
@@ -69,7 +70,7 @@ def split_line(line: str, separator: str) -> list[str]:
     """Splits one line, whose last field may continue on the next line."""
     if separator == ANY_BLANKS:
         return re.findall("[^ \t]+", line)
-    return next(csv.reader([line], delimiter=separator)) if separator in QUOTED else line.split(separator)
+    return line.split(separator) if separator in UNQUOTED else next(csv.reader([line], delimiter=separator))
 
 
 def _read_contents(stream: IO[bytes], layout: Layout, source: str) -> Iterator[bytes]:
@@ -117,7 +118,7 @@ def _parse_rows(
 
     Returns the wanted columns as texts, the rows with another number of columns, and the unfinished row.
     """
-    is_quoted, separator = separator in QUOTED, UNIT_SEPARATOR if separator == "::" else separator
+    is_quoted, separator = separator not in UNQUOTED, UNIT_SEPARATOR if separator == "::" else separator
     names = [str(number) for number in range(width)]
     types = {names[number]: pa.string() for number in column_numbers}
     misfits = list[pyarrow.csv.InvalidRow]()

@@ -2,7 +2,9 @@
 
 import contextlib
 import re
-from collections.abc import Mapping
+import time as clock
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +41,9 @@ UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": 
 EARLIEST, LATEST = 315_532_800, 4_102_444_800
 """Numbers are taken as Unix times from 1980 until 2100, in seconds. Fractions of seconds have other ranges."""
 
+GRACE_SECONDS, LATEST_DATE = 2 * 86_400, 253_402_300_800
+"""Zones and clocks may differ by so much. The year 10,000, which Python's dates do not reach."""
+
 
 def count_units(times: np.ndarray) -> dict[str, int]:
     """Returns how many times are plausible in each unit since 1970. A number is plausible in one unit at most."""
@@ -68,6 +73,54 @@ def choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str | 
         others = num_times - counts[units[0]]
         warn(f"{title}: {others:,} of the {num_times:,} times, in {UNIT_NAMES[units[0]]}, are not from 1980 to 2099")
     return units[0]
+
+
+def join_columns(columns: Sequence[pa.Array]) -> pa.Array:
+    """Returns the times that one column has, or as texts those that several have together.
+
+    Two columns are a date and a time of day (22:10, 22:10:05 or 2210); three are year, month and day; four are these
+    and a time of day. What is no time is left to `Times.read`.
+    """
+    if len(columns) == 1:
+        return columns[0]
+    texts = [pc.utf8_trim(_write(column), characters=BLANKS) for column in columns]
+    if len(texts) > 2:
+        padded = [pc.utf8_lpad(text, width, "0") for text, width in zip(texts, (4, 2, 2))]
+        texts = [pc.binary_join_element_wise(*padded, "-"), *texts[3:]]
+    if len(texts) == 1:
+        return texts[0]
+    day, daytime = texts
+    daytime = pc.replace_substring_regex(daytime, "^([0-9]:)", r"0\1")
+    for width, pattern, parts in ((4, "^[0-9]{1,4}$", r"\1:\2"), (6, "^[0-9]{5,6}$", r"\1:\2:\3")):
+        padded = pc.utf8_lpad(daytime, width, "0")
+        parted = pc.replace_substring_regex(padded, f"^{'([0-9]{2})' * (width // 2)}$", parts)
+        daytime = pc.if_else(pc.match_substring_regex(daytime, pattern), parted, daytime)
+    return pc.binary_join_element_wise(day, daytime, " ")
+
+
+def _write(column: pa.Array) -> pa.Array:
+    """Returns a part of a time as text: of a timestamp the day, of a fraction the whole number."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.date32(), safe=False)
+    return pc.replace_substring_regex(column.cast(pa.string()), r"\.0$", "")
+
+
+def refuse_future(latest: int | float | None, kind: str | None, unit: str | None, title: str) -> None:
+    """Raises UserError if the latest time is in the future. `unit`: of numbers; None if it is not known."""
+    if latest is None or (kind == NUMBER and unit is None):
+        return
+    seconds = latest / (10**9 if kind != NUMBER else PER_SECOND[unit or "s"])
+    if seconds <= clock.time() + GRACE_SECONDS:
+        return
+    day = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}" if seconds < LATEST_DATE else "after the year 9999"
+    hint = ""
+    if kind == NUMBER:
+        hint = f" {latest:.0f}, if it counts {UNIT_NAMES[unit or 's']} since 1970."
+        if re.fullmatch(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])([01]\d|2[0-3])", f"{latest:.0f}"):
+            hint += " It may be a date and an hour: write it as 2019-12-31 23:00."
+    raise UserError(
+        f"{title}: the latest time is in the future: {day}.{hint} If the times are right, add --future_times"
+    )
 
 
 def describe_times(kind: str | None, unit: str | None) -> str:
@@ -155,11 +208,6 @@ def _loses_order(column: pa.Array, values: pa.Array) -> bool:
     if pa.types.is_decimal(column.type) and pa.types.is_floating(values.type):
         return pc.count_distinct(column).as_py() > pc.count_distinct(values).as_py()
     return False
-
-
-def is_time(text: str) -> bool:
-    """Returns whether a text is a number or a date."""
-    return _find_kind(pa.array([text], pa.string())) is not None
 
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:

@@ -10,7 +10,7 @@ from typing import Any
 from bert4rec_tf.config.data_names import RAW, Interactions, PublishedFile, add_source, is_own, remove_source
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.data.reading import conversion, unpacking
-from bert4rec_tf.data.reading.grouping import Report
+from bert4rec_tf.data.reading.report import Report, describe_singles
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import download
 from bert4rec_tf.data.sources.download import Remote
@@ -37,14 +37,14 @@ class Source:
     Attributes:
         name: its path in the data folder. It is looked for with and without `.gz`.
         remote: where to download it; None if it cannot be downloaded.
-        columns: those of users, items and times in a raw file; None for the authors' processed file.
+        columns: how a raw file names users, items and times (`Interactions`); None for the authors' processed file.
         min_item_actions: the filter of a raw file, beside at least five actions per user.
         terms: printed after a download; None for none.
     """
 
     name: str
     remote: Remote | None = None
-    columns: tuple[str, str, str] | None = None
+    columns: Mapping[str, Any] | None = None
     min_item_actions: int = 1
     terms: str | None = None
 
@@ -69,7 +69,11 @@ def _make_authors_source(name: str, git_blob: str, terms: str | None = None) -> 
     return Source(file, Remote((AUTHORS + file,), f"git:{git_blob}"), terms=terms)
 
 
-_RATINGS = ("1", "2", "4")
+def _name_columns(user: str, item: str, time: str) -> dict[str, str]:
+    return {"user_column": user, "item_column": item, "time_column": time}
+
+
+_RATINGS = {"columns": "user,item,_,time"}
 
 _RATINGS_BEAUTY = Remote(
     (SNAP + "ratings_Beauty.csv",),
@@ -103,9 +107,11 @@ DATASETS: dict[str, Dataset] = {
     "steam": Dataset(
         "Steam",
         _make_authors_source("steam", "d277c3a119f12764dc2822eca9684949a516b244"),
-        Source("steam_reviews.json.gz", _STEAM_REVIEWS, ("username", "product_id", "date"), 5),
+        Source("steam_reviews.json.gz", _STEAM_REVIEWS, _name_columns("username", "product_id", "date"), 5),
     ),
-    "steam-sample": Dataset("Steam, sample", Source("steam-sample.csv", columns=("user", "item", "timestamp"))),
+    "steam-sample": Dataset(
+        "Steam, sample", Source("steam-sample.csv", columns=_name_columns("user", "item", "timestamp"))
+    ),
     "ml-1m": Dataset(
         "ML-1m",
         _make_authors_source("ml-1m", "9ab8e3edb8742f8d8cc4911e3dee25e82a6fcc24", MOVIELENS_TERMS),
@@ -115,7 +121,7 @@ DATASETS: dict[str, Dataset] = {
     "ml-20m": Dataset(
         "ML-20m",
         Source("ml-20m.txt", _ML_20M_PROCESSED, terms=MOVIELENS_TERMS),
-        Source("ml-20m/ratings.csv", _ML_20M, ("userId", "movieId", "timestamp"), terms=MOVIELENS_TERMS),
+        Source("ml-20m/ratings.csv", _ML_20M, _name_columns("userId", "movieId", "timestamp"), terms=MOVIELENS_TERMS),
     ),
     "synthetic": Dataset("Synthetic", generator=MarkovCatalogue()),
     "synthetic-orderless": Dataset("Synthetic, orderless", generator=OrderlessCatalogue()),
@@ -202,7 +208,7 @@ def load(data: str | Interactions, folder: Path | str | None = None, source: str
     """
     sequences, report = load_with_report(data, folder, source)
     if isinstance(data, Interactions) and report is not None:
-        report.warn_of_skipped()
+        report.warn_of_notes(sequences)
     return sequences
 
 
@@ -221,10 +227,8 @@ def load_with_report(
         raise UserError(f"{name!r} has no source {source!r}")
     if origin.columns is None:
         return _read_authors_file(origin, path), None
-    user, item, time = origin.columns
-    interactions = PublishedFile(
-        str(path), user, item, time, min_user_actions=5, min_item_actions=origin.min_item_actions, bad_rows="skip"
-    )
+    bounds: dict[str, Any] = {"min_user_actions": 5, "min_item_actions": origin.min_item_actions}
+    interactions = PublishedFile(str(path), **origin.columns, **bounds, bad_rows="skip")
     return conversion.convert_once(interactions, folder)
 
 
@@ -250,8 +254,7 @@ def describe_data(name: str, sequences: Sequences, report: Report | None = None)
         lines = _compare_with_paper(name, sequences, published)
     width = max(20, *(len(row[0]) + 1 for row in rows))
     lines = [f"{row[0]:<{width}}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in rows] + lines
-    if sequences.num_left_out:
-        lines.append(f"{sequences.num_left_out:,} users with a single action are left out.")
+    lines += describe_singles(sequences)
     return "\n".join([*([str(report)] if report else []), *lines])
 
 

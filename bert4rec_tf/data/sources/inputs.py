@@ -20,11 +20,11 @@ FRAME = f"{OWN}frame"
 
 def load_any(
     data: Any,
-    user: str | None = None,
-    item: str | None = None,
-    time: str | None = None,
+    user: Any = None,
+    item: Any = None,
+    time: Any = None,
     test_from: str | float | None = None,
-    min_actions: int = 2,
+    to_train: bool = True,
     ordered: bool = True,
     known_columns: Mapping[str, Mapping[str, str]] | None = None,
 ) -> tuple[str, Sequences, Interactions | None]:
@@ -35,7 +35,7 @@ def load_any(
             them; the name of a data set; or `Sequences`.
         user, item, time: the columns; None to guess them.
         test_from: what happened from this time on is held out; None to hold out the last actions.
-        min_actions: users with fewer actions are left out of tables and files.
+        to_train: whether too little to train on is an error in tables and files.
         ordered: whether the order of the actions matters. If not, times are only read if named.
         known_columns: the columns of other data (`Sequences.columns`), whose names count before usual ones.
 
@@ -69,15 +69,16 @@ def load_any(
                 conversion.describe_columns(with_names := replace(data, **names))
                 data = with_names
     if isinstance(data, Interactions):
-        if min_actions == 2:
+        if to_train:
             return data.name, datasets.load(data), data
-        sequences, report = conversion.convert(data, min_actions)
+        sequences, report = conversion.convert(data, to_train)
         report.warn_of_doubts(sequences)
-        report.warn_of_skipped()
+        report.warn_of_notes()
         return data.name, replace(sequences, columns=conversion.describe_columns(data)), data
     frame = tables.load_frame(data, "`data`")
+    columns |= tables.name_columns(frame, user=user, item=item, time=columns["time_column"])
     columns |= {name: value for name, value in names.items() if value in tables.list_names(frame)}
-    return FRAME, tables.read_frame(frame, Interactions(tables.TITLE, **columns), min_actions), None
+    return FRAME, tables.read_frame(frame, Interactions(tables.TITLE, **columns), to_train), None
 
 
 def is_data_set(data: Any) -> bool:

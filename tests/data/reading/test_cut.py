@@ -44,10 +44,10 @@ def test_a_date_cuts_times_of_every_kind(form, cut):
 def test_a_number_cuts_numbers(tmp_path):
     path = write(tmp_path, "a.csv", as_csv([("a", "x", 5), ("a", "y", 7), ("b", "x", 9), ("b", "z", 1), ("c", "x", 9)]))
     sequences, _ = conversion.convert(b4r.Interactions(path, test_from="7"))
-    assert sequences.users.tolist() == ["a", "b"] and sequences.num_later.tolist() == [1, 1]
+    assert sequences.users.tolist() == ["a", "b", "c"] and sequences.num_later.tolist() == [1, 1, 1]
     for _ in range(2):  # the second time from the kept conversion
         again = datasets.load(b4r.Interactions(path, test_from="7"), tmp_path)
-        assert again.fingerprint == sequences.fingerprint and np.array_equal(again.num_later, [1, 1])
+        assert again.fingerprint == sequences.fingerprint and np.array_equal(again.num_later, [1, 1, 1])
     assert datasets.load(b4r.Interactions(path), tmp_path).num_later is None
     assert b4r.Interactions(path, test_from="7").name != b4r.Interactions(path).name
 

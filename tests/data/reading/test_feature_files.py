@@ -126,9 +126,9 @@ def test_the_column_of_users_is_recognised_by_its_name(tmp_path):
     ("text", "message"),
     [
         ("a,b\n1,2\n", "no column has a known name for ids; name one 'itemid'. Received: a, b"),
-        ("id\n1\n", "the first line must name at least two columns, each once"),
-        ("id,x,x\n1,2,3\n", "the first line must name at least two columns, each once"),
-        ("", "the first line must name at least two columns"),
+        ("id\n1\n", "the first line must be a header that names at least two columns, each once"),
+        ("id,x,x\n1,2,3\n", "the first line must be a header that names at least two columns, each once"),
+        ("", "the first line must be a header that names at least two columns"),
         ("id,x\n1,2\n3\n", ", row 3: expected 2 columns, found 1: '3'"),
         ("id,x\n1,2\n,2\n", "an id must not be empty"),
         ("id,x\n1,2\n2,3\n", "no column has a value that 2 rows share"),

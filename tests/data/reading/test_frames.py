@@ -80,7 +80,7 @@ REFUSED = {
     ),
     "the same column twice": (FRAME, {"user": "item_id"}, "the columns of users, items and times must differ"),
     "fractions for ids": (FRAME.assign(item_id=[1.0, 2, 3, 4, 5, np.nan]), {}, "use Int64"),
-    "ids beyond 64 bits": (FRAME.assign(item_id=[2**70] * 6), {}, "a column cannot be read (Python int too large"),
+    "ids beyond 64 bits": (FRAME.assign(item_id=[2**70] * 6), {}, "whole numbers beyond 64 bits; make them texts"),
     "truth values for times": (FRAME.assign(timestamp=True), {}, "times must be numbers, dates, timestamps or texts"),
     "no table": ([1, 2], {}, "`frame` must be a pandas DataFrame or an Arrow table"),
 }

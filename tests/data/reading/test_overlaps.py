@@ -8,7 +8,7 @@ from support.interaction_files import histories
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading.overlaps import join_overlapping
+from bert4rec_tf.data.reading.overlaps import join_actions
 from bert4rec_tf.data.reading.tables import read_frame
 from bert4rec_tf.foundation.errors import UserError
 
@@ -16,22 +16,16 @@ COLUMNS = ["user", "item", "time"]
 ROWS = st.tuples(st.integers(1, 4), st.integers(1, 12), st.integers(0, 30))
 
 
-def read(rows, min_actions=1, **options):
+def read(rows, **options):
     frame = pd.DataFrame(rows, columns=COLUMNS)
-    return read_frame(frame, Interactions("the table", **options), min_actions)
+    return read_frame(frame, Interactions("the table", **options), to_train=False)
 
 
 def join_plainly(old, new):
-    """Returns the histories of all rows, of which a new one is known if an old one is equal."""
-    rows, unmatched = sorted(old, key=lambda row: row[2]), list(old)
-    for row in sorted(new, key=lambda row: row[2]):
-        if row in unmatched:
-            unmatched.remove(row)
-        else:
-            rows.append(row)
+    """Returns the histories of all rows, each once."""
+    rows = list(dict.fromkeys([*sorted(old, key=lambda row: row[2]), *sorted(new, key=lambda row: row[2])]))
     rows.sort(key=lambda row: row[2])
-    users = {user: [str(item) for other, item, _ in rows if other == user] for user, _, _ in rows}
-    return {str(user): items for user, items in users.items() if len(items) > 1}
+    return {str(user): [str(item) for other, item, _ in rows if other == user] for user, _, _ in rows}
 
 
 @settings(max_examples=80, deadline=None)
@@ -45,9 +39,9 @@ def test_new_actions_are_matched_and_ordered_by_time(rows, data):
     if not old or not new:
         return
     known, more = read(old), read(new)
-    both, num_users = join_overlapping(known, more)
+    both, num_repeats = join_actions(known, more)
     assert histories(both) == join_plainly(old, new)
-    assert num_users == len({row[0] for row in new if row in old})
+    assert num_repeats == len(set(new) & set(old))
     assert all(
         list(times) == sorted(times)
         for times in pd.Series(both.times.values)
@@ -55,16 +49,16 @@ def test_new_actions_are_matched_and_ordered_by_time(rows, data):
         .agg(list)
     )
     if len({(user, time) for user, _, time in rows}) == len(rows) and both.num_users and both.num_items > 1:
-        whole = read(rows, min_actions=2)
+        whole = read(rows)
         assert both.fingerprint == whole.fingerprint and both.times.values.tolist() == whole.times.values.tolist()
 
 
 def test_what_comes_after_the_first_held_out_new_action_is_held_out():
     known = read([(1, 1, 1), (1, 2, 2), (1, 3, 9), (2, 1, 1), (2, 2, 9)])
     new = read([(1, 4, 0), (1, 2, 2), (1, 5, 8), (2, 2, 9), (2, 3, 3), (3, 1, 1), (4, 1, 8), (4, 2, 9)], test_from="5")
-    both, _ = join_overlapping(known, new)
-    assert histories(both) == {"1": ["4", "1", "2", "5", "3"], "2": ["1", "3", "2"], "4": ["1", "2"]}
-    assert both.num_later.tolist() == [2, 0, 2]
+    both, _ = join_actions(known, new)
+    expected = {"1": ["4", "1", "2", "5", "3"], "2": ["1", "3", "2"], "3": ["1"], "4": ["1", "2"]}
+    assert histories(both) == expected and both.num_later.tolist() == [2, 0, 0, 2]
 
 
 def test_times_of_another_unit_are_refused_and_missing_ones_are_a_warning(capsys):
@@ -72,23 +66,21 @@ def test_times_of_another_unit_are_refused_and_missing_ones_are_a_warning(capsys
     known = read([(1, item, first + item) for item in range(4)])
     for more in ([(1, 9, 1_000 * first)], [(1, 9, "2020-01-01")], [(1, 9, 7)]):
         with pytest.raises(UserError, match="the times must be seconds since 1970, like those of the known actions"):
-            join_overlapping(known, read(more))
+            join_actions(known, read(more))
     assert capsys.readouterr().err == ""
-    both, _ = join_overlapping(known, read([(1, 9, 0)], time_column="none"))
+    both, _ = join_actions(known, read([(1, 9, 0)], time_column="none"))
     assert histories(both) == {"1": ["0", "1", "2", "3", "9"]} and both.times is None
     assert "the new actions have no times, so all new ones count as later" in capsys.readouterr().err
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 9), min_size=3, max_size=9, unique=True), st.data())
-def test_without_times_longer_windows_and_late_rows_count_once(items, data):
-    known = make_sequences([items, [1, 2]], 9)
-    begin, end = data.draw(st.integers(0, len(items) - 3)), data.draw(st.integers(0, 3))
-    later = data.draw(st.lists(st.integers(10, 20), min_size=end, max_size=end, unique=True))
-    window = [*items[begin:], *later]
-    place = data.draw(st.integers(0, len(items) - 1))
-    late = [*items[:place], 21, *items[place:]]
-    for new, expected in ((window, [*items, *later]), (late, late), ([22, 23], [*items, 22, 23])):
-        both, count = join_overlapping(known, make_sequences([new], 23))
-        assert both.vocabulary.decode(both[0]) == [f"item{item}" for item in expected]
-        assert count == (new != [22, 23]) and both.num_users == 2
+def test_without_times_all_new_actions_count_and_repeated_histories_are_warned_of(capsys):
+    known = make_sequences([[1, 2, 3], [1, 2]], 9)
+    both, num_repeats = join_actions(known, make_sequences([[4, 3], [2]], 9))
+    assert num_repeats == 0
+    assert (
+        next(iter(histories(both).values())) == [f"item{item}" for item in (1, 2, 3, 4, 3)]
+        and not capsys.readouterr().err
+    )
+    both, _ = join_actions(known, make_sequences([[1, 2, 3, 5], [2, 1]], 9))
+    assert both.lengths.tolist() == [7, 4]
+    assert "the new actions of 1 users begin with all known ones" in capsys.readouterr().err

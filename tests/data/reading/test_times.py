@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import io
-import time
 from decimal import Decimal
 
 import numpy as np
@@ -17,7 +16,6 @@ from support.interaction_files import (
     as_csv,
     as_json,
     as_parquet,
-    as_text,
     histories,
     plainly,
     read,
@@ -43,7 +41,7 @@ KINDS_OF_TIMES = {
 def test_times_of_every_kind_order_the_actions(tmp_path, kind, written):
     rows = [("a", str(place), time) for place, time in enumerate(KINDS_OF_TIMES[kind], start=1)]
     sequences, report = read(write(tmp_path, "a.data", written(rows)), user_column="user_id")
-    assert histories(sequences) == {"a": ["3", "2", "1"]} and not report.bad
+    assert histories(sequences) == {"a": ["3", "2", "1"]} and not report.notes
 
 
 def test_the_first_time_that_is_one_says_the_kind_of_all(tmp_path):
@@ -70,9 +68,9 @@ def test_the_unit_of_a_date_does_not_depend_on_a_few_odd_times(folder, unit, odd
     rows = plain + [(f"x{n}", "i0", one) for n, one in enumerate(odd) for _ in range(2)]
     path = write(folder, "units.csv", as_csv(rows))
     if others:
-        assert "the times must have one unit" in refusal(path, test_from="2020-01-01")
+        assert "the times must have one unit" in refusal(path, test_from="2020-01-01", future_times=True)
         return
-    sequences, report = read(path, test_from="2020-01-01")
+    sequences, report = read(path, test_from="2020-01-01", future_times=True)
     counts = dict(zip(sequences.users.tolist(), sequences.num_later.tolist()))
     for user in {user for user, _, _ in plain}:
         assert counts[user] == sum(when >= CUT * UNITS[unit] for name, _, when in plain if name == user)
@@ -95,38 +93,7 @@ def test_times_in_two_units_are_refused(tmp_path):
     assert expected in refusal(write(tmp_path, "a.csv", as_csv(rows)))
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.permutations(["user", "item", "rating", "time"]), st.sampled_from([*UNITS, "date"]), st.integers(0, 99))
-def test_four_columns_without_a_header_are_read_by_their_values(folder, order, unit, seed):
-    rng = np.random.default_rng(seed)
-    seconds = rng.integers(CUT - 10**8, CUT + 10**8, 12).tolist()
-    texts = [
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second)) if unit == "date" else str(second * UNITS[unit])
-        for second in seconds
-    ]
-    table = {
-        "user": [f"{n % 4}" for n in range(12)],
-        "item": [f"{n % 5}" for n in range(12)],
-        "rating": [f"{n % 5 + 1}" for n in range(12)],
-        "time": texts,
-    }
-    rest = [name for name in order if name != "time"]
-    rows = list(zip(*(table[name] for name in order)))
-    expected = plainly(list(zip(table[rest[0]], table[rest[1]], seconds)))
-    for header in (None, ["0", "1", "2", "3"]):
-        sequences, report = read(write(folder, "plain.csv", as_text(rows, ",", header)))
-        assert histories(sequences) == expected
-        assert f"time {'column ' if header is None else ''}" in report.columns
-        is_told = order[3] != "time"
-        assert report.doubt == (f"its columns have no names; their values say: {report.columns}" if is_told else "")
-
-
-def test_a_guess_is_reported_once(tmp_path, capsys):
-    rows = [f"{user},{item},{CUT + item},3" for user in range(3) for item in range(10, 14)]
-    own = b4r.Interactions(write(tmp_path, "a.csv", "\n".join(rows).encode()))
-    for _ in range(2):  # the second time, from the kept conversion
-        b4r.load(own, tmp_path)
-        assert capsys.readouterr().err.count("have no names; their values say: user column 1, ") == 1
+def test_a_first_line_that_may_be_a_header_is_warned_of(tmp_path, capsys):
     pairs = ["0,1", *(f"{user},{item}" for user in range(3) for item in range(10, 14))]
     sequences = b4r.load(b4r.Interactions(write(tmp_path, "b.csv", "\n".join(pairs).encode())), tmp_path)
     assert sequences.num_actions == 13
@@ -134,7 +101,7 @@ def test_a_guess_is_reported_once(tmp_path, capsys):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from(sorted(UNITS)), st.lists(st.sampled_from([0, -1, 253402300799, 10**13 - 1]), max_size=3))
+@given(st.sampled_from(sorted(UNITS)), st.lists(st.sampled_from([0, -1, 5, 300_000_000]), max_size=3))
 def test_times_outside_the_unit_of_most_are_warned_of(folder, unit, odd):
     rows = [("a", f"i{n}", (CUT + n) * UNITS[unit]) for n in range(9)]
     odd = [time for time in odd if not any(count_units(np.array([time])).values())]

@@ -1,0 +1,139 @@
+"""What a conversion read, kept and skipped, and what the user should know of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.reading.columns import Layout
+from bert4rec_tf.data.reading.rows import Findings
+from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.foundation.progress import warn
+
+LARGEST_SHARE, LARGEST_MULTIPLE = 0.1, 5
+"""More than this share of all actions, and than this multiple of the average user's, are too many for one user."""
+
+MOST_EQUAL = 0.5
+MANY_REPEATS = 0.05
+MOST_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a conversion read, kept and skipped.
+
+    Attributes:
+        path, columns: the files as the user named them, and the columns of users, items and times.
+        times: what the times mean; empty if there are none.
+        read, kept: users, items and actions before and after repeated rows and the filter.
+        bounds: the least actions of users and of items.
+        doubts: what to warn of before any other.
+        notes: what else there was and may be a mistake: skipped rows, events, repeated actions.
+        remarks: what is no mistake.
+    """
+
+    path: str
+    columns: str
+    times: str
+    read: dict[str, int]
+    kept: dict[str, int]
+    bounds: Sequence[int]
+    doubts: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    remarks: Sequence[str] = ()
+
+    def warn_of_doubts(self, sequences: Sequences) -> None:
+        for line in [*self.doubts, *list_doubts(sequences)]:
+            warn(f"{self.path}: {line}")
+
+    def warn_of_notes(self, to_train: Sequences | None = None) -> None:
+        """Says on the error stream what the report has on rows and, for data to train on, on ratings and users."""
+        for line in self.notes:
+            warn(f"{self.path}: {line}")
+        for line in [] if to_train is None else [*self.remarks, *describe_singles(to_train)]:
+            warn(f"{self.path}: {line}", "note")
+
+    def __str__(self) -> str:
+        sizes_before, sizes_after = (
+            ", ".join(f"{count:,} {name}" for name, count in counts.items()) for counts in (self.read, self.kept)
+        )
+        lines = [
+            f"{self.path}: {self.columns}",
+            *([f"times: {self.times}"] if self.times else []),
+            *self.notes,
+            *self.remarks,
+            f"read: {sizes_before}",
+            "kept: {} (users with at least {}, items with at least {} actions)".format(sizes_after, *self.bounds),
+        ]
+        return "\n".join(lines)
+
+
+def describe_findings(findings: Findings, layout: Layout, options: Interactions) -> list[str]:
+    """Returns lines on skipped rows, events, and ids and keys that were met."""
+    lines = findings.list_skipped()
+    if findings.events and layout.event is not None:
+        counts = [f"{count:,} {event or '(empty)'}" for event, count in findings.events.most_common(MOST_SHOWN)]
+        shown = ", ".join(counts) + ", ..." * (len(findings.events) > MOST_SHOWN)
+        rarest = findings.events.most_common()[-1][0]
+        advice = f"all count alike. --event_column={layout.event} --events={rarest} keeps these alone"
+        lines.append(f"events ({layout.event}): {shown}; {f'kept: {options.events}' if options.events else advice}")
+    if findings.other_forms:
+        lines.append(
+            f"{len(findings.other_forms):,} ids were not in Unicode's form NFC, and are the same as those that are "
+            f"(the first: {min(findings.other_forms)!r})"
+        )
+    if findings.late_keys:
+        places = [f"{key} ({place})" for key, place in list(findings.late_keys.items())[:MOST_SHOWN]]
+        lines.append(f"keys that the first records lack, and that are not read: {', '.join(places)}")
+    return lines
+
+
+def describe_repeats(number: int, first: tuple[str, str]) -> list[str]:
+    """Returns a line on rows that repeat user, item and time of an earlier one. `first`: its user and item."""
+    return [
+        f"dropped {number:,} rows that repeat user, item and time of another (the first: user {first[0]!r}, item "
+        f"{first[1]!r}); --duplicates=keep keeps them"
+    ]
+
+
+def list_doubts(sequences: Sequences) -> list[str]:
+    """Returns lines on a user who may be many, an order that is the file's, and actions that may be logged twice."""
+    lengths, lines = sequences.lengths, []
+    most, total = lengths.max(initial=0), lengths.sum()
+    if most > LARGEST_SHARE * total and most > LARGEST_MULTIPLE * lengths.mean():
+        user = sequences.users[lengths.argmax()]
+        lines.append(f"user {user!r} has {most / total:.0%} of all actions; this may stand for users who are not known")
+    if total < 2:
+        return lines
+    is_next = np.ones(total, bool)
+    is_next[sequences.splits[:-1][lengths > 0]] = False
+    num_steps = max(int(np.count_nonzero(is_next)), 1)
+    if sequences.times is not None:
+        values = sequences.times.values
+        equal = np.count_nonzero(is_next[1:] & (values[1:] == values[:-1])) / num_steps
+        if equal > MOST_EQUAL:
+            lines.append(
+                f"{equal:.0%} of the actions after a user's first have the time of the one before, so that the rows "
+                "alone order them"
+            )
+    else:
+        items = sequences.items
+        repeats = np.count_nonzero(is_next[1:] & (items[1:] == items[:-1])) / num_steps
+        if repeats > MANY_REPEATS:
+            lines.append(
+                f"{repeats:.0%} of the actions after a user's first have the item of the one before. If they were "
+                "logged twice, drop them; without times they are kept"
+            )
+    return lines
+
+
+def describe_singles(sequences: Sequences) -> list[str]:
+    """Returns a line on users with one action."""
+    number = int(np.count_nonzero(sequences.lengths == 1))
+    if not number:
+        return []
+    return [
+        f"{number:,} of {sequences.num_users:,} users have one action: they get recommendations, but are neither "
+        "trained on as pairs nor measured"
+    ]

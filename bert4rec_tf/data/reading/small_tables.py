@@ -1,0 +1,118 @@
+"""Reads small tables, such as features and titles: a file, a DataFrame or another table, as columns of cells."""
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from bert4rec_tf.data.reading import tables, text, unpacking
+from bert4rec_tf.data.reading.columns import guess_column
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.stores import Url
+
+VALUE_SEPARATOR = "|"
+"""Separates the values of one cell."""
+
+DOUBLE_COLON, MOVIES = "::", ("id", "title", "genres")
+"""The separator of MovieLens' `movies.dat`, which has no header and may be in Latin-1, and its columns."""
+
+
+def read_columns(source: Any, title: str, id_names: Sequence[str], id_name: str | None) -> tuple[str | None, Mapping]:
+    """Returns the column of ids, None if there is none, and all columns: name -> cells.
+
+    A cell is a text, a number, None, a list, or a NumPy array for a list of floats. Ids are None or texts in Unicode's
+    form NFC.
+
+    Args:
+        source: a path to a text in UTF-8 with a header, `.gz` or not, separated by commas, semicolons or tabs (or
+            MovieLens' `movies.dat`), or to a Parquet file; or what `tables.load_frame` takes.
+        title: of the source, for messages.
+        id_names: common names of the column of ids, preferred ones first.
+        id_name: its name, if the table has it.
+
+    Raises UserError if it cannot be read, or has fewer than two columns or two of one name.
+    """
+    if isinstance(source, (str, Path, Url)):
+        path = files.expand_path(source)
+        files.refuse_pipe(path)
+        if path.suffix != ".parquet":
+            columns: dict[str, Any] = _read_text(path, id_names)
+            id_column = guess_column(list(columns), id_names, id_name)
+            return id_column, columns if id_column is None else columns | {id_column: _unify(columns[id_column])}
+        try:
+            with path.open("rb") as file:
+                source = pyarrow.parquet.read_table(file)
+        except OSError as error:
+            raise files.unreadable_error(path, error) from error
+        except (pa.ArrowException, UnicodeError) as error:
+            raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
+    frame = tables.load_frame(source, title)
+    names = tables.list_names(frame)
+    if len(set(names)) < len(names):
+        raise UserError(f"{title}: must name each column once. Received: {', '.join(names)[:300]}")
+    lists = {} if isinstance(frame, (pa.Table, pa.RecordBatch)) else _find_vector_columns(frame, names)
+    table = tables.select_columns(frame, [name for name in names if name not in lists])
+    arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
+    id_column = guess_column(table.column_names, id_names, id_name)
+    if id_column is not None:
+        arrays[id_column] = tables.convert_ids(tables.decode_texts(arrays[id_column]), title)
+    columns = {name: lists[name] if name in lists else _list_cells(arrays[name]) for name in names}
+    return id_column, columns if id_column is None else columns | {id_column: _unify(columns[id_column])}
+
+
+def _read_text(path: Path, id_names: Sequence[str]) -> dict[str, list[str]]:
+    try:
+        with unpacking.open_unpacked(path) as file:
+            content = file.read()
+    except OSError as error:
+        raise files.unreadable_error(path, error) from error
+    first = content.split(b"\n", 1)[0].decode("utf-8", "replace")
+    separator = DOUBLE_COLON if DOUBLE_COLON in first else max(",", "\t", ";", key=first.count)
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        if separator != DOUBLE_COLON:
+            raise UserError(f"{path}: cannot be read: must be in UTF-8 ({error.reason})") from error
+        content = content.decode("latin-1").encode()
+    columns = text.read_table(content, separator, str(path))
+    names = [column[0] for column in columns]
+    if separator == DOUBLE_COLON and len(names) > 1 and guess_column(names, id_names) is None:
+        return dict(zip(MOVIES, columns))
+    if len(set(names)) < max(len(names), 2):
+        raise UserError(
+            f"{path}: the first line must be a header that names at least two columns, each once. Received: {first!r}"
+        )
+    return {name: cells for name, (_, *cells) in zip(names, columns)}
+
+
+def _unify(ids: Sequence[str | None]) -> list[str | None]:
+    return [raw if raw is None or raw.isascii() else unicodedata.normalize("NFC", raw) for raw in ids]
+
+
+def has_fraction(cell: Any) -> bool:
+    """Returns whether a cell is a list with a fraction."""
+    if isinstance(cell, np.ndarray):
+        return cell.dtype.kind == "f" and cell.size > 0
+    return isinstance(cell, (list, tuple)) and any(isinstance(number, (float, np.floating)) for number in cell)
+
+
+def _find_vector_columns(frame: Any, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Returns the cells of a DataFrame's columns of vectors. Arrow's own errors would not name the item."""
+    vectors = {}
+    for place, name in enumerate(names):
+        column = frame.iloc[:, place]
+        if column.dtype == object and any(map(has_fraction, column)):
+            vectors[name] = column.where(column.notna(), None).tolist()
+    return vectors
+
+
+def _list_cells(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if kind.num_fields == 1 and hasattr(kind, "value_type") and pa.types.is_floating(kind.value_type):
+        return column.to_numpy(zero_copy_only=False).tolist()  # each list as an array: far smaller than Python's floats
+    return column.to_pylist()
