@@ -119,10 +119,10 @@ class Shards:
             "shards": [{"name": name, "examples": size} for name, size in zip(self.names, self.sizes)],
         }
 
-    def read(self, names: Sequence[str]) -> Iterator[dict[str, tuple[np.ndarray, np.ndarray | None]]]:
-        """Yields each shard's columns: int64 values of all rows, one after the other, and the values of each row.
+    def read(self, names: Sequence[str]) -> Iterator[dict[str, tuple[np.ndarray, np.ndarray]]]:
+        """Yields each shard's columns: int64 values of all rows, one after the other, and how many each row has.
 
-        For a feature with one value per row, the latter is None. Shards in a store are copied first.
+        Shards in a store are copied first.
         """
         spec = {
             name: tf.io.RaggedFeature(
@@ -144,7 +144,7 @@ class Shards:
             yield {name: _split_rows(column) for name, column in columns.items()}
 
 
-def _split_rows(column: tf.Tensor | tf.RaggedTensor) -> tuple[np.ndarray, np.ndarray | None]:
+def _split_rows(column: tf.Tensor | tf.RaggedTensor) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(column, tf.RaggedTensor):
         return column.values.numpy(), column.row_lengths().numpy()
-    return column.numpy(), None
+    return column.numpy(), np.ones(len(column), np.int64)
