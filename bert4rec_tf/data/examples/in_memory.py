@@ -93,7 +93,7 @@ class ContextTargetExamples(Examples):
         places = np.repeat(first, counts) + number_within_groups(counts)
         self.num_examples = len(self.users)
 
-        self.tables = {
+        self._tables = {
             "items": sequences.items,
             "users": self.users.astype(np.int32),
             "target_begins": (sequences.splits[self.users] + places).astype(choose_index_type(len(sequences.items))),
@@ -154,7 +154,7 @@ class NextItemExamples(Examples):
         self.users, self.lengths = np.repeat(users, counts), np.minimum(ends - 1, max_length)
         self.num_examples, self.width = len(self.users), int(self.lengths.max(initial=1))
         begins = sequences.splits[self.users] + ends - 1 - self.lengths
-        self.tables = {
+        self._tables = {
             "items": sequences.items,
             "users": self.users.astype(np.int32),
             "begins": begins.astype(choose_index_type(len(sequences.items))),

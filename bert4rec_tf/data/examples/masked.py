@@ -49,9 +49,13 @@ class StoredExamples(Examples):
         self.num_examples = shards.num_examples
         self.width = int(windows.lengths.max(initial=1))
 
-    @cached_property
+    @property
     def tables(self) -> Mapping[str, np.ndarray]:
-        """Reads the shards. Raises `tf.errors.OpError` if one is damaged."""
+        """What `lay_out` gathers from. Reads the shards once; raises `tf.errors.OpError` if one is damaged."""
+        return self._read_tables
+
+    @cached_property
+    def _read_tables(self) -> Mapping[str, np.ndarray]:
         positions, targets, shown, lengths = [], [], [], []
         names = ("mask_positions", "mask_targets", *(() if self.only_mask_tokens else ("items",)))
         for columns in self.shards.read(names):
@@ -133,7 +137,7 @@ class MaskedExamples(Examples):
         all_lengths = np.arange(max_length + 1)
         counts = np.where(all_lengths, count_predictions(all_lengths, masking), 0)
         self.num_slots = 1 if last_only else int(counts[: self.width + 1].max(initial=1))
-        self.tables = {
+        self._tables = {
             **_make_window_tables(windows),
             "last_only": is_last_only,
             "counts": counts.astype(np.int32),

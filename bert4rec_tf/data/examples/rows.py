@@ -23,10 +23,15 @@ Tables = Mapping[str, Tensor]
 
 
 class Examples(abc.ABC):
-    """Numbered training examples of one kind, `num_examples` per epoch. `tables`: what `lay_out` gathers from."""
+    """Numbered training examples of one kind, `num_examples` per epoch."""
 
     num_examples: int
-    tables: Mapping[str, np.ndarray]
+    _tables: Mapping[str, np.ndarray]
+
+    @property
+    def tables(self) -> Mapping[str, np.ndarray]:
+        """What `lay_out` gathers from."""
+        return self._tables
 
     def order_epoch(self, seed: int, epoch: int) -> np.ndarray:
         """Returns the numbers of all examples in the order of an epoch, int64."""
