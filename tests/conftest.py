@@ -11,6 +11,7 @@ from pathlib import Path
 
 os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = "1"  # the workers share the cores
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["TF_XLA_FLAGS"] = "--tf_xla_persistent_cache_directory="  # no test depends on what an earlier one compiled
 
 import pytest
 from hypothesis import settings

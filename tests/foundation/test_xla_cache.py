@@ -1,0 +1,71 @@
+"""Compiled programs that are kept for the next process: written whole or not at all, and never in the way."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+from support.paths import ROOT
+
+from bert4rec_tf.foundation import xla_cache
+
+COMPUTE = """
+    import os, signal
+    from bert4rec_tf.foundation.startup import import_tensorflow
+    import_tensorflow()
+    import tensorflow as tf
+    multiply = tf.function(lambda rows: tf.reduce_sum(tf.sin(rows) @ tf.transpose(rows)), jit_compile=True)
+    print(float(multiply(tf.ones([3, 4]))))
+"""
+
+
+def compute(home, code=COMPUTE, **environment):
+    """Compiles and runs a small program in a process with this cache. Returns what it printed."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("TF_XLA_FLAGS", "XLA_FLAGS")}
+    environment = {**kept, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(home), **environment}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def find_programs(home):
+    return {path: path.stat().st_mtime_ns for path in home.rglob("*.pb")}
+
+
+def test_a_second_process_compiles_nothing_and_a_killed_one_leaves_nothing(tmp_path):
+    killed = compute(tmp_path, COMPUTE + "    os.kill(os.getpid(), signal.SIGKILL)\n")
+    assert killed.returncode == -signal.SIGKILL and len(find_programs(tmp_path)) == 1
+    assert all(path.parent.name.startswith(xla_cache.OWN) for path in find_programs(tmp_path))
+    first = compute(tmp_path)
+    programs = find_programs(tmp_path)
+    assert first.returncode == 0 and len(programs) == 1
+    assert not any(path.parent.name.startswith(xla_cache.OWN) for path in programs)
+    second = compute(tmp_path)
+    assert second.stdout == first.stdout and find_programs(tmp_path) == programs, "nothing was written again"
+
+
+def test_without_a_place_for_programs_each_process_compiles(tmp_path):
+    (tmp_path / "bert4rec_tf").write_text("a file where a folder should be")
+    done = compute(tmp_path)
+    assert done.returncode == 0 and float(done.stdout) > 0
+
+
+def test_flags_of_the_user_stay(monkeypatch, tmp_path):
+    monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_persistent_cache_directory=/mine")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_force_compilation_parallelism=3")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    xla_cache.set_flags()
+    assert os.environ["TF_XLA_FLAGS"] == "--tf_xla_persistent_cache_directory=/mine"
+    assert os.environ["XLA_FLAGS"] == "--xla_gpu_force_compilation_parallelism=3"
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_the_newest_programs_stay(monkeypatch, tmp_path):
+    monkeypatch.setattr(xla_cache, "MAX_PROGRAMS", 2)
+    for number in range(4):
+        path = tmp_path / f"{number}.pb"
+        path.write_bytes(b"program")
+        os.utime(path, (number, number))
+    own = xla_cache._make_own_folder(tmp_path)
+    assert sorted(path.name for path in own.iterdir()) == ["2.pb", "3.pb"]
+    assert sorted(path.name for path in tmp_path.glob("*.pb")) == ["2.pb", "3.pb"]
