@@ -45,7 +45,7 @@ from bert4rec_tf.export.layout import FORMATS, SAVED_MODEL
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import startup
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error, wrong_type_error
-from bert4rec_tf.foundation.files import expand_path
+from bert4rec_tf.foundation.files import expand_local_path, expand_path
 from bert4rec_tf.foundation.startup import exit_with_error, import_tensorflow
 from bert4rec_tf.runs import summary
 from bert4rec_tf.runs.workdir import WorkDirectory, interactions_from_config
@@ -154,7 +154,9 @@ def collect_features() -> dict[str, str]:
 
 
 def read_folder(flag: str) -> Path | None:
-    return expand_path(FLAGS[flag].value) if FLAGS[flag].value else None
+    if not FLAGS[flag].value:
+        return None
+    return expand_path(FLAGS[flag].value) if flag == "export_dir" else expand_local_path(FLAGS[flag].value, flag)
 
 
 def refuse_flags(names: Iterable[str], why: str) -> None:
@@ -232,6 +234,8 @@ def check_flags(argv: list[str]) -> None:
     if FLAGS.format != SAVED_MODEL:
         refuse_flags(SAVED_MODEL_FLAGS, f"needs --format={SAVED_MODEL}. Received: format={FLAGS.format}")
     popularity_option.parse_correction(FLAGS.popularity_correction)
+    for name in ("workdir", "prepared_dir", "export_dir"):
+        read_folder(name)
 
 
 def main(argv: list[str]) -> None:

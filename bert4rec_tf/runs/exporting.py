@@ -12,7 +12,6 @@ from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models.feature_recommender import fold_features
 from bert4rec_tf.runs.environment import list_versions
 from bert4rec_tf.runs.phases import list_phases, load_trained
@@ -22,11 +21,7 @@ from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
 def check_export(folder: Path) -> None:
     """Raises UserError if no SavedModel can be exported to `folder`. Call it before a long training."""
     saved_model.refuse_other_content(folder)
-    if isinstance(folder, Url):
-        with files.FolderLock(folder).lock():  # A folder in a store is created by writing to it.
-            pass
-    else:
-        files.check_replaceable(folder)
+    files.check_replaceable(folder)
 
 
 def export(

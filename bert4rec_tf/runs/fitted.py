@@ -31,7 +31,7 @@ from bert4rec_tf.foundation import files, npz, plots
 from bert4rec_tf.foundation.errors import UserError, speak_python
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.progress import Progress, warn
-from bert4rec_tf.foundation.stores import LocalCopy
+from bert4rec_tf.foundation.stores import LocalCopy, Url
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import exporting
@@ -426,4 +426,4 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
     title_by_id = saved.titles if titles is None else load_titles(titles, saved.columns)
     if titles is not None:
         check_matches("titles", title_by_id, saved.items)
-    return FittedModel(saved, None if is_model else folder, title_by_id)
+    return FittedModel(saved, None if is_model or isinstance(folder, Url) else folder, title_by_id)

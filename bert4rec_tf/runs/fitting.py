@@ -125,7 +125,7 @@ def fit(
     best_settings, trials = dict[str, Any](), None
     if tune:
         with tempfile.TemporaryDirectory(prefix="bert4rec-") as scratch:
-            path = files.expand_path(workdir or Path(scratch) / name)
+            path = files.expand_local_path(workdir or Path(scratch) / name, "workdir")
             folder = path.with_name(f"{path.name}-tuning")
             best_settings, trials = tune_settings(make_run, settings, sequences, tune, folder, silent)
     run = make_run(**best_settings)

@@ -17,8 +17,7 @@ from bert4rec_tf.config.setting_fields import Settings
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import expand_path
-from bert4rec_tf.foundation.stores import Url
+from bert4rec_tf.foundation.files import expand_local_path
 from bert4rec_tf.models import MODELS, Recommender, tf1_import
 from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
 from bert4rec_tf.runs.phases import build_evidence, make_model, needs_users
@@ -130,7 +129,7 @@ def resolve_initial(run: Run, init_from: str | Path | StartWeights) -> tuple[Run
     """
     if not isinstance(init_from, StartWeights):
         make_strategy(run.training.replicas)  # virtual devices must exist before reading computes anything
-        init_from = read_start_weights(expand_path(init_from))
+        init_from = read_start_weights(expand_local_path(init_from, "init_from"))
     return dataclasses.replace(run, initial_weights=init_from.fingerprint), init_from
 
 
@@ -148,7 +147,7 @@ def read_start_weights(path: Path) -> StartWeights:
         return _read_run(WorkDirectory(path), None, path)
     if path.is_file() and path.suffix == ".npz" and path.resolve().parent.name in (SELECT, RETRAIN, ALL):
         return _read_run(WorkDirectory(path.resolve().parents[1]), path, path)
-    if not isinstance(path, Url) and path.with_name(f"{path.name}.index").exists():
+    if path.with_name(f"{path.name}.index").exists():
         model, words = tf1_import.load(path, path.with_name(ORIGINAL_CONFIG), path.with_name(ORIGINAL_VOCABULARY))
         origin = {"path": str(path.resolve()), "checkpoint": path.name}
         return StartWeights("bert4rec", model, words.items.tolist(), [], origin)

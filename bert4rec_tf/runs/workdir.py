@@ -75,8 +75,8 @@ class WorkDirectory:
     is_read_only: bool = False
 
     def __init__(self, path: Path, prepared: Path | None = None) -> None:
-        self.path = path
-        self.prepared = prepared or path / "prepared"
+        self.path = path = files.expand_local_path(path, "workdir")
+        self.prepared = files.expand_local_path(prepared or path / "prepared", "prepared_dir")
         self.config, self.metrics, self.ranks = path / CONFIG, path / "metrics.json", path / "ranks-test.npz"
         self.vocabulary, self.transitions = path / "vocabulary.npz", path / "transitions.json"
         self.titles, self.export = path / TITLES.name, path / SAVED_MODEL
