@@ -48,7 +48,7 @@ from bert4rec_tf.foundation.errors import UserError, unknown_name_error, wrong_t
 from bert4rec_tf.foundation.files import expand_local_path, expand_path
 from bert4rec_tf.foundation.startup import exit_with_error, import_tensorflow
 from bert4rec_tf.runs import summary
-from bert4rec_tf.runs.workdir import WorkDirectory, interactions_from_config
+from bert4rec_tf.runs.workdir import WorkDirectory
 
 FLAGS = flags.FLAGS
 SAVED_MODEL_FLAGS = ("k", "with_histories", "popularity_correction")
@@ -203,10 +203,9 @@ def make_run(machines: Machines | None, budget: Budget | None) -> tuple[Run, Int
         when = f" with --{present[0]}" if present else ", unless --workdir names a run"
         raise UserError(f"--dataset is required{when}. Try --dataset=synthetic, or --interactions=FILE")
     config = WorkDirectory(read_folder("workdir")).read_config()
-    run = Run.from_dict(config["run"])
     if budget is not None:
-        budget.check(run)
-    return run, interactions_from_config(config), None
+        budget.check(config.run)
+    return config.run, None if config.interactions is None else Interactions(**config.interactions), None
 
 
 def check_flags(argv: list[str]) -> None:

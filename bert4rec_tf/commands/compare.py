@@ -11,5 +11,5 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("second", type=parse_path, help="work directory of another run on the same data")
     options = parser.parse_args(arguments)
     differences = comparison.compare(options.first, options.second)
-    evaluation = WorkDirectory(options.first).read_config()["run"]["evaluation"]
-    print(summary.make_comparison_table(differences, evaluation["num_negatives"]))
+    evaluation = WorkDirectory(options.first).read_config().run.evaluation
+    print(summary.make_comparison_table(differences, evaluation.num_negatives))

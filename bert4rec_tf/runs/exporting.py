@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec_tf.config.popularity_option import CHOOSE, CORRECTION
-from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, needs_seen_items
 from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.layout import SAVED_MODEL
@@ -43,18 +42,18 @@ def export(
     model cannot have the format or the options.
     """
     config = workdir.read_config()
-    run = Run.from_dict(config["run"])
+    run = config.run
     with workdir.lock():
         options = replace(options, popularity_correction=_resolve_alpha(workdir, options.popularity_correction))
         if options.exclude_seen is None:
-            options = replace(options, exclude_seen=not needs_seen_items(config["repeats"]))
+            options = replace(options, exclude_seen=not needs_seen_items(config.repeats))
         if options.titles is None and workdir.titles.exists():
             options = replace(options, titles=workdir.titles.read_text(encoding="utf-8"))
         ids = workdir.read_ids()
         if form != SAVED_MODEL:
             run = run.change(mixed_precision=False)
         model = fold_features(
-            load_trained(run, ids.vocabulary.num_items, config["num_users"], workdir, list_phases(run)[-1])
+            load_trained(run, ids.vocabulary.num_items, config.num_users, workdir, list_phases(run)[-1])
         )
         folder = folder or workdir.path / form
         users = list(ids.users) if model.needs_users else None
@@ -82,18 +81,18 @@ def make_model_card(workdir: WorkDirectory, ids: RawIds) -> dict[str, Any]:
     config, measured = workdir.read_config(), workdir.read_metrics()
     parts = ("measured", "repeats", COLD, "validation", "test", *COUNT_BASELINES, "random", "ceiling", "paper")
     return {
-        "run": config["run"],
-        "digest": config["digest"],
+        "run": config.run.to_dict(),
+        "digest": config.run.digest,
         "data": {
-            "name": config["run"]["dataset"],
-            "fingerprint": config["data_fingerprint"],
-            "users": config["num_users"],
+            "name": config.run.dataset,
+            "fingerprint": config.data_fingerprint,
+            "users": config.num_users,
             "items": ids.vocabulary.num_items,
             "actions": int(ids.vocabulary.counts.sum()),
             "training_actions": int(ids.training_counts.sum()),
         },
-        "trained_with": config["environment"],
+        "trained_with": config.environment,
         "exported_with": list_versions(),
         "metrics": measured and {part: measured[part] for part in parts if part in measured},
-        **({"columns": config["columns"]} if "columns" in config else {}),
+        **({} if config.columns is None else {"columns": config.columns}),
     }

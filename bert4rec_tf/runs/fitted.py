@@ -269,7 +269,7 @@ class FittedModel:
         data = with_features(
             data, **features, new_items=options.pop("new_items", False), silent=passed_on.get("silent", False)
         )
-        run = Run.from_dict(WorkDirectory(self.workdir).read_config()["run"])
+        run = WorkDirectory(self.workdir).read_config().run
         settings = {**run.flatten(), **options}
         if "warmup_steps" not in options:
             settings["warmup_steps"] = shorten_warmup(settings["warmup_steps"], run.training.steps, settings["steps"])
@@ -310,7 +310,7 @@ class FittedModel:
             arrays = npz.read(workdir.ranks, (FULL, COUNTED, LENGTHS, TARGET_COUNTS))
         except npz.CorruptFileError as error:
             raise UserError(f"{error}; measure again with bert4rec run --mode=evaluate") from error
-        phase = list_phases(Run.from_dict(workdir.read_config()["run"]))[0]
+        phase = list_phases(workdir.read_config().run)[0]
         curve = trainer.read_state(workdir.path / phase).curve
         ranks = {card["model"]: arrays[FULL], "counting": arrays[COUNTED]}
         gains = {name: compute_per_user(NDCG, model_ranks) for name, model_ranks in ranks.items()}

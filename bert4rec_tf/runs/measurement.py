@@ -54,7 +54,7 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
         "run": run.to_dict(),
         "digest": run.digest,
         "data_fingerprint": experiment.sequences.fingerprint,
-        "environment": workdir.read_config()["environment"],
+        "environment": workdir.read_config().environment,
         "evaluated_with": describe_environment(),
         "users": len(split.users),
         "users_not_evaluated": split.num_not_evaluated,

@@ -117,7 +117,7 @@ class Experiment:
     @property
     def initial(self) -> dict[str, Any] | None:
         """The record of the warm start (`StartWeights.record`); None for a fresh start."""
-        return self.workdir.read_config().get("initial")
+        return self.workdir.read_config().initial
 
     @cached_property
     def repeats(self) -> dict[str, float]:
@@ -268,7 +268,7 @@ class Experiment:
             settings,
             self.workdir.path / phase,
             last_step=last_step,
-            max_seconds=None if selected else self.workdir.read_config().get("plan", {}).get("max_seconds"),
+            max_seconds=None if selected else (self.workdir.read_config().plan or {}).get("max_seconds"),
             validate=self.make_validation(model) if phase == SELECT else None,
             title="final training" if selected else "training",
             silent=self.silent,

@@ -158,14 +158,13 @@ def read_start_weights(path: Path) -> StartWeights:
 
 
 def _read_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> StartWeights:
-    config = workdir.read_config()
-    run = Run.from_dict(config["run"])
-    ids = workdir.read_ids()
-    model = make_model(run, ids.vocabulary.num_items, config["num_users"], features=workdir.read_features())
+    config, ids = workdir.read_config(), workdir.read_ids()
+    run = config.run
+    model = make_model(run, ids.vocabulary.num_items, config.num_users, features=workdir.read_features())
     restored, step = _restore(model, workdir, checkpoint)
     origin = {"path": str(path.resolve()), "checkpoint": restored, "step": step, "dataset": run.dataset}
     if run.initial_weights is None:
-        origin["data_fingerprint"] = config["data_fingerprint"]
+        origin["data_fingerprint"] = config.data_fingerprint
     return StartWeights(run.model, model, list(ids.vocabulary.items), ids.users, origin)
 
 

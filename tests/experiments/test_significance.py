@@ -53,7 +53,7 @@ def finished_with_ranks(folder, means):
                 "format": FORMAT,
                 "run": job.run.to_dict(),
                 "digest": job.key,
-                **dict.fromkeys(("data_fingerprint", "vocabulary_fingerprint", "users_fingerprint"), "x"),
+                **dict.fromkeys(("data_fingerprint", "ids_fingerprint"), "x"),
                 "num_users": len(found),
                 "repeats": {"validation": 0.0},
                 "environment": {},

@@ -15,7 +15,7 @@ from support.profiles import slow_but
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.run_record import ALL, FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN, Run
+from bert4rec_tf.config.run_record import ALL, FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
@@ -72,9 +72,8 @@ def execute(experiment):
 def load(fitted, phase):
     """Returns the model of a finished training."""
     workdir = WorkDirectory(fitted.workdir)
-    content = workdir.read_config()
-    run = Run.from_dict(content["run"])
-    return phases.load_trained(run, len(fitted.items), content["num_users"], workdir, phase)
+    config = workdir.read_config()
+    return phases.load_trained(config.run, len(fitted.items), config.num_users, workdir, phase)
 
 
 def score_all(model, items, history):

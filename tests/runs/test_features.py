@@ -159,7 +159,7 @@ def test_vectors_reach_the_export_and_the_next_training(tmp_path):
     workdir = WorkDirectory(model.workdir)
     kept = workdir.read_features()[ITEM_FEATURES]
     assert kept.vector_columns == [("text", 2)] and kept.vectors.shape == (43, 2) and kept.num_values == 7
-    trained = phases.load_trained(Run.from_dict(workdir.read_config()["run"]), 43, 50, workdir, SELECT)
+    trained = phases.load_trained(workdir.read_config().run, 43, 50, workdir, SELECT)
     np.testing.assert_allclose(model.item_vectors, trained.item_vectors(), rtol=1e-5, atol=1e-7)
     batch = {"users": np.array([1]), "lengths": np.array([2]), "items": np.array([[1, 2]], np.int32)}
     encoded = model.user_vectors([model.items[:2]], users=["u1"])

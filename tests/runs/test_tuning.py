@@ -34,7 +34,7 @@ def read_trials(folder):
 
 
 def test_the_best_trial_is_trained_as_usual(tuned):
-    table, run = tuned.trials, WorkDirectory(tuned.workdir).read_config()["run"]
+    table, run = tuned.trials, WorkDirectory(tuned.workdir).read_config().run.to_dict()
     searched = list(table.columns.drop(NDCG))
     assert len(table) == 3 and table[NDCG].is_monotonic_decreasing
     assert set(searched) == {"batch_size", "learning_rate", "l2"}, "and no setting that was named"

@@ -87,6 +87,11 @@ OF_FLAGS = [
         f"{SYNTHETIC} --use_item_features=add",
         "needs the features: name their file with --item_features",
     ),
+    of_flags(
+        "a workdir in a store",
+        f"{SYNTHETIC} --workdir=memory://bucket/work",
+        *("`workdir` must be a folder on this machine", "aws s3 sync", "Received: workdir=memory://bucket/work"),
+    ),
     of_flags("a workdir of nobody", f"{SYNTHETIC} --workdir=~nobody-at-all/x", "~nobody-at-all/x: no such user"),
     *(
         of_flags(f"before the data are read: {flags}", f"--interactions=absent.csv {flags}", words)
