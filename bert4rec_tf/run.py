@@ -65,7 +65,7 @@ USED_BY = {
     "export_dir": EXPORTS,
     "k": EXPORTS,
     "with_histories": EXPORTS,
-    "popularity_correction": ("all", "evaluate", "export"),
+    "popularity_correction": EXPORTS,
 }
 """Flag -> the modes that use it, for the flags that not all modes use."""
 
@@ -120,11 +120,8 @@ flags.DEFINE_string("engine", LOCAL, "what --mode=prepare reads --interactions w
 flags.DEFINE_string(
     "master", None, "with --engine=spark: spark://HOST:7077, local[2], ... (default: Spark's own setting)"
 )
-flags.DEFINE_string(
-    "popularity_correction",
-    "0",
-    "alpha >= 0: also measure the ranking by score - alpha log(count + 1), and export with it as the default; "
-    "`validation` chooses alpha on the validation items",
+flags.DEFINE_float(
+    "popularity_correction", 0.0, "alpha >= 0: the exported model ranks by score - alpha log(count + 1) by default"
 )
 for name, field in data_names.list_column_options().items():
     DEFINE[get_field_type(field)](name, None, describe_setting(field))
@@ -232,7 +229,7 @@ def check_flags(argv: list[str]) -> None:
             refuse_flags([name], f"needs --mode={' or '.join(modes)}. Received: mode={FLAGS.mode}")
     if FLAGS.format != SAVED_MODEL:
         refuse_flags(SAVED_MODEL_FLAGS, f"needs --format={SAVED_MODEL}. Received: format={FLAGS.format}")
-    popularity_option.parse_correction(FLAGS.popularity_correction)
+    popularity_option.check_correction(FLAGS.popularity_correction)
     for name in ("workdir", "prepared_dir", "export_dir"):
         read_folder(name)
 
@@ -357,7 +354,7 @@ def carry_out(run: Run, sequences: Sequences, workdir: WorkDirectory, **options:
     if experiment.initial is not None:
         print(summary.describe_start(experiment.initial), flush=True)
     with experiment.workdir.lock():
-        result = driver.run_mode(experiment, FLAGS.mode, FLAGS.popularity_correction)
+        result = driver.run_mode(experiment, FLAGS.mode)
         if not experiment.team.is_chief:
             print(f"Worker {experiment.team.index} has done its part; worker 0 measures and exports")
             return
@@ -381,7 +378,7 @@ def export_model(workdir: WorkDirectory, sequences: Sequences | None) -> None:
     if FLAGS.with_histories is not None:
         workdir.check_data(sequences)
         histories = keep_last(sequences, FLAGS.with_histories)
-    options = ExportOptions(FLAGS.k, popularity_option.parse_correction(FLAGS.popularity_correction), histories)
+    options = ExportOptions(FLAGS.k, FLAGS.popularity_correction, histories)
     start_tensorflow()
     from bert4rec_tf.runs import exporting
 

@@ -4,13 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.popularity_option import CHOOSE, CORRECTION
 from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, needs_seen_items
 from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.foundation import files
-from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models.feature_recommender import fold_features
 from bert4rec_tf.runs.environment import list_versions
 from bert4rec_tf.runs.phases import list_phases, load_trained
@@ -44,7 +42,6 @@ def export(
     config = workdir.read_config()
     run = config.run
     with workdir.lock():
-        options = replace(options, popularity_correction=_resolve_alpha(workdir, options.popularity_correction))
         if options.exclude_seen is None:
             options = replace(options, exclude_seen=not needs_seen_items(config.repeats))
         if options.titles is None and workdir.titles.exists():
@@ -63,17 +60,6 @@ def export(
         else:
             portable.export(model, ids.vocabulary, folder, form, users, card)
         return folder
-
-
-def _resolve_alpha(workdir: WorkDirectory, correction: float | str) -> float:
-    if correction != CHOOSE:
-        return float(correction)
-    entry = (workdir.read_metrics() or {}).get(CORRECTION, {})
-    if "validation" not in entry:
-        raise UserError(
-            f"{workdir.path}: no {CORRECTION} was chosen; run --mode=evaluate --{CORRECTION}={CHOOSE} first"
-        )
-    return entry["alpha"]
 
 
 def make_model_card(workdir: WorkDirectory, ids: RawIds) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.popularity_option import parse_correction
 from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.examples import batches, in_memory, preparation
@@ -203,17 +202,10 @@ class Experiment:
         sizes = self.sequences.num_items, self.sequences.num_users
         return phases.load_trained(self.run, *sizes, self.workdir, phase or phases.find_measured_phase(self.run))
 
-    def evaluate(self, model: Recommender, popularity_correction: float | str = 0.0) -> dict[str, Any]:
-        """Evaluates a model on the test items. Writes the ranks and `metrics.json`, and returns the latter.
-
-        Args:
-            model: the model to measure.
-            popularity_correction: the model is also measured with this alpha (`popularity_penalty`). CHOOSE takes the
-                alpha that is best on the validation items.
-        """
-        alpha = parse_correction(popularity_correction)
+    def evaluate(self, model: Recommender) -> dict[str, Any]:
+        """Evaluates a model on the test items. Writes the ranks and `metrics.json`, and returns the latter."""
         with self.workdir.lock():
-            return measurement.measure(self, model, alpha)
+            return measurement.measure(self, model)
 
     @cached_property
     def negatives(self) -> dict[str, np.ndarray]:

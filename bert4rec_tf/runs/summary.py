@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.config.run_record import ALL
 from bert4rec_tf.evaluation.metrics import (
     ANY,
@@ -25,12 +24,11 @@ from bert4rec_tf.evaluation.metrics import (
 from bert4rec_tf.runs.comparison import Comparison
 
 TRANSITIONS_MODEL = "item_transitions"
-COLUMNS = ("validation", "test", "corrected", *COUNT_BASELINES, "random", "ceiling", "paper")
+COLUMNS = ("validation", "test", *COUNT_BASELINES, "random", "ceiling", "paper")
 
 
 def make_table(content: dict[str, Any]) -> str:
     """Returns the results of a run as text. `content`: from `Experiment.evaluate`."""
-    content = {**content, "corrected": content.get(CORRECTION, {}).get("test", {})}
     columns = [key for key in COLUMNS if content.get(key)]
 
     def cells(protocol: str, name: str) -> list[str]:
@@ -46,7 +44,7 @@ def make_table(content: dict[str, Any]) -> str:
 def make_short_table(content: dict[str, Any]) -> str:
     """Returns NDCG@10 and HR@10 of a run and of counting, with what to know. `content`: as for `make_table`."""
     model, number = content["run"]["model"], content["run"]["evaluation"]["num_negatives"]
-    rankers = {model: content["test"], f"{model}, corrected": content.get(CORRECTION, {}).get("test")}
+    rankers = {model: content["test"]}
     for key, title in {TRANSITIONS_MODEL: "item_transitions (counting)", "pop": "popularity"}.items():
         if key != model:
             rankers[title] = content.get(key)
@@ -63,7 +61,7 @@ def make_short_table(content: dict[str, Any]) -> str:
 
 
 def _make_warnings(content: dict[str, Any]) -> list[str]:
-    """Returns the notes that change how every table is read: on repeats, a correction and a warm start."""
+    """Returns the notes that change how every table is read: on repeats and a warm start."""
     notes = []
     if ANY in content.get("test", {}):
         share = f"{content['repeats']['validation']:.0%}".replace("%", " %")
@@ -71,8 +69,6 @@ def _make_warnings(content: dict[str, Any]) -> list[str]:
             f"{share} of the next actions are items the user had before: recommend seen items too. Among all items, "
             f"seen ones too, NDCG@10 is {content['test'][ANY][NDCG]:.4f}."
         )
-    if CORRECTION in content:
-        notes.append(_describe_correction(content[CORRECTION]))
     if "initial" in content:
         notes.append(content["initial"]["leak"])
     return notes
@@ -152,14 +148,6 @@ def _describe_targets(name: str, bound: str, metrics: dict[str, Any]) -> str:
         return f"{name}: no targets with {bound} training actions"
     measured = "hr@10 {hr@10:.4f}, ndcg@10 {ndcg@10:.4f}, median rank {median_rank:,.0f}".format(**metrics)
     return f"{name}: {metrics['targets']:,} targets with {bound} training actions: {measured}"
-
-
-def _describe_correction(entry: dict[str, Any]) -> str:
-    how = ""
-    if "validation" in entry:
-        caution = ", on which this model was trained" if entry["trained_on_validation"] else ""
-        how = f", chosen on the validation items{caution}"
-    return f"corrected: ranked by score - alpha log(count + 1) with alpha = {entry['alpha']:g}{how}."
 
 
 def describe_start(initial: dict[str, Any]) -> str:
