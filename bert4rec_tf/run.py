@@ -104,7 +104,9 @@ flags.DEFINE_float(
 )
 flags.DEFINE_float("checkpoint_seconds", 120.0, "seconds between checkpoints: what a killed training loses at most")
 flags.DEFINE_string(
-    "init_from", None, "trained weights to start from: a workdir, a checkpoint in one, or the authors' checkpoint"
+    "init_from",
+    None,
+    "trained weights to start from: a workdir, a training in one, or the authors' checkpoint",
 )
 flags.DEFINE_integer("k", 10, "how many items the exported model recommends")
 flags.DEFINE_integer(

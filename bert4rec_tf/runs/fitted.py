@@ -44,7 +44,6 @@ from bert4rec_tf.serving import batch
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.titles import format_titles
 from bert4rec_tf.training import trainer
-from bert4rec_tf.training.trainer import BEST
 
 FIXED = {"data", "model", "preset", "holdout", "titles", "init_from"}
 """What `continue_training` does not take, unlike `fit`."""
@@ -274,8 +273,8 @@ class FittedModel:
         if "warmup_steps" not in options:
             settings["warmup_steps"] = shorten_warmup(settings["warmup_steps"], run.training.steps, settings["steps"])
         run = Run.make(inputs.FRAME, run.model, settings.pop("seed", run.seed), **settings)
-        best = self.workdir / SELECT / BEST
-        start = None if MODELS[run.model].examples is None else best if best.exists() else self.workdir
+        selected = self.workdir / SELECT
+        start = None if MODELS[run.model].examples is None else selected if selected.exists() else self.workdir
         return train_and_open(run, data, titles=self.titles, init_from=start, **passed_on)
 
     def save(self, path: Path | str) -> Path:

@@ -154,7 +154,7 @@ def describe_start(initial: dict[str, Any]) -> str:
     """Returns the description of a warm start. `initial`: from `Experiment.initial`."""
     step = "" if initial.get("step") is None else f", step {initial['step']:,}"
     changes = [
-        f"{kind}: {initial[kind]['kept']:,} kept, {initial[kind]['new']:,} new, {initial[kind]['gone']:,} gone"
+        f"{kind}: " + ", ".join(f"{initial[kind][what]:,} {what}" for what in ("shared", "added", "removed"))
         for kind in ("items", "users")
         if kind in initial
     ]

@@ -218,7 +218,7 @@ def test_a_continued_training_counts_the_new_actions_too(fitted):
         [(user, f"i{(history[-1] + 11) % 30}", 99) for user, history in enumerate(HISTORIES)], columns=FRAME.columns
     )
     better = fitted.continue_training(later, silent=True)
-    assert better.metrics["initial"]["items"]["kept"] == NUM_ITEMS
+    assert better.metrics["initial"]["items"]["shared"] == NUM_ITEMS
     settings = ItemTransitionsSettings(**better.metrics["transitions"]["settings"])
     numbers = {item: number for number, item in enumerate(better.items, start=1)}
     known = [[numbers[f"i{item}"] for item in history] for history in HISTORIES]  # without the new, held-out actions

@@ -137,7 +137,7 @@ def test_a_warm_start_matches_feature_values_by_name(name, use):
     old = model_of(["a", "b", "c"], ["u", "v"], 4, 1)
     new = model_of(["c", "x", "a", "y"], ["w", "v", "u"], 6, 2)
     fresh = [np.asarray(table) for table in (new.item_feature_vectors, new.own_items)]
-    source = StartWeights(name, old, ["a", "b", "c"], ["u", "v"], {"path": "here", "checkpoint": "select/best.npz"})
+    source = StartWeights(name, old, ["a", "b", "c"], ["u", "v"], {"path": "here", "checkpoint": "select"})
     source.apply_to(new, ["c", "x", "a", "y"], ["w", "v", "u"])
     vectors = np.asarray(new.item_feature_vectors)
     np.testing.assert_array_equal(vectors[[0, 1, 2, 3, 6, 7, 8, 9]], old.item_feature_vectors)
