@@ -23,7 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 
 from bert4rec_tf.config import data_names, popularity_option, presets
-from bert4rec_tf.config.data_names import OWN, Interactions, is_own
+from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.config.model_settings import (
     COUNTING_MODELS,
@@ -32,8 +32,6 @@ from bert4rec_tf.config.model_settings import (
     USER_FEATURES,
     settings_for_features,
 )
-from bert4rec_tf.config.presets.entry import NOT_MEASURED
-from bert4rec_tf.config.presets.own import describe_duration
 from bert4rec_tf.config.run_record import TRAININGS, Run, list_settings, make_help_texts
 from bert4rec_tf.config.setting_fields import collect_given_flags, describe_setting, get_field_type
 from bert4rec_tf.config.time_budget import Budget
@@ -189,12 +187,15 @@ def make_run(machines: Machines | None, budget: Budget | None) -> tuple[Run, Int
     named = (FLAGS.model, FLAGS.preset, FLAGS.seed, FLAGS.source)
     if FLAGS.dataset is not None or interactions is not None:
         data = interactions or data_names.add_source(FLAGS.dataset, FLAGS.source)
-        run, sequences = presets.check_settings(data, *named, **settings), None
+        presets.check_settings(data, *named, **settings)
         if budget is not None:
-            budget.check(run)
+            budget.check_settings(FLAGS.model, **settings)
+        sequences = None
         if interactions is not None or presets.uses_own_data_rule(FLAGS.preset, data, FLAGS.model):
             sequences = load_data(interactions.name if interactions else data, interactions, collect_features())
-            run = presets.make_run(data, *named, sequences, **settings)
+        run = presets.make_run(data, *named, sequences, **settings)
+        if budget is not None:
+            budget.check(run)
         return run, interactions, sequences
     decisive = ("source", "model", "preset", "seed", "init_from")
     present = [name for name in decisive if FLAGS[name].present] + list(collect_features()) + list(collect_settings())
@@ -261,29 +262,22 @@ def main(argv: list[str]) -> None:
         return
     digest = "" if FLAGS.minutes else f", run {run.digest}"  # a plan changes the run
     print(f"\nModel {run.model}{digest} in {workdir.path}", flush=True)
-    for line in describe_run(run, sequences, names_data):
+    for line in describe_training(run, sequences):
         print(line, flush=True)
     carry_out(run, sequences, workdir, interactions=interactions, init_from=start, budget=budget)
 
 
-def describe_run(run: Run, sequences: Sequences, names_data: bool) -> list[str]:
-    """Returns what to expect of a run. `names_data`: whether flags name its data, and so its preset."""
-    lines = []
-    if names_data and not collect_settings():
-        preset = presets.find_preset(FLAGS.preset, run.dataset, run.model)
-        measured = [text for text in (preset.expect, preset.takes) if text != NOT_MEASURED]
-        if measured and (preset.dataset != OWN or FLAGS.verbose):  # your own data's speak of trainings
-            lines.append(f"Preset {FLAGS.preset}. Expect: {' '.join(measured)}")
-    if FLAGS.mode in TRAINS and run.model not in COUNTING_MODELS:
-        is_plain = is_own(run.dataset) and run.model == "bert4rec" and FLAGS.minutes is None
-        duration = f"{describe_duration(sequences.num_actions)} " if is_plain else ""
-        lines.append(
-            f"Training on {sequences.num_actions:,} actions of {sequences.num_users:,} users. {duration}"
-            "The time left is shown after a few steps. Stop at any time: the same command resumes."
-        )
-        if FLAGS.verbose:
-            steps = f"at most {run.training.steps:,} steps, {run.training.warmup_steps:,} of them warm-up"
-            lines.append(f"Trainings: {', '.join(TRAININGS[run.training.protocol])}, each of {steps}")
+def describe_training(run: Run, sequences: Sequences) -> list[str]:
+    """Returns what the trainings of a run begin with; nothing if there are none."""
+    if FLAGS.mode not in TRAINS or run.model in COUNTING_MODELS:
+        return []
+    lines = [
+        f"Training on {sequences.num_actions:,} actions of {sequences.num_users:,} users. The time left is shown after "
+        "a few steps. Stop at any time: the same command resumes."
+    ]
+    if FLAGS.verbose:
+        steps = f"at most {run.training.steps:,} steps, {run.training.warmup_steps:,} of them warm-up"
+        lines.append(f"Trainings: {', '.join(TRAININGS[run.training.protocol])}, each of {steps}")
     return lines
 
 

@@ -77,9 +77,6 @@ class Interactions(Settings):
         if self.k_core and max(self.min_user_actions, self.min_item_actions) <= 1:
             raise UserError("`k_core` needs `min_user_actions` or `min_item_actions` above 1. Received: k_core=True")
 
-    def _check_type(self, field: dataclasses.Field) -> Any:
-        return self.path if field.name == "path" else super()._check_type(field)
-
     @property
     def files(self) -> tuple[Path, ...]:
         """The paths as given: files, patterns and folders."""

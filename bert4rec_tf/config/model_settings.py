@@ -16,9 +16,8 @@ def _check_heads(num_heads: int | None, hidden_dim: int) -> None:
         )
 
 
-def _declare_added(default: Any, help: str, **options: Any) -> Any:
-    """Declares a setting that was added later, and that a warm start may change."""
-    return setting(default, help, may_change=True, omit_default=True, **options)
+def _declare_changeable(default: Any, help: str, **options: Any) -> Any:
+    return setting(default, help, may_change=True, **options)
 
 
 def _declare_size(default: int | None, help: str, **options: Any) -> Any:
@@ -89,49 +88,45 @@ class AttentionSettings(Settings):
         "vectors of the items' features: no; add: their mean is added to the item's own vector; alone: it replaces "
         "that (default with --item_features: add)",
         choices=(NO, ADD, ALONE),
-        omit_default=True,
     )
     use_user_features: bool = setting(
         False,
         "add the mean vector of the user's features at every position (default with --user_features: true)",
-        omit_default=True,
     )
-    initial_vectors: str = _declare_added(
+    initial_vectors: str = _declare_changeable(
         "random",
         "item vectors before training: random; or cooccurrence, from how often items co-occur",
         choices=("random", "cooccurrence"),
     )
-    evidence: str = _declare_added(
+    evidence: str = _declare_changeable(
         "none",
         "what is added to the network's scores: none; or transitions, how often an item came after those of the "
         "history, as item_transitions counts it (not in the paper)",
         choices=("none", TRANSITIONS),
     )
-    evidence_gain: float | None = _declare_added(
+    evidence_gain: float | None = _declare_changeable(
         None,
         "factor of the evidence beside the network's scores (default: chosen on the validation items)",
         at_least=0,
     )
-    evidence_popularity: float | None = _declare_added(
+    evidence_popularity: float | None = _declare_changeable(
         None,
         "weight of the logarithm of an item's popularity beside the network's scores (default: chosen on the "
         "validation items)",
     )
-    evidence_popularity_power: float = _declare_added(
+    evidence_popularity_power: float = _declare_changeable(
         0.25,
         "the counts of the evidence are divided by the popularity of the item that came after, to this power",
         at_least=0,
     )
-    evidence_temperature: float = _declare_added(
+    evidence_temperature: float = _declare_changeable(
         1.0,
         "divides the scores of network and evidence, so that their softmax gives probabilities, if evidence_gain is "
         "given (else chosen on the validation items)",
         above=0,
     )
-    shared_negatives: int = _declare_size(
-        4096, "items that a batch draws for sampled_softmax", may_change=True, omit_default=True
-    )
-    negative_sampling: str = _declare_added(
+    shared_negatives: int = _declare_size(4096, "items that a batch draws for sampled_softmax", may_change=True)
+    negative_sampling: str = _declare_changeable(
         "uniform",
         "how shared_negatives are drawn: uniform; or log_uniform, an item of rank r in proportion to log((r + 1) / r)",
         choices=("uniform", "log_uniform"),
@@ -164,9 +159,8 @@ class BERT4RecSettings(AttentionSettings):
         "cross_entropy",
         (ALL_ITEMS, SAMPLE),
         "the training loss; cross_entropy is over all items, as in the paper",
-        omit_default=True,
     )
-    initial_layers: str = _declare_added(
+    initial_layers: str = _declare_changeable(
         "random",
         "weights of the layers before training: random; or identity, which lets the item vectors pass from the history "
         "to the masked position (not in the paper)",
@@ -197,7 +191,7 @@ class BprMfSettings(Settings):
     hidden_dim: int = _declare_size(64, "d: width of the user and item embeddings")
     l2: float = setting(1e-3, "weight of the squared norms of an example's embeddings", at_least=0, may_change=True)
     initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, may_change=True)
-    negatives: str = _declare_added(
+    negatives: str = _declare_changeable(
         "uniform",
         "uniform: draw negatives uniformly from a user's unseen items; popular: in proportion to their counts",
         choices=("uniform", "popular"),

@@ -110,9 +110,9 @@ def fit(
     features: dict[str, Any] = {kind: source for kind, source in sources.items() if source is not None}
     dataset = data if inputs.is_data_set(data) else inputs.FRAME
     early = {**settings_for_features(model, features), **settings}
-    run = presets.check_settings(dataset, model, preset, seed, **early)  # reports mistakes before the data are read
+    presets.check_settings(dataset, model, preset, seed, **early)  # reports mistakes before the data are read
     if budget is not None:
-        budget.check(run)
+        budget.check_settings(model, **early)
     name, sequences, interactions = inputs.load_any(data, user, item, time, test_from)
     if model in ATTENTION_MODELS:
         features = {**sequences.features, **features}

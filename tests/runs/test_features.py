@@ -175,5 +175,5 @@ def test_features_of_a_data_set_are_used():
     data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS, new_items=True)
     model = b4r.fit(data, model="sasrec", silent=True, holdout=2, **SHORT)
     kept = json.loads((model.workdir / "config.json").read_text())["run"]["architecture"]
-    assert kept["use_item_features"] == "add" and "use_user_features" not in kept and "i42" in model.items
+    assert kept["use_item_features"] == "add" and not kept["use_user_features"] and "i42" in model.items
     assert b4r.fit(data, model="pop", silent=True).metrics["test"]["full"]
