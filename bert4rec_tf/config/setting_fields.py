@@ -1,11 +1,10 @@
 """Settings: frozen dataclasses whose fields carry their meaning and their range. Every field is also a flag."""
 
-import argparse
 import dataclasses
 import math
 import operator
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from bert4rec_tf.foundation.errors import UserError, wrong_type_error
@@ -86,20 +85,5 @@ class Settings:
 
 def describe_setting(field: dataclasses.Field) -> str:
     """Returns the help of a setting, with its choices unless the help names them."""
-    text, choices = field.metadata["help"], field.metadata["limits"].get("choices", ())
+    text, choices = field.metadata["help"], field.metadata.get("limits", {}).get("choices", ())
     return text if all(choice in text for choice in choices) else f"{text}: {', '.join(choices)}"
-
-
-def add_flag(parser: argparse.ArgumentParser, field: dataclasses.Field, shown: str = "", **options: Any) -> None:
-    """Adds the flag of a field. `shown`: text after its help, not for a switch. `options`: as for `add_argument`."""
-    kind, text = get_field_type(field), field.metadata["help"]
-    if kind is bool:
-        parser.add_argument(f"--{field.name}", action="store_true", help=text, **options)
-        return
-    choices = field.metadata.get("limits", {}).get("choices")
-    parser.add_argument(f"--{field.name}", type=kind, choices=choices, help=text + shown, **options)
-
-
-def collect_given_flags(options: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Returns name -> value for those flags that were given. `options`: argparse's namespace, or absl's `FLAGS`."""
-    return {name: value for name in names if (value := getattr(options, name)) is not None}

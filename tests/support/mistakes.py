@@ -103,7 +103,7 @@ OF_FLAGS = [
     ),
     of_setting("--seed=-1", "a whole number from 0 to 2^32 - 1"),
     of_setting("--k=0", "at least 1"),
-    of_setting("--checkpoint_seconds=nan", "at least 0"),
+    of_setting("--checkpoint_seconds=-1", "at least 0", "checkpoint_seconds=-1.0"),
     of_setting("--replicas=9 --batch_size=8", "at least `replicas`", "batch_size=8, replicas=9"),
 ]
 
