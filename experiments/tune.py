@@ -79,7 +79,7 @@ class Search:
         If the preset's number of steps was selected for its own settings, it is selected again. Raises UserError if no
         trial was trained to its end.
         """
-        best = tuning.find_best(trials)
+        best = tuning.find_best_trial(trials)
         preset = presets.find_preset(
             self.plan.preset if self.model == MASKED_MODEL else "fast", self.dataset, self.model
         )

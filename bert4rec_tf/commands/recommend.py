@@ -21,7 +21,9 @@ from bert4rec_tf.serving.trust import TRUST
 if TYPE_CHECKING:
     from bert4rec_tf.serving.client import Recommendations, SavedRecommender
 
-COLUMNS = {name: list_column_options()[name] for name in ("user_column", "item_column", "time_column", "bad_rows")}
+INTERACTION_COLUMNS = {
+    name: list_column_options()[name] for name in ("user_column", "item_column", "time_column", "bad_rows")
+}
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ class RecommendOptions(ModelOptions):
 
 
 def main(arguments: list[str]) -> None:
-    given = parse_command(__doc__ or "", arguments, {**list_fields(RecommendOptions), **COLUMNS})
-    columns = {name: given.pop(name) for name in COLUMNS if name in given}
+    given = parse_command(__doc__ or "", arguments, {**list_fields(RecommendOptions), **INTERACTION_COLUMNS})
+    columns = {name: given.pop(name) for name in INTERACTION_COLUMNS if name in given}
     options = RecommendOptions(**given)
     if columns and options.interactions is None:
         raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")

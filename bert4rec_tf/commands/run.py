@@ -52,10 +52,10 @@ define_flags(flags.FLAGS, list_settings(), {name: text + OF_PRESET for name, tex
 
 def main(arguments: Sequence[str]) -> None:
     """Does what a command line says, as an absl program."""
-    app.run(carry_out, ["bert4rec run", *arguments], flags_parser=parse)
+    app.run(carry_out, ["bert4rec run", *arguments], flags_parser=parse_request)
 
 
-def parse(argv: Sequence[str]) -> Request:
+def parse_request(argv: Sequence[str]) -> Request:
     """Returns what the flags ask for. With --help, prints the help and ends. Raises UserError for a mistake."""
     if HELP & set(argv):
         print(make_help())
@@ -86,7 +86,7 @@ def carry_out(request: Request) -> None:
         print(f"Worker 0 does --mode={options.mode}; this is worker {machines.index}")
         return
     budget = None if options.minutes is None else Budget(options.minutes, request.settings, begin)
-    run, interactions, sequences = make_run(request, machines, budget)
+    run, interactions, sequences = resolve_run(request, machines, budget)
     if machines is not None and options.mode in TRAINS:
         join_machines(machines, run, request)
     start = None
@@ -112,7 +112,7 @@ def carry_out(request: Request) -> None:
     do_mode(request, run, sequences, workdir, interactions=interactions, init_from=start, budget=budget)
 
 
-def make_run(
+def resolve_run(
     request: Request, machines: Machines | None, budget: Budget | None
 ) -> tuple[Run, Interactions | None, Sequences | None]:
     """Returns the run that the flags name, the user's own files, if any, and their content, if it was read.

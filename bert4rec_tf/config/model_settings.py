@@ -40,7 +40,7 @@ NO, ADD, ALONE = "no", "add", "alone"
 
 ITEM_FEATURES, USER_FEATURES = "item_features", "user_features"
 
-ALL_ITEMS, SAMPLE, PER_TARGET, BATCH = "all items", "sample", "per target", "batch"
+ALL_ITEMS, SAMPLE, PER_TARGET, OTHER_TARGETS = "all items", "sample", "per target", "batch"
 """Which items a loss compares a target with: all; a sample, drawn for each batch, which its targets share; items drawn
 for each target; the other targets of the batch. Those of SAMPLE and PER_TARGET are drawn for the loss."""
 
@@ -51,8 +51,8 @@ class Loss:
 
     Attributes:
         function: name of its function in `nn.losses`.
-        negatives: ALL_ITEMS, SAMPLE, PER_TARGET or BATCH. Functions with the same ones have the same arguments, and a
-            model offers all losses with the negatives it can make.
+        negatives: ALL_ITEMS, SAMPLE, PER_TARGET or OTHER_TARGETS. Functions with the same ones have the same
+            arguments, and a model offers all losses with the negatives it can make.
         scores_are_logits: whether it makes a model's scores the logits of a softmax over the items.
         settings: names of the model's settings that its function takes too.
     """
@@ -67,9 +67,9 @@ LOSSES = {
     "binary": Loss("binary_cross_entropy", PER_TARGET, scores_are_logits=False),
     "cross_entropy": Loss("table_cross_entropy", ALL_ITEMS, scores_are_logits=True),
     "sampled_softmax": Loss("sampled_softmax", SAMPLE, scores_are_logits=True),
-    "top1": Loss("top1", BATCH, scores_are_logits=False),
-    "top1_max": Loss("top1_max", BATCH, scores_are_logits=False),
-    "bpr_max": Loss("bpr_max", BATCH, scores_are_logits=False, settings=("regularization",)),
+    "top1": Loss("top1", OTHER_TARGETS, scores_are_logits=False),
+    "top1_max": Loss("top1_max", OTHER_TARGETS, scores_are_logits=False),
+    "bpr_max": Loss("bpr_max", OTHER_TARGETS, scores_are_logits=False, settings=("regularization",)),
 }
 """Name of a loss -> what it is, for the models with a setting `loss`."""
 
@@ -221,7 +221,7 @@ class GRU4RecSettings(Settings):
     max_length: int = _declare_size(50, "how many of a history's last items are read", may_change=True)
     hidden_dim: int = _declare_size(100, "width of the GRU and of the item embeddings")
     dropout: float = _declare_rate(0.0, "dropout of the GRU's input and output")
-    loss: str = _declare_loss("top1", (BATCH,))
+    loss: str = _declare_loss("top1", (OTHER_TARGETS,))
     final_activation: str = setting(
         "tanh", "applied to the scores in the loss", choices=("linear", "tanh", "elu-0.5"), may_change=True
     )

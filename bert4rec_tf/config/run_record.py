@@ -75,7 +75,7 @@ def compute_window_stride(window_step: float, max_length: int) -> int:
 
 
 ROWWISE = "rowwise_adagrad"
-ADAM = ("adam", ROWWISE)
+USES_ADAM = ("adam", ROWWISE)
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,14 @@ class TrainingSettings(Settings):
     )
     momentum: float = setting(0.0, "momentum of Adagrad", only_with=("adagrad",), at_least=0, below=1)
     weight_decay: float = setting(
-        0.01, "Adam's decoupled decay of all weights but biases and layer norms", only_with=ADAM, at_least=0
+        0.01, "Adam's decoupled decay of all weights but biases and layer norms", only_with=USES_ADAM, at_least=0
     )
     clip_norm: float = setting(5.0, "global norm at which gradients are clipped (0: never)", at_least=0)
-    beta_1: float = setting(0.9, "decay of Adam's first moment", only_with=ADAM, at_least=0, below=1)
-    beta_2: float = setting(0.999, "decay of Adam's second moment", only_with=ADAM, at_least=0, below=1)
-    epsilon: float = setting(1e-6, "added to the root of Adam's second moment", only_with=ADAM, above=0)
+    beta_1: float = setting(0.9, "decay of Adam's first moment", only_with=USES_ADAM, at_least=0, below=1)
+    beta_2: float = setting(0.999, "decay of Adam's second moment", only_with=USES_ADAM, at_least=0, below=1)
+    epsilon: float = setting(1e-6, "added to the root of Adam's second moment", only_with=USES_ADAM, above=0)
     bias_correction: bool = setting(
-        False, "correct Adam's moments for their start at 0, which the original does not", only_with=ADAM
+        False, "correct Adam's moments for their start at 0, which the original does not", only_with=USES_ADAM
     )
     protocol: str = setting(
         SELECT_AND_RETRAIN,

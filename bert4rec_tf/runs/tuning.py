@@ -43,8 +43,8 @@ FIRST_TRIALS = 4
 PREPARED, TRIALS = "prepared", "trials.log"
 """Names in the folder of a search. TRIALS is Optuna's journal of the study, JSON lines."""
 
-IDENTITY, REPEATED, ERROR = "identity", "repeated", "error"
-"""Optuna's `user_attrs`. IDENTITY, of the study: the usual run, the data and the space. Of a trial: REPEATED, why a
+SEARCHED, REPEATED, ERROR = "searched", "repeated", "error"
+"""Optuna's `user_attrs`. SEARCHED, of the study: the usual run, the data and the space. Of a trial: REPEATED, why a
 later trial repeats it (KILLED, STOPPED); and the ERROR of a failed one."""
 
 KILLED, STOPPED = "killed", "stopped"
@@ -104,7 +104,7 @@ def tune_settings(
         folder,
         silent,
     )
-    best = find_best(trials)
+    best = find_best_trial(trials)
     table = pd.DataFrame([{**trial.params, NDCG: get_ndcg(trial)} for trial in trials])
     return derive_settings(usual, fixed, best.params), table.sort_values(
         NDCG, ascending=False, kind="stable", ignore_index=True
@@ -164,7 +164,7 @@ def get_ndcg(trial: Any) -> float | None:
     return trial.intermediate_values[max(trial.intermediate_values)] if trial.intermediate_values else None
 
 
-def find_best(trials: Iterable[Any]) -> Any:
+def find_best_trial(trials: Iterable[Any]) -> Any:
     """Returns the trial with the best NDCG@10 of those that were trained to their end. Raises UserError without one."""
     trials = list(trials)
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
@@ -210,11 +210,11 @@ def _open_study(usual: Run, space: dict[str, list[Any]], sequences: Sequences, f
             pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS),
             load_if_exists=True,
         )
-        if IDENTITY not in study.user_attrs:
+        if SEARCHED not in study.user_attrs:
             if first.keys() == space.keys():
                 study.enqueue_trial(first)
-            study.set_user_attr(IDENTITY, identity)
-        elif study.user_attrs[IDENTITY] != identity:
+            study.set_user_attr(SEARCHED, identity)
+        elif study.user_attrs[SEARCHED] != identity:
             raise UserError(f"{folder}: holds a search of other data or settings; name another `workdir`")
     return study
 

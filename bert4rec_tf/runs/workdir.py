@@ -24,10 +24,10 @@ from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import warn
 
-FORMAT = 5
+CONFIG_FORMAT = 5
 """The version of the layout. Incompatible changes increase it."""
 
-BUSY = "another process is using this folder; wait for it, or name another --workdir"
+IN_USE = "another process is using this folder; wait for it, or name another --workdir"
 ELSEWHERE = "name another --workdir"
 
 
@@ -100,14 +100,14 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         entries = {name: value for name, value in record.items() if value is not None}
-        return {**entries, "format": FORMAT, "digest": self.run.digest, "run": self.run.to_dict()}
+        return {**entries, "format": CONFIG_FORMAT, "digest": self.run.digest, "run": self.run.to_dict()}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "RunConfig":
         """Rebuilds what `to_dict` returned. Raises KeyError, TypeError or ValueError for anything else."""
         entries = dict(content)
-        if (version := entries.pop("format")) != FORMAT:
-            raise ValueError(f"made by another version of this program: format {version}; this one has {FORMAT}")
+        if (version := entries.pop("format")) != CONFIG_FORMAT:
+            raise ValueError(f"made by another version of this program: format {version}; this one has {CONFIG_FORMAT}")
         digest, entries["run"] = entries.pop("digest"), Run.from_dict(entries["run"])
         if digest != entries["run"].digest:
             raise ValueError("the settings were changed since the run started")
@@ -135,7 +135,7 @@ class WorkDirectory:
         self.config, self.metrics, self.ranks = path / CONFIG, path / "metrics.json", path / "ranks-test.npz"
         self.vocabulary, self.transitions = path / "vocabulary.npz", path / "transitions.json"
         self.titles, self.export = path / TITLES.name, path / SAVED_MODEL
-        self._lock = files.FolderLock(path, busy=BUSY)
+        self._lock = files.FolderLock(path, busy=IN_USE)
 
     @classmethod
     def from_run(

@@ -69,7 +69,7 @@ def invent(monkeypatch, measure, steps=(5, 10, 15, 20)):
 def test_the_best_of_the_grid_is_found(tmp_path, monkeypatch):
     invent(monkeypatch, lambda run: 0.3 - abs(run.architecture.hidden_dim - 64) / 1e3 - run.architecture.l2 / 10)
     trials = SEARCH.run(40, tmp_path)
-    assert tuning.find_best(trials).params == {"hidden_dim": 64, "l2": 0.0001}
+    assert tuning.find_best_trial(trials).params == {"hidden_dim": 64, "l2": 0.0001}
     assert "PRUNED" in {trial.state.name for trial in trials}
 
 
@@ -104,7 +104,7 @@ def test_the_printed_settings_give_the_measured_run(tmp_path, monkeypatch, model
     def compared(run):
         return {name: value for name, value in run.flatten().items() if name not in protocol}
 
-    expected = compared(one.make_run(tuning.find_best(trials).params))
+    expected = compared(one.make_run(tuning.find_best_trial(trials).params))
     searched = presets.find_preset(preset, dataset, model).search  # its steps are chosen again
     before = {**presets.make_run(dataset, model, preset).flatten(), **searched}
     said, command = one.format_command(trials).splitlines()

@@ -61,7 +61,7 @@ def test_the_best_trial_is_trained_as_usual(tuned):
 
 def test_the_first_trial_has_the_usual_settings(tuned):
     folder = tuned.workdir.with_name("shop-tuning")
-    identity = read_study(folder).user_attrs[tuning.IDENTITY]
+    identity = read_study(folder).user_attrs[tuning.SEARCHED]
     usual = {**identity["run"]["architecture"], **identity["run"]["training"]}
     assert list_trials(folder)[0][0] == {name: usual[name] for name in identity["space"]}
     assert {path.name for path in folder.iterdir()} == {tuning.TRIALS, ".lock"}, "the disk does not fill"
@@ -100,7 +100,7 @@ def test_a_trial_behind_the_others_is_ended_early_and_a_failed_one_is_passed_ove
     assert {*states} == {"COMPLETE", "PRUNED", "FAIL"} and "PRUNED" not in states[: tuning.FIRST_TRIALS]
     assert chosen["learning_rate"] == 0.03 and chosen["l2"] != 0.1
     assert table[NDCG][0] == pytest.approx(0.12) and table[NDCG].isna().sum() == states.count("FAIL")
-    usual = read_study(tmp_path).user_attrs[tuning.IDENTITY]["run"]["training"]
+    usual = read_study(tmp_path).user_attrs[tuning.SEARCHED]["run"]["training"]
     changed = [values for values, *_ in trials if values["batch_size"] != usual["batch_size"]]
     assert changed, "with other batches, as many examples are read"
     for values in changed:

@@ -35,7 +35,7 @@ def run(*flags: str, cwd: Path, data: Path | None = None) -> Ended:
         data: the folder that BERT4REC_DATA names; None for none.
     """
     with _user_in(cwd, data), flagsaver.flagsaver():
-        return _ended(lambda: exit_on_error(lambda: runner.carry_out(runner.parse(["run", *flags]))))
+        return _ended(lambda: exit_on_error(lambda: runner.carry_out(runner.parse_request(["run", *flags]))))
 
 
 def console(*arguments: str, cwd: Path) -> Ended:

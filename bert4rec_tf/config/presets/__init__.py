@@ -38,8 +38,8 @@ class Preset:
 
 
 TABLES: dict[str, fast.Table] = {
-    "fast": fast.SETTINGS,
-    "best": best.SETTINGS,
+    "fast": fast.FAST_SETTINGS,
+    "best": best.BEST_SETTINGS,
     "released": {data: {MASKED_MODEL: settings} for data, settings in authors.RELEASED.items()},
     "table2": {data: {MASKED_MODEL: settings} for data, settings in authors.TABLE2.items()},
 }

@@ -27,7 +27,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 """The optimizer of the models' authors, for every data set. If theirs is plain SGD (BPR-MF, FPMC) or changes with the
 data set (the GRUs), one that works for all of these."""
 
-AUTHORS = {"learning_rate": 1e-4, "warmup_steps": 100, "use_token_type": True, "protocol": "fixed"}
+SCRIPTS = {"learning_rate": 1e-4, "warmup_steps": 100, "use_token_type": True, "protocol": "fixed"}
 
 DATA_SETTINGS = {
     "beauty": {"max_length": 50, "mask_proportion": 0.6, "max_predictions": 30, "window_step": 0.1, "steps": 400_000},
@@ -57,7 +57,7 @@ def get_released_dropout(dataset: str, hidden_dim: int) -> dict[str, float]:
 
 def _make_settings(hidden_dims: dict[str, int]) -> dict[str, dict[str, Any]]:
     return {
-        data: {**AUTHORS, **DATA_SETTINGS[data], "hidden_dim": width, **get_released_dropout(data, width)}
+        data: {**SCRIPTS, **DATA_SETTINGS[data], "hidden_dim": width, **get_released_dropout(data, width)}
         for data, width in hidden_dims.items()
     }
 

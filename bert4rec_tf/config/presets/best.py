@@ -18,7 +18,7 @@ SASREC = {
     "evaluate_every": 500,
 }
 
-SETTINGS: fast.Table = {
+BEST_SETTINGS: fast.Table = {
     "beauty": {
         "bert4rec": {
             **fast.BERT4REC,

@@ -13,8 +13,8 @@ from bert4rec_tf.config.presets.authors import DATA_SETTINGS, OPTIMIZERS, get_re
 Table = dict[str, dict[str, dict[str, Any]]]
 """Data set -> model -> settings."""
 
-COUNTED: dict[str, dict[str, Any]] = {model: {} for model in COUNTING_MODELS}
-FIXED = {"protocol": "fixed"}
+COUNTING: dict[str, dict[str, Any]] = {model: {} for model in COUNTING_MODELS}
+ALREADY_CHOSEN = {"protocol": "fixed"}
 AT_MOST_40_000 = {"steps": 40_000, "evaluate_every": 1_000, "patience": 5}
 LONG = {"max_length": 200}
 
@@ -38,7 +38,7 @@ BERT4REC_ML_1M = {
     "attention_dropout": 0.0,
     "batch_size": 32,
     "warmup_steps": 2_000,
-    **FIXED,
+    **ALREADY_CHOSEN,
     "steps": 48_000,
     "evaluate_every": 4_000,
 }
@@ -64,7 +64,7 @@ BERT4REC_SYNTHETIC = {
 first learn for hundreds of steps which items are neighbours, and only then which of them comes first."""
 
 SYNTHETIC = {
-    **COUNTED,
+    **COUNTING,
     **{model: {"steps": 1_500, "evaluate_every": 300, "patience": 5} for model in OPTIMIZERS},
     "caser": {"steps": 1_500, "evaluate_every": 300, "patience": 5, "num_targets": 1},
     "bert4rec": BERT4REC_SYNTHETIC,
@@ -72,33 +72,33 @@ SYNTHETIC = {
 """Only the last item and the user's community decide the next item. With three targets, Caser would have to rank the
 items after the next one high too."""
 
-SETTINGS: Table = {
+FAST_SETTINGS: Table = {
     "synthetic": SYNTHETIC,
     "synthetic-orderless": SYNTHETIC,
     "beauty": {
-        **COUNTED,
-        "bpr_mf": {**FIXED, "steps": 40_000},
+        **COUNTING,
+        "bpr_mf": {**ALREADY_CHOSEN, "steps": 40_000},
         "ncf": {"l2": 1e-3, "steps": 40_000, "evaluate_every": 2_000, "patience": 5},
         "fpmc": AT_MOST_40_000,
-        "gru4rec": {**FIXED, "steps": 29_000},
+        "gru4rec": {**ALREADY_CHOSEN, "steps": 29_000},
         "gru4rec_plus": {"steps": 16_000, "evaluate_every": 1_000, "patience": 5},
-        "caser": {**FIXED, "steps": 39_000},
-        "sasrec": {**FIXED, "steps": 38_000},
-        "bert4rec": {**PAPER["beauty"], "batch_size": 64, **FIXED, "steps": 24_000, "evaluate_every": 2_000},
+        "caser": {**ALREADY_CHOSEN, "steps": 39_000},
+        "sasrec": {**ALREADY_CHOSEN, "steps": 38_000},
+        "bert4rec": {**PAPER["beauty"], "batch_size": 64, **ALREADY_CHOSEN, "steps": 24_000, "evaluate_every": 2_000},
     },
     "steam": {
-        **COUNTED,
+        **COUNTING,
         **{model: AT_MOST_40_000 for model in OPTIMIZERS},
         "bert4rec": {**PAPER["steam"], "steps": 60_000},
     },
     # ML-1m has 47 batches of 128 histories, so 40,000 of them would be 850 epochs.
     "ml-1m": {
-        **COUNTED,
+        **COUNTING,
         "bpr_mf": {
             **{"negatives": "popular", "batch_size": 1_024, "learning_rate": 2e-3, "l2": 3e-3},
-            **{**FIXED, "steps": 18_000},
+            **{**ALREADY_CHOSEN, "steps": 18_000},
         },
-        "ncf": {**FIXED, "steps": 40_000},
+        "ncf": {**ALREADY_CHOSEN, "steps": 40_000},
         "fpmc": {"steps": 80_000, "evaluate_every": 2_000, "patience": 5},
         "gru4rec": {**LONG, "steps": 6_000, "evaluate_every": 250, "patience": 5},
         "gru4rec_plus": {**LONG, "steps": 2_000, "evaluate_every": 100, "patience": 5},
@@ -107,7 +107,7 @@ SETTINGS: Table = {
         "bert4rec": BERT4REC_ML_1M,
     },
     "ml-20m": {
-        **COUNTED,
+        **COUNTING,
         **{model: AT_MOST_40_000 for model in OPTIMIZERS},
         "gru4rec": {**LONG, **AT_MOST_40_000},
         "gru4rec_plus": {**LONG, **AT_MOST_40_000},
@@ -115,7 +115,7 @@ SETTINGS: Table = {
         "bert4rec": {**PAPER["ml-20m"], "steps": 80_000},
     },
     OWN: {
-        **COUNTED,
+        **COUNTING,
         **{model: {"steps": 10_000, "evaluate_every": 500, "patience": 5} for model in OPTIMIZERS},
         "bert4rec": {},
         "sasrec": {},
