@@ -119,7 +119,7 @@ def test_a_run_resumes_without_its_feature_files_and_refuses_others(finished):
 def test_features_that_are_given_but_not_used_only_add_their_items(tmp_path):
     data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS, new_items=True)
     run = b4r.make_run("own-shop", "sasrec", **SHORT)
-    assert run.to_dict() == Run.from_dict(run.to_dict()).to_dict() and "use_item_features" not in str(run.to_dict())
+    assert run.to_dict() == Run.from_dict(run.to_dict()).to_dict() and run.architecture.use_item_features == "no"
     result = driver.execute(run, sequences=data, workdir=tmp_path / "work", silent=True)
     assert result.model.num_items == 43 and not result.model.features and "cold" in result.metrics
 

@@ -113,4 +113,4 @@ def test_the_next_command_can_be_pasted(tmp_path):
     program, command, *arguments = shlex.split(line.removeprefix("Next: "))
     options = RecommendOptions(**parse_command("", arguments, list_fields(RecommendOptions)))
     assert (program, command) == ("bert4rec", "recommend")
-    assert (options.model, split_ids(options.history), options.user) == (tmp_path / "my runs", items, "o'neil")
+    assert (options.folder, split_ids(options.history), options.user) == (tmp_path / "my runs", items, "o'neil")
