@@ -3,17 +3,20 @@
 import argparse
 import dataclasses
 import os
+import re
 import signal
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.foundation.errors import UserError, unknown_name_error
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error, wrong_type_error
+from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.foundation.startup import Parser, exit_on_error, import_tensorflow, parse_path
+from bert4rec_tf.foundation.startup import exit_on_error, import_tensorflow
 from experiments.findings import Findings
 from experiments.plan import Plan
 from experiments.processes import start_server
@@ -24,6 +27,23 @@ from experiments.tables import DATASETS, QUICK_DATASETS, TABLES, make_label
 HERE = Path(__file__).parent
 NOT_TUNED = ("list", "report", "tables", "figures", "jobs", "time_budget", "results")
 """Flags that --tune refuses."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UserError for a mistake in the arguments, instead of printing the usage and exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        if match := re.fullmatch(r"argument -+(\w+): invalid (int|float) value: '(.*)'", message, re.DOTALL):
+            raise wrong_type_error(*match.groups())
+        raise UserError(message)
+
+
+def parse_path(text: str) -> Path:
+    """The argparse type of a path: `files.expand_path`, with errors in the form that argparse shows."""
+    try:
+        return expand_path(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def make_parser() -> Parser:

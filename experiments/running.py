@@ -8,7 +8,6 @@ from bert4rec_tf.foundation.startup import import_tensorflow
 
 import_tensorflow()
 
-from bert4rec_tf.config.popularity_option import CHOOSE
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
@@ -42,7 +41,7 @@ def carry_out(
     if threads is not None:
         set_threads(threads)
     folder = find_folder_of_data(workdir, sequences.fingerprint)
-    result = driver.execute(run, CHOOSE, sequences=sequences, workdir=folder, prepared_dir=prepared_dir)
+    result = driver.execute(run, sequences=sequences, workdir=folder, prepared_dir=prepared_dir)
     if attention is not None:
         keep_attention(attention, run, result.model, sequences)
     return folder

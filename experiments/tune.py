@@ -54,7 +54,7 @@ class Search:
     dataset: str
     plan: Plan
 
-    def run(self, trials: int, folder: Path, data_dir: Path | None = None) -> list[dict[str, Any]]:
+    def run(self, trials: int, folder: Path, data_dir: Path | None = None) -> list[Any]:
         """Searches until `folder` has this many trials, and returns them. `data_dir` has the data files."""
         space = {name: list(values) for name, values in SPACES[self.model].items()}
         sequences = datasets.load(self.dataset, data_dir)
@@ -73,18 +73,18 @@ class Search:
             del settings["num_heads"], settings["intermediate_dim"]  # both follow the width
         return Run.make(self.dataset, self.model, plain.seed, **settings)
 
-    def format_command(self, trials: Sequence[dict[str, Any]]) -> str:
+    def format_command(self, trials: Sequence[Any]) -> str:
         """Returns the command of the run that was measured best, but with the preset's protocol and number of steps.
 
         If the preset's number of steps was selected for its own settings, it is selected again. Raises UserError if no
         trial was trained to its end.
         """
-        best = tuning.find_best(trials)
+        best = tuning.find_best_trial(trials)
         preset = presets.find_preset(
             self.plan.preset if self.model == MASKED_MODEL else "fast", self.dataset, self.model
         )
-        flat = self.make_run(best["values"]).flatten()
-        names = (*best["values"], "max_predictions") if self.model == MASKED_MODEL else best["values"]
+        flat = self.make_run(best.params).flatten()
+        names = (*best.params, "max_predictions") if self.model == MASKED_MODEL else best.params
         changes = {name: flat[name] for name in names}
         if preset.search:
             changes["protocol"] = SELECT_AND_RETRAIN
@@ -92,7 +92,7 @@ class Search:
         left_out = {*SEARCH_ONLY, *(SHORTENED if self.plan.budget != 1 else ())}
         changes |= {name: value for name, value in flat.items() if name not in left_out and value != usual.get(name)}
         share = "" if self.plan.budget == 1 else f", with {100 * self.plan.budget:.3g} % of the steps"
-        quality = f"NDCG@10 {best['curve'][-1]:.4f} on the validation item (best of {len(trials)} trials{share})"
+        quality = f"NDCG@10 {best.value:.4f} on the validation item (best of {len(trials)} trials{share})"
         flags = " ".join(f"--{name}={value}" for name, value in changes.items())
         return f"# {quality}:\n{preset.command} {flags}"
 

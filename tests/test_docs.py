@@ -16,8 +16,7 @@ from support.http_server import Client, Server
 from support.models import SEQUENCES
 from support.paths import ROOT
 
-from bert4rec_tf import run as runner
-from bert4rec_tf.commands import compare, data, recommend, serve, similar
+from bert4rec_tf.commands import compare, data, recommend, run, serve, similar
 from bert4rec_tf.config import presets
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
@@ -99,11 +98,12 @@ def flags_of_help(main) -> set[str]:
     """The flags that a command's --help names."""
     with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit):
         main(["--help"])
-    return set(re.findall(r"(?<![\w-])--?[a-z]\w*", printed.getvalue()))
+    names = set(re.findall(r"(?<![\w-])--[a-z]\w*", printed.getvalue()))
+    return names | {name[1:] for name in names if len(name) == 3}
 
 
 def runner_flags() -> set[str]:
-    flags = runner.FLAGS
+    flags = run.flags.FLAGS
     return {f"--{name}" for name in flags} | {f"--no{name}" for name in flags if flags[name].boolean}
 
 

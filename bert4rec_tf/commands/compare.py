@@ -1,15 +1,14 @@
 """Compares two evaluated work directories user by user."""
 
-from bert4rec_tf.foundation.startup import Parser, parse_path
+from bert4rec_tf.commands.flags import parse_command
+from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.runs import comparison, summary
 from bert4rec_tf.runs.workdir import WorkDirectory
 
 
 def main(arguments: list[str]) -> None:
-    parser = Parser(prog="bert4rec compare", description=__doc__, allow_abbrev=False)
-    parser.add_argument("first", type=parse_path, help="work directory of one run")
-    parser.add_argument("second", type=parse_path, help="work directory of another run on the same data")
-    options = parser.parse_args(arguments)
-    differences = comparison.compare(options.first, options.second)
-    evaluation = WorkDirectory(options.first).read_config()["run"]["evaluation"]
-    print(summary.make_comparison_table(differences, evaluation["num_negatives"]))
+    given = parse_command(f"bert4rec compare FIRST SECOND\n\n{__doc__}", arguments, {}, words=("first", "second"))
+    first, second = (expand_path(given[name]) for name in ("first", "second"))
+    differences = comparison.compare(first, second)
+    num_negatives = WorkDirectory(first).read_config().run.evaluation.num_negatives
+    print(summary.make_comparison_table(differences, num_negatives))

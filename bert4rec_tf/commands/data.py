@@ -1,44 +1,48 @@
-"""Prints the statistics of a data set or of your own data.
+"""Prints statistics of a data set or of your own data.
 
 bert4rec data --dataset=beauty
 bert4rec data --interactions=ratings.csv
 """
 
+from dataclasses import dataclass
+
+from bert4rec_tf.commands.flags import list_fields, parse_command
 from bert4rec_tf.config.data_names import SOURCES, Interactions, add_source, list_column_options
-from bert4rec_tf.config.setting_fields import add_flag, collect_given_flags
+from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.data import statistics
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.startup import Parser, parse_path
 
 
-def make_parser() -> Parser:
-    parser = Parser(prog="bert4rec data", description=__doc__.splitlines()[0], allow_abbrev=False)
-    data = parser.add_mutually_exclusive_group(required=True)
-    data.add_argument("--dataset", help=f"a data set: {', '.join(datasets.DATASETS)}")
-    data.add_argument("--interactions", metavar="FILE", help="your own file, pattern or folder of Parquet files")
-    parser.add_argument(
-        "--source", choices=SOURCES, help="file of a data set: the authors' (default) or the publisher's"
+@dataclass(frozen=True)
+class DataOptions(Settings):
+    """Every field is a flag of the same name."""
+
+    dataset: str | None = setting(None, f"a data set: {', '.join(datasets.DATASETS)}")
+    interactions: str | None = setting(None, "your own file, pattern or folder of Parquet files")
+    source: str | None = setting(
+        None, f"file of a data set, {' or '.join(SOURCES)}: the authors' (default) or the publisher's"
     )
-    parser.add_argument("--data_dir", type=parse_path, help="folder of downloaded and converted data")
-    for field in list_column_options().values():
-        add_flag(parser, field, default=None)
-    return parser
+    data_dir: str | None = setting(None, "folder of downloaded and converted data")
 
 
 def main(arguments: list[str]) -> None:
-    namespace = make_parser().parse_args(arguments)
-    options = collect_given_flags(namespace, list_column_options())
+    columns = list_column_options()
+    given = parse_command(__doc__ or "", arguments, {**list_fields(DataOptions), **columns})
+    column_options = {name: given.pop(name) for name in columns if name in given}
+    options = DataOptions(**given)
+    if (options.dataset is None) == (options.interactions is None):
+        raise UserError("Give either --dataset or --interactions")
     data: Interactions | str
-    if namespace.dataset is None:
-        if namespace.source is not None:
+    if options.interactions is not None:
+        if options.source is not None:
             raise UserError("--source cannot be used with --interactions")
-        data = Interactions(namespace.interactions, **options)
+        data = Interactions(options.interactions, **column_options)
         name = data.name
     else:
-        if options:
-            raise UserError(f"--{next(iter(options))} needs --interactions=FILE")
-        data = name = add_source(namespace.dataset, namespace.source or SOURCES[0])
-    sequences, report = datasets.load_with_report(data, namespace.data_dir)
+        if column_options:
+            raise UserError(f"--{next(iter(column_options))} needs --interactions=FILE")
+        data = name = add_source(options.dataset, options.source or SOURCES[0])
+    sequences, report = datasets.load_with_report(data, options.data_dir)
     print(datasets.describe_data(name, sequences, report))
     print("\n" + statistics.format_table(statistics.compute_statistics(sequences)))

@@ -1,7 +1,6 @@
 """The `bert4rec` command. Its first argument names a subcommand, which parses the rest."""
 
 import importlib
-import runpy
 import sys
 
 import bert4rec_tf
@@ -16,7 +15,7 @@ COMMANDS = {
     "similar": "find the items that are most similar to others",
     "serve": "serve an exported model over HTTP, with a page to try it",
 }
-"""Subcommand -> summary. Each but `run` is a module in `commands`; only the one that runs is imported."""
+"""Subcommand -> summary. Each is a module in `commands`; only the one that runs is imported."""
 
 
 def make_usage() -> str:
@@ -39,8 +38,4 @@ def main() -> None:
 def _run_command(name: str, arguments: list[str]) -> None:
     if name not in COMMANDS:
         raise unknown_name_error("command", name, COMMANDS)
-    if name == "run":
-        sys.argv[1:] = arguments
-        runpy.run_module("bert4rec_tf.run", run_name="__main__", alter_sys=True)
-        return
     importlib.import_module(f"bert4rec_tf.commands.{name}").main(arguments)

@@ -1,28 +1,33 @@
 """Finds the items that are most similar to others, by the vectors of an exported model."""
 
-from bert4rec_tf.commands.recommend import add_model, add_titles, make_tables, resolve_titles
+from dataclasses import dataclass
+
+from bert4rec_tf.commands.flags import list_fields, parse_command
+from bert4rec_tf.commands.recommend import ModelOptions, make_tables, read_titles_of, resolve_titles
+from bert4rec_tf.config.setting_fields import setting
 from bert4rec_tf.export.layout import require_saved_model
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.startup import Parser, import_tensorflow
-from bert4rec_tf.serving.titles import read_titles
+from bert4rec_tf.foundation.startup import import_tensorflow
+
+
+@dataclass(frozen=True)
+class SimilarOptions(ModelOptions):
+    """Every field is a flag of the same name."""
+
+    item: str = setting("", "raw item ids, separated by commas")
 
 
 def main(arguments: list[str]) -> None:
-    parser = Parser(prog="bert4rec similar", description=__doc__, allow_abbrev=False)
-    add_model(parser)
-    parser.add_argument("--item", required=True, help="raw item ids, separated by commas")
-    parser.add_argument("-k", type=int, help="number of items (default: set at export)")
-    add_titles(parser)
-    options = parser.parse_args(arguments)
-    require_saved_model(options.model)
-    titles = read_titles(options.titles) if options.titles else {}
+    options = SimilarOptions(**parse_command(__doc__ or "", arguments, list_fields(SimilarOptions)))
+    require_saved_model(options.folder)
+    titles = read_titles_of(options)
     import_tensorflow()
     from bert4rec_tf.serving.client import SavedRecommender, split_ids
 
     items = split_ids(options.item)
     if not items:
         raise UserError("--item must name items of the model. Received: nothing")
-    model = SavedRecommender(options.model, options.trust_model)
+    model = SavedRecommender(options.folder, options.trust_model)
     titles = resolve_titles(titles, model)
     answer = model.similar(items, options.k)
     for item, unknown in zip(items, answer.unknown):

@@ -95,9 +95,6 @@ class Interactions(Settings):
         if (self.event_column is None) != (self.events is None):
             raise UserError(f"`event_column` and `events` need each other. Received: events={self.events}")
 
-    def _check_type(self, field: dataclasses.Field) -> Any:
-        return self.path if field.name == "path" else super()._check_type(field)
-
     @property
     def files(self) -> tuple[Path, ...]:
         """The paths as given: files, patterns and folders."""

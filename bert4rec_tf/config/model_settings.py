@@ -16,9 +16,8 @@ def _check_heads(num_heads: int | None, hidden_dim: int) -> None:
         )
 
 
-def _declare_added(default: Any, help: str, **options: Any) -> Any:
-    """Declares a setting that was added later, and that a warm start may change."""
-    return setting(default, help, may_change=True, omit_default=True, **options)
+def _declare_changeable(default: Any, help: str, **options: Any) -> Any:
+    return setting(default, help, may_change=True, **options)
 
 
 def _declare_size(default: int | None, help: str, **options: Any) -> Any:
@@ -41,7 +40,7 @@ NO, ADD, ALONE = "no", "add", "alone"
 
 ITEM_FEATURES, USER_FEATURES = "item_features", "user_features"
 
-ALL_ITEMS, SAMPLE, PER_TARGET, BATCH = "all items", "sample", "per target", "batch"
+ALL_ITEMS, SAMPLE, PER_TARGET, OTHER_TARGETS = "all items", "sample", "per target", "batch"
 """Which items a loss compares a target with: all; a sample, drawn for each batch, which its targets share; items drawn
 for each target; the other targets of the batch. Those of SAMPLE and PER_TARGET are drawn for the loss."""
 
@@ -52,8 +51,8 @@ class Loss:
 
     Attributes:
         function: name of its function in `nn.losses`.
-        negatives: ALL_ITEMS, SAMPLE, PER_TARGET or BATCH. Functions with the same ones have the same arguments, and a
-            model offers all losses with the negatives it can make.
+        negatives: ALL_ITEMS, SAMPLE, PER_TARGET or OTHER_TARGETS. Functions with the same ones have the same
+            arguments, and a model offers all losses with the negatives it can make.
         scores_are_logits: whether it makes a model's scores the logits of a softmax over the items.
         settings: names of the model's settings that its function takes too.
     """
@@ -68,9 +67,9 @@ LOSSES = {
     "binary": Loss("binary_cross_entropy", PER_TARGET, scores_are_logits=False),
     "cross_entropy": Loss("table_cross_entropy", ALL_ITEMS, scores_are_logits=True),
     "sampled_softmax": Loss("sampled_softmax", SAMPLE, scores_are_logits=True),
-    "top1": Loss("top1", BATCH, scores_are_logits=False),
-    "top1_max": Loss("top1_max", BATCH, scores_are_logits=False),
-    "bpr_max": Loss("bpr_max", BATCH, scores_are_logits=False, settings=("regularization",)),
+    "top1": Loss("top1", OTHER_TARGETS, scores_are_logits=False),
+    "top1_max": Loss("top1_max", OTHER_TARGETS, scores_are_logits=False),
+    "bpr_max": Loss("bpr_max", OTHER_TARGETS, scores_are_logits=False, settings=("regularization",)),
 }
 """Name of a loss -> what it is, for the models with a setting `loss`."""
 
@@ -89,49 +88,45 @@ class AttentionSettings(Settings):
         "vectors of the items' features: no; add: their mean is added to the item's own vector; alone: it replaces "
         "that (default with --item_features: add)",
         choices=(NO, ADD, ALONE),
-        omit_default=True,
     )
     use_user_features: bool = setting(
         False,
         "add the mean vector of the user's features at every position (default with --user_features: true)",
-        omit_default=True,
     )
-    initial_vectors: str = _declare_added(
+    initial_vectors: str = _declare_changeable(
         "random",
         "item vectors before training: random; or cooccurrence, from how often items co-occur",
         choices=("random", "cooccurrence"),
     )
-    evidence: str = _declare_added(
+    evidence: str = _declare_changeable(
         "none",
         "what is added to the network's scores: none; or transitions, how often an item came after those of the "
         "history, as item_transitions counts it (not in the paper)",
         choices=("none", TRANSITIONS),
     )
-    evidence_gain: float | None = _declare_added(
+    evidence_gain: float | None = _declare_changeable(
         None,
         "factor of the evidence beside the network's scores (default: chosen on the validation items)",
         at_least=0,
     )
-    evidence_popularity: float | None = _declare_added(
+    evidence_popularity: float | None = _declare_changeable(
         None,
         "weight of the logarithm of an item's popularity beside the network's scores (default: chosen on the "
         "validation items)",
     )
-    evidence_popularity_power: float = _declare_added(
+    evidence_popularity_power: float = _declare_changeable(
         0.25,
         "the counts of the evidence are divided by the popularity of the item that came after, to this power",
         at_least=0,
     )
-    evidence_temperature: float = _declare_added(
+    evidence_temperature: float = _declare_changeable(
         1.0,
         "divides the scores of network and evidence, so that their softmax gives probabilities, if evidence_gain is "
         "given (else chosen on the validation items)",
         above=0,
     )
-    shared_negatives: int = _declare_size(
-        4096, "items that a batch draws for sampled_softmax", may_change=True, omit_default=True
-    )
-    negative_sampling: str = _declare_added(
+    shared_negatives: int = _declare_size(4096, "items that a batch draws for sampled_softmax", may_change=True)
+    negative_sampling: str = _declare_changeable(
         "uniform",
         "how shared_negatives are drawn: uniform; or log_uniform, an item of rank r in proportion to log((r + 1) / r)",
         choices=("uniform", "log_uniform"),
@@ -164,9 +159,8 @@ class BERT4RecSettings(AttentionSettings):
         "cross_entropy",
         (ALL_ITEMS, SAMPLE),
         "the training loss; cross_entropy is over all items, as in the paper",
-        omit_default=True,
     )
-    initial_layers: str = _declare_added(
+    initial_layers: str = _declare_changeable(
         "random",
         "weights of the layers before training: random; or identity, which lets the item vectors pass from the history "
         "to the masked position (not in the paper)",
@@ -197,7 +191,7 @@ class BprMfSettings(Settings):
     hidden_dim: int = _declare_size(64, "d: width of the user and item embeddings")
     l2: float = setting(1e-3, "weight of the squared norms of an example's embeddings", at_least=0, may_change=True)
     initializer_stddev: float = setting(0.01, "standard deviation of the initial weights", above=0, may_change=True)
-    negatives: str = _declare_added(
+    negatives: str = _declare_changeable(
         "uniform",
         "uniform: draw negatives uniformly from a user's unseen items; popular: in proportion to their counts",
         choices=("uniform", "popular"),
@@ -227,7 +221,7 @@ class GRU4RecSettings(Settings):
     max_length: int = _declare_size(50, "how many of a history's last items are read", may_change=True)
     hidden_dim: int = _declare_size(100, "width of the GRU and of the item embeddings")
     dropout: float = _declare_rate(0.0, "dropout of the GRU's input and output")
-    loss: str = _declare_loss("top1", (BATCH,))
+    loss: str = _declare_loss("top1", (OTHER_TARGETS,))
     final_activation: str = setting(
         "tanh", "applied to the scores in the loss", choices=("linear", "tanh", "elu-0.5"), may_change=True
     )

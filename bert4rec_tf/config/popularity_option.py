@@ -8,22 +8,8 @@ import numbers
 from bert4rec_tf.foundation.errors import UserError
 
 CORRECTION = "popularity_correction"
-CHOOSE = "validation"
-"""The value for an alpha that is chosen on the validation items."""
-
 MAX_ALPHA = 3.4e38
 """The largest alpha: about the largest float32."""
-
-
-def parse_correction(value: float | str) -> float | str:
-    """Returns alpha, or CHOOSE. Raises UserError for other text, and as `check_correction` does."""
-    if value == CHOOSE:
-        return CHOOSE
-    try:
-        alpha = float(value)
-    except (TypeError, ValueError):
-        raise UserError(f"`{CORRECTION}` must be a number or {CHOOSE}. Received: {CORRECTION}={value}") from None
-    return check_correction(alpha)
 
 
 def check_correction(alpha: float) -> float:

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from bert4rec_tf.config.model_settings import (
     TRANSITIONS,
     AttentionSettings,
 )
-from bert4rec_tf.config.setting_fields import Settings, describe_setting, setting
+from bert4rec_tf.config.setting_fields import Settings, check_value, describe_setting, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 
 SELECT, RETRAIN, ALL = "select", "retrain", "all"
@@ -54,7 +54,6 @@ class MaskingSettings(Settings):
         "itself masked. With them, windows have no example with only their last item masked",
         at_least=0,
         at_most=10_000,
-        omit_default=True,
     )
     window_step: float = setting(0.5, "windows slide over long sequences by this share of N (-1: by N)", at_most=1)
 
@@ -76,7 +75,7 @@ def compute_window_stride(window_step: float, max_length: int) -> int:
 
 
 ROWWISE = "rowwise_adagrad"
-ADAM = ("adam", ROWWISE)
+USES_ADAM = ("adam", ROWWISE)
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class TrainingSettings(Settings):
         choices=("adam", "adagrad", ROWWISE),
     )
     row_learning_rate: float = setting(
-        0.05, "the highest learning rate of rowwise_adagrad's rows", only_with=(ROWWISE,), above=0, omit_default=True
+        0.05, "the highest learning rate of rowwise_adagrad's rows", only_with=(ROWWISE,), above=0
     )
     schedule: str = setting(
         "linear",
@@ -103,14 +102,14 @@ class TrainingSettings(Settings):
     )
     momentum: float = setting(0.0, "momentum of Adagrad", only_with=("adagrad",), at_least=0, below=1)
     weight_decay: float = setting(
-        0.01, "Adam's decoupled decay of all weights but biases and layer norms", only_with=ADAM, at_least=0
+        0.01, "Adam's decoupled decay of all weights but biases and layer norms", only_with=USES_ADAM, at_least=0
     )
     clip_norm: float = setting(5.0, "global norm at which gradients are clipped (0: never)", at_least=0)
-    beta_1: float = setting(0.9, "decay of Adam's first moment", only_with=ADAM, at_least=0, below=1)
-    beta_2: float = setting(0.999, "decay of Adam's second moment", only_with=ADAM, at_least=0, below=1)
-    epsilon: float = setting(1e-6, "added to the root of Adam's second moment", only_with=ADAM, above=0)
+    beta_1: float = setting(0.9, "decay of Adam's first moment", only_with=USES_ADAM, at_least=0, below=1)
+    beta_2: float = setting(0.999, "decay of Adam's second moment", only_with=USES_ADAM, at_least=0, below=1)
+    epsilon: float = setting(1e-6, "added to the root of Adam's second moment", only_with=USES_ADAM, above=0)
     bias_correction: bool = setting(
-        False, "correct Adam's moments for their start at 0, which the original does not", only_with=ADAM
+        False, "correct Adam's moments for their start at 0, which the original does not", only_with=USES_ADAM
     )
     protocol: str = setting(
         SELECT_AND_RETRAIN,
@@ -125,14 +124,12 @@ class TrainingSettings(Settings):
         "what the best step is chosen by, NDCG@10 on the validation items among: popular, 100 items drawn by "
         "popularity, as in the paper; or full, all unseen items, as a recommender ranks (of at most 10,000 users)",
         choices=("popular", "full"),
-        omit_default=True,
     )
     patience: int = setting(0, "stop after this many measurements without a better one (0: never)", at_least=0)
     stop_after: int = setting(
         0,
         "stop after this many steps, although the rate falls to 0 only at `steps` (0: at `steps`)",
         at_least=0,
-        omit_default=True,
     )
     final_share: float = setting(
         0.0,
@@ -140,7 +137,6 @@ class TrainingSettings(Settings):
         "steps with a lower rate; 0: it starts anew and takes as many steps",
         at_least=0,
         at_most=1,
-        omit_default=True,
     )
     mixed_precision: bool = setting(
         False, f"compute {' and '.join(ATTENTION_MODELS)} in bfloat16 and keep the weights in float32"
@@ -148,7 +144,6 @@ class TrainingSettings(Settings):
     tensor_float_32: bool = setting(
         False,
         "on a GPU, round products of float32 matrices to TensorFloat-32, which is faster; mixed precision does too",
-        omit_default=True,
     )
     replicas: int = setting(1, "devices that share each batch", at_least=1)
 
@@ -180,11 +175,6 @@ class EvaluationSettings(Settings):
 
     num_negatives: int = setting(100, "candidates beside the target", at_least=1)
     candidates_seed: int = setting(0, "seed of the candidates, separate from the run's seed", at_least=0)
-
-
-RETIRED = {"training": {"jit_compile": False}}
-"""Group -> settings of older versions, each with the only value that a run can have now. They stay in the record of a
-run, so older runs keep their digests."""
 
 
 def compute_digest(record: dict[str, Any]) -> str:
@@ -244,11 +234,7 @@ class Run:
         record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if self.initial_weights is None:
             del record["initial_weights"]
-        groups = {
-            name: {**value.record(), **RETIRED.get(name, {})}
-            for name, value in record.items()
-            if isinstance(value, Settings)
-        }
+        groups = {name: dataclasses.asdict(value) for name, value in record.items() if isinstance(value, Settings)}
         return {**record, **groups}
 
     def flatten(self) -> dict[str, Any]:
@@ -303,13 +289,11 @@ class Run:
                 raise unknown_name_error("model", str(content["model"]), MODEL_SETTINGS)
             parts = {}
             for group, settings in _list_groups(content["model"]).items():
-                retired = RETIRED.get(group, {}).items()
-                values = {name: value for name, value in {**content[group]}.items() if (name, value) not in retired}
                 known_names = [field.name for field in dataclasses.fields(settings)]
-                for name in values:
+                for name in content[group]:
                     if name not in known_names:
                         raise unknown_name_error(f"setting of {group}", name, known_names)
-                parts[group] = settings(**values)
+                parts[group] = settings(**content[group])
             return cls(**{**content, **parts})
         except (KeyError, TypeError) as error:
             raise UserError(f"Not the record of a run of this version: {error}") from error
@@ -323,10 +307,8 @@ class Run:
         """
         if model not in MODEL_SETTINGS:
             raise unknown_name_error("model", model, MODEL_SETTINGS)
+        check_values(model, settings)
         group_of = {field.name: group for group, field in _list_fields(model)}
-        for name in settings:
-            if name not in group_of:
-                raise unknown_name_error(f"setting of model {model!r}", name, group_of)
         parts: dict[str, Any] = {
             group: kind(**{name: value for name, value in settings.items() if group_of[name] == group})
             for group, kind in _list_groups(model).items()
@@ -341,6 +323,15 @@ def _list_groups(model: str) -> dict[str, type[Settings]]:
         "training": TrainingSettings,
         "evaluation": EvaluationSettings,
     }
+
+
+def check_values(model: str, settings: Mapping[str, Any]) -> None:
+    """Raises UserError for a setting that the model does not have, and a value that is out of its range by itself."""
+    fields = {field.name: field for _, field in _list_fields(model)}
+    for name, value in settings.items():
+        if name not in fields:
+            raise unknown_name_error(f"setting of model {model!r}", name, fields)
+        check_value(fields[name], value)
 
 
 def list_settings() -> dict[str, dataclasses.Field]:

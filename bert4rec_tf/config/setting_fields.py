@@ -1,11 +1,10 @@
 """Settings: frozen dataclasses whose fields carry their meaning and their range. Every field is also a flag."""
 
-import argparse
 import dataclasses
 import math
 import operator
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from bert4rec_tf.foundation.errors import UserError, wrong_type_error
@@ -17,7 +16,6 @@ def setting(
     *,
     may_change: bool = False,
     only_with: tuple[str, ...] = (),
-    omit_default: bool = False,
     **limits: Any,
 ) -> Any:
     """Declares a field.
@@ -27,17 +25,9 @@ def setting(
         help: what it means.
         may_change: whether a warm start may change it: it decides neither the shape nor the meaning of a weight.
         only_with: the optimizers that use it; empty for all.
-        omit_default: whether a run's record leaves it out while it has its default, so that runs from before the field
-            existed keep their digests.
         **limits: any of `at_least`, `above`, `at_most`, `below` and `choices`.
     """
-    metadata = {
-        "help": help,
-        "limits": limits,
-        "may_change": may_change,
-        "only_with": only_with,
-        "omit_default": omit_default,
-    }
+    metadata = {"help": help, "limits": limits, "may_change": may_change, "only_with": only_with}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -61,58 +51,39 @@ def get_field_type(field: dataclasses.Field) -> Any:
     return next(kind for kind in (typing.get_args(field.type) or (field.type,)) if kind is not type(None))
 
 
+def check_value(field: dataclasses.Field, value: Any) -> Any:
+    """Returns the value of a field, a whole number as a float where that is its type.
+
+    Raises UserError if it has the wrong type or breaks the declared limits.
+    """
+    kind, limits = get_field_type(field), field.metadata["limits"]
+    if value is None and type(None) in typing.get_args(field.type):
+        return None
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
+        raise wrong_type_error(field.name, kind.__name__, value)
+    if not all(_LIMITS[limit][0](value, bound) for limit, bound in limits.items()):
+        bounds = " and ".join(_LIMITS[limit][1].format(bound) for limit, bound in limits.items())
+        raise UserError(f"`{field.name}` must be {bounds}. Received: {field.name}={value}")
+    return value
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Base class. Raises UserError if a field has the wrong type or breaks its declared limits."""
+    """Base class. Raises UserError if a field that `setting` declares has a wrong value (`check_value`)."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            limits = field.metadata.get("limits", {})
-            value = self._check_type(field)
-            if value is None:
-                continue
-            if not all(_LIMITS[kind][0](value, limit) for kind, limit in limits.items()):
-                bounds = " and ".join(_LIMITS[kind][1].format(limit) for kind, limit in limits.items())
-                raise UserError(f"`{field.name}` must be {bounds}. Received: {field.name}={value}")
-
-    def _check_type(self, field: dataclasses.Field) -> Any:
-        value, kind = getattr(self, field.name), get_field_type(field)
-        if value is None and type(None) in typing.get_args(field.type):
-            return None
-        if kind is float and type(value) is int:
-            value = float(value)
-            object.__setattr__(self, field.name, value)
-        if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
-            raise wrong_type_error(field.name, kind.__name__, value)
-        return value
+            if "limits" in field.metadata:
+                object.__setattr__(self, field.name, check_value(field, getattr(self, field.name)))
 
     def record(self) -> dict[str, Any]:
-        """Returns the fields in JSON's types, without defaults that are to be omitted."""
-        fields = dataclasses.fields(self)
-        left_out = {
-            field.name
-            for field in fields
-            if field.metadata.get("omit_default") and getattr(self, field.name) == field.default
-        }
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
+        """Returns the fields in JSON's types."""
+        return dataclasses.asdict(self)
 
 
 def describe_setting(field: dataclasses.Field) -> str:
     """Returns the help of a setting, with its choices unless the help names them."""
-    text, choices = field.metadata["help"], field.metadata["limits"].get("choices", ())
+    text, choices = field.metadata["help"], field.metadata.get("limits", {}).get("choices", ())
     return text if all(choice in text for choice in choices) else f"{text}: {', '.join(choices)}"
-
-
-def add_flag(parser: argparse.ArgumentParser, field: dataclasses.Field, shown: str = "", **options: Any) -> None:
-    """Adds the flag of a field. `shown`: text after its help, not for a switch. `options`: as for `add_argument`."""
-    kind, text = get_field_type(field), field.metadata["help"]
-    if kind is bool:
-        parser.add_argument(f"--{field.name}", action="store_true", help=text, **options)
-        return
-    choices = field.metadata.get("limits", {}).get("choices")
-    parser.add_argument(f"--{field.name}", type=kind, choices=choices, help=text + shown, **options)
-
-
-def collect_given_flags(options: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Returns name -> value for those flags that were given. `options`: argparse's namespace, or absl's `FLAGS`."""
-    return {name: value for name in names if (value := getattr(options, name)) is not None}

@@ -6,9 +6,10 @@ import numbers
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from bert4rec_tf.config.model_settings import COUNTING_MODELS
-from bert4rec_tf.config.run_record import SELECT, TRAININGS, Run
+from bert4rec_tf.config.run_record import SELECT, SELECT_AND_RETRAIN, TRAININGS, Run
 from bert4rec_tf.foundation.errors import UserError
 
 
@@ -40,14 +41,18 @@ class Budget:
 
     def check(self, run: Run) -> None:
         """Raises UserError if a run cannot be planned."""
+        self.check_settings(run.model, run.training.protocol, run.training.replicas)
+
+    def check_settings(self, model: str, protocol: str = SELECT_AND_RETRAIN, replicas: int = 1, **others: Any) -> None:
+        """Does what `check` does, for the settings that are known before the data are read."""
         if "steps" in self.named:
             raise UserError("`minutes` must be left out with `steps`, which it plans. Received: both")
-        if run.model in COUNTING_MODELS:
+        if model in COUNTING_MODELS:
             raise UserError(
-                f"`minutes` must be left out for {run.model}, which is not trained. Received: minutes={self.minutes:g}"
+                f"`minutes` must be left out for {model}, which is not trained. Received: minutes={self.minutes:g}"
             )
-        if SELECT not in TRAININGS[run.training.protocol] or run.training.replicas > 1:
+        if SELECT not in TRAININGS[protocol] or replicas > 1:
             raise UserError(
                 "`minutes` needs one device, and a protocol that selects on the validation items. Received: "
-                f"protocol={run.training.protocol}, replicas={run.training.replicas}"
+                f"protocol={protocol}, replicas={replicas}"
             )

@@ -14,8 +14,7 @@ class ExportOptions:
     Attributes:
         k: default number of items to return; a model with fewer items returns all.
         popularity_correction: default of this input of `recommend`, and what `serving_default` uses: items are ranked
-            by score - popularity_correction * log(count + 1). `runs.exporting` also takes CHOOSE, the alpha that
-            `evaluate` chose.
+            by score - popularity_correction * log(count + 1).
         histories: users' histories, to recommend to users by their ids; None for none.
         exclude_seen: default of this input of `recommend`, and what `serving_default` uses: whether to leave out the
             items of the histories. None for True, or what the data ask for (`runs.exporting`).
@@ -26,7 +25,7 @@ class ExportOptions:
     """
 
     k: int = 10
-    popularity_correction: float | str = 0.0
+    popularity_correction: float = 0.0
     histories: Sequences | None = None
     exclude_seen: bool | None = None
     titles: str | None = None
@@ -34,8 +33,7 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.k < 1:
             raise UserError(f"`k` must be at least 1. Received: k={self.k}")
-        if self.popularity_correction != popularity_option.CHOOSE:
-            popularity_option.check_correction(float(self.popularity_correction))
+        popularity_option.check_correction(self.popularity_correction)
 
 
 DEFAULT = ExportOptions()

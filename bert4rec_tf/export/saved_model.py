@@ -18,7 +18,6 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import disable_gradients
 from bert4rec_tf.foundation.lines import Lines
-from bert4rec_tf.foundation.stores import BEGUN
 from bert4rec_tf.models.recommender import Recommender
 
 
@@ -155,7 +154,7 @@ def refuse_other_content(folder: Path, marker: str = MODEL) -> None:
     """Raises UserError if `folder` is a file, or not empty and without the file `marker` of an older export."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder")
-    if folder.is_dir() and files.list_content(folder) and not any((folder / name).exists() for name in (marker, BEGUN)):
+    if folder.is_dir() and files.list_content(folder) and not (folder / marker).exists():
         raise UserError(f"{folder}: holds other files than an older export; name another folder or empty it")
 
 

@@ -52,9 +52,9 @@ def unknown_name_error(what: str, name: str, known_names: Iterable[str]) -> User
     return UserError(f"Unknown {what}: {name!r}.{hint} Known: {', '.join(known_names)}")
 
 
-_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+_TYPE_NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 
 
 def wrong_type_error(name: str, kind: str, value: object) -> UserError:
     """Returns the error for a value that is not of the type named `kind`."""
-    return UserError(f"`{name}` must be {_KINDS[kind]}. Received: {name}={value!r}")
+    return UserError(f"`{name}` must be {_TYPE_NAMES[kind]}. Received: {name}={value!r}")

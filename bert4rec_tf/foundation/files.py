@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,7 @@ import filelock
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.processes import get_host_code, is_running, make_writer_name
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.foundation.store_lock import StoreLock
-from bert4rec_tf.foundation.stores import BEGUN, OWNER, URL, Url
+from bert4rec_tf.foundation.stores import ADDRESS, Url, check_writable, upload_file, upload_folder
 
 LOCK = ".lock"
 MOUNTS = Path("/proc/self/mountinfo")
@@ -34,10 +34,10 @@ ABANDONED_SECONDS = 24 * 3600
 def expand_path(path: Path | str | Url) -> Path:
     """Returns a path with a leading `~` expanded, which a shell does not do in `--data_dir=~/data`.
 
-    For a URL it returns a `stores.Url`, which has the methods of a `Path` that this package uses. Raises UserError if
-    there is no such user or no such kind of store, or the path is a link to itself.
+    For an address it returns a `stores.Url`, which has the methods of a `Path` with which data are read. Raises
+    UserError if there is no such user or no such kind of store, or the path is a link to itself.
     """
-    if isinstance(path, Url) or (isinstance(path, str) and URL.match(path)):
+    if isinstance(path, Url) or (isinstance(path, str) and ADDRESS.match(path)):
         return cast(Path, Url(str(path)))
     if not isinstance(path, (str, os.PathLike)):
         raise UserError(f"A path must be text or a Path. Received: {path!r}")
@@ -52,6 +52,17 @@ def expand_path(path: Path | str | Url) -> Path:
     return Path(expanded)
 
 
+def expand_local_path(path: Path | str | Url, argument: str) -> Path:
+    """Returns `expand_path`. Raises UserError for an address, which this argument cannot be."""
+    path = expand_path(path)
+    if isinstance(path, Url):
+        raise UserError(
+            f"`{argument}` must be a folder on this machine; copy it from and to a store, as by `aws s3 sync` "
+            f"(docs/stores.md). Received: {argument}={path}"
+        )
+    return path
+
+
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary path to write to, and renames it to `path` when the block ends without an error.
@@ -60,8 +71,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
     uploaded. Raises UserError if the file cannot be written.
     """
     if isinstance(path, Url):
-        with report_write_errors(path), path.replace_file() as aside:
-            yield aside
+        with report_write_errors(path), tempfile.TemporaryDirectory() as scratch:
+            yield Path(scratch, path.name)
+            upload_file(Path(scratch, path.name), path)
         return
     aside = path.with_name(f".{path.name}.{make_writer_name()}{PARTIAL}")
     try:
@@ -94,37 +106,36 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     `path`. After a kill between the two renames there is none, until the next call for `path`, or the next lock on its
     parent, moves the new folder there.
 
-    A store cannot rename folders. There the file `last` makes a folder complete: it is deleted first and uploaded last,
-    and one process at a time writes.
-
-    A folder that cannot be renamed, such as a mount point, is filled in place, and `last` makes it complete too.
+    A folder that cannot be renamed, such as a mount point or one in a store, is emptied and filled in place. There the
+    file `last` makes a folder complete: it is deleted first and written last.
 
     Raises UserError if `path` is a file, or the folder cannot be written.
     """
     if isinstance(path, Url):
-        with FolderLock(path).lock(), report_write_errors(path), path.replace_folder(last) as aside:
-            yield aside
+        with report_write_errors(path), tempfile.TemporaryDirectory() as scratch:
+            yield Path(scratch)
+            upload_folder(Path(scratch), path, last)
         return
     place = path.resolve()
     if place.exists() and not place.is_dir():
         raise UserError(f"{path}: is not a folder")
-    if place.exists() and not _can_be_renamed(place):
-        with report_write_errors(path), _replace_content(place, last) as aside:
-            yield aside
-        return
-    writer = make_writer_name()
-    aside, old = (place.with_name(f".{place.name}.{writer}.{part}{PARTIAL}") for part in ("new", "old"))
+    is_fixed = place.exists() and not _can_be_renamed(place)
+    above, writer = place if is_fixed else place.parent, make_writer_name()
+    aside, old = (above / f".{place.name}.{writer}.{part}{PARTIAL}" for part in ("new", "old"))
     try:
         with report_write_errors(path):
-            remove_partials(place.parent, of=place.name)
+            remove_partials(above, of=place.name)
             aside.mkdir(parents=True)
             yield aside
             for written in (*aside.rglob("*"), aside):
                 _flush_to_disk(written)
-            if place.exists():
-                os.replace(place, old)
-            os.replace(aside, place)
-            _flush_to_disk(place.parent)
+            if is_fixed:
+                _move_content(aside, place, last)
+            else:
+                if place.exists():
+                    os.replace(place, old)
+                os.replace(aside, place)
+            _flush_to_disk(above)
     finally:
         if old.exists() and not place.exists():
             os.replace(old, place)
@@ -132,25 +143,11 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
             remove_folder(leftover)
 
 
-@contextlib.contextmanager
-def _replace_content(place: Path, last: str | None) -> Iterator[Path]:
-    """Does what `replace_directory` does, but keeps the folder itself: the new files move into it, `last` the last."""
-    remove_partials(place)
-    aside = place / f".{place.name}.{make_writer_name()}.new{PARTIAL}"
-    try:
-        aside.mkdir()
-        yield aside
-        for written in (*aside.rglob("*"), aside):
-            _flush_to_disk(written)
-        (place / BEGUN).touch()
-        for old in sorted(list_content(place), key=lambda path: path.name != last):
-            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
-        for new in sorted(aside.iterdir(), key=lambda path: path.name == last):
-            os.replace(new, place / new.name)
-        _flush_to_disk(place)
-        (place / BEGUN).unlink()
-    finally:
-        remove_folder(aside)
+def _move_content(source: Path, target: Path, last: str | None) -> None:
+    for old in sorted(list_content(target), key=lambda path: path.name != last):
+        shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+    for new in sorted(source.iterdir(), key=lambda path: path.name == last):
+        os.replace(new, target / new.name)
 
 
 def _can_be_renamed(folder: Path) -> bool:
@@ -164,6 +161,10 @@ def _can_be_renamed(folder: Path) -> bool:
 
 def check_replaceable(path: Path) -> None:
     """Raises UserError if `replace_directory` could not write a folder. Call it before long work."""
+    if isinstance(path, Url):
+        with report_write_errors(path):
+            check_writable(path)
+        return
     place = path.resolve()
     is_fixed = place.exists() and not _can_be_renamed(place)
     nearest = place if is_fixed else next(above for above in place.parents if above.exists())
@@ -173,6 +174,8 @@ def check_replaceable(path: Path) -> None:
 
 def list_content(folder: Path) -> list[Path]:
     """Returns what is in a folder, without temporary files, locks, and the `lost+found` of a disk."""
+    if isinstance(folder, Url):
+        return [cast(Path, folder / name) for name in folder.list_stamps()]
     return [path for path in folder.iterdir() if not is_leftover(path) and path.name != "lost+found"]
 
 
@@ -232,15 +235,12 @@ def make_folder(folder: Path) -> None:
 
 def remove_folder(folder: Path) -> None:
     """Deletes a folder with its content. Errors are ignored."""
-    if isinstance(folder, Url):
-        folder.remove()
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_leftover(path: Path) -> bool:
     """Whether a file is a lock or a temporary file of a killed process."""
-    return path.name in (LOCK, OWNER) or (path.name.startswith(".") and path.name.endswith(PARTIAL))
+    return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(PARTIAL))
 
 
 def remove_partials(folder: Path, of: str | None = None) -> None:
@@ -249,8 +249,6 @@ def remove_partials(folder: Path, of: str | None = None) -> None:
     Finishes a replacement that was killed between its two renames (`replace_directory`). `of`: the name of the file or
     folder that they were to become; None for all names, which is safe only while `folder` is locked.
     """
-    if isinstance(folder, Url):
-        return
     partials = [path for path in folder.glob(f".*{PARTIAL}") if not _may_be_in_use(path)]
     if of is not None:
         partials = [path for path in partials if (name := _PARTIAL_NAME.fullmatch(path.name)) and name["name"] == of]
@@ -290,8 +288,8 @@ def _may_be_in_use(path: Path) -> bool:
 class FolderLock:
     """A lock on a folder. The system releases it when the process ends, even if the process is killed.
 
-    In a store it is a `StoreLock`. Locking creates the folder, and removes the temporary files of killed processes. The
-    lock is reentrant; entering it again removes nothing.
+    Locking creates the folder, and removes the temporary files of killed processes. The lock is reentrant; entering it
+    again removes nothing.
 
     `busy`: error message if another process has the lock; None to wait for that process.
     """
@@ -299,7 +297,7 @@ class FolderLock:
     def __init__(self, folder: Path, busy: str | None = None) -> None:
         self.folder = folder
         self.busy = busy
-        self._lock = StoreLock(folder / OWNER) if isinstance(folder, Url) else filelock.FileLock(folder / LOCK)
+        self._lock = filelock.FileLock(folder / LOCK)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
@@ -318,7 +316,7 @@ class FolderLock:
             self._lock.release()
 
 
-def acquire_lock(lock: StoreLock | filelock.BaseFileLock, path: Path, waiting: str, busy: str | None = None) -> None:
+def acquire_lock(lock: filelock.BaseFileLock, path: Path, waiting: str, busy: str | None = None) -> None:
     """Takes a lock on `path`. If another process has it, warns with the text `waiting`, and waits.
 
     With a text `busy`, raises a UserError with this text instead.

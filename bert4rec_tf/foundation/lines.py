@@ -7,7 +7,7 @@ import numpy as np
 
 END = b"\n"
 
-FEW = 16
+FEW_TEXTS = 16
 """Up to this number of texts, searching for each is faster than a table of all lines."""
 
 
@@ -61,7 +61,7 @@ class Lines(Sequence[str]):
     def contains_each(self, texts: Iterable[str]) -> np.ndarray:
         """Returns whether each of `texts` is a line, bool [texts]. Pass many at once: each call reads all content."""
         texts = list(texts)
-        if len(texts) <= FEW:
+        if len(texts) <= FEW_TEXTS:
             return np.array([text in self for text in texts], bool)
         import pyarrow  # `data.sequences` needs NumPy alone.
         from pyarrow import compute

@@ -12,7 +12,7 @@ import numpy as np
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 
-UNREADABLE = (OSError, LookupError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
+DAMAGE_ERRORS = (OSError, LookupError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
 """The exceptions that reading a damaged archive can raise."""
 
 
@@ -39,7 +39,7 @@ def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray
                 name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
                 for name in members
             }
-    except (*UNREADABLE, MemoryError) as error:  # a damaged header can claim any number of values
+    except (*DAMAGE_ERRORS, MemoryError) as error:  # a damaged header can claim any number of values
         raise CorruptFileError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 

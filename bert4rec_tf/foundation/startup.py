@@ -1,40 +1,22 @@
-"""How a command starts: it parses arguments, turns errors into one line, and imports TensorFlow quietly."""
+"""How a command starts: it turns errors into one line, and imports TensorFlow quietly."""
 
-import argparse
 import importlib
 import logging
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 from bert4rec_tf.foundation import xla_cache
-from bert4rec_tf.foundation.errors import UserError, wrong_type_error
-from bert4rec_tf.foundation.files import expand_path
-
-
-class Parser(argparse.ArgumentParser):
-    """Raises UserError for a mistake in the arguments, instead of printing the usage and exiting."""
-
-    def error(self, message: str) -> NoReturn:
-        if match := re.fullmatch(r"argument -+(\w+): invalid (int|float) value: '(.*)'", message, re.DOTALL):
-            raise wrong_type_error(*match.groups())
-        raise UserError(message)
-
-
-def parse_path(text: str) -> Path:
-    """The argparse type of a path: `files.expand_path`, with errors in the form that argparse shows."""
-    try:
-        return expand_path(text)
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+from bert4rec_tf.foundation.errors import UserError
 
 
 def exit_on_error(main: Callable[[], None]) -> None:
-    """Runs a command. A UserError or OSError prints one line and exits with code 2, Ctrl-C with 130."""
+    """Runs a command. A user's mistake, an OSError or too little memory prints one line and exits with code 2.
+
+    Ctrl-C exits with 130. This is the one place where errors end.
+    """
     try:
         main()
     except UserError as error:
@@ -47,6 +29,12 @@ def exit_on_error(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         print("\nStopped. Run the same command again to resume.", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:
+        if not isinstance(error, MemoryError) and type(error).__name__ != "ResourceExhaustedError":
+            raise
+        exit_with_error(
+            f"There is not enough memory for these settings; reduce the largest of them ({str(error)[:200]})"
+        )
 
 
 def exit_with_error(message: str) -> NoReturn:

@@ -1,12 +1,10 @@
 """Files in stores: object stores (`s3://`, `gs://`), `hdfs://` and everything else that fsspec supports.
 
-A `Url` has the methods of a `Path` that this package uses, so most code takes either. `files.expand_path` makes
-either from a text. Code that can only read local files, such as TensorFlow, reads a `LocalCopy`.
+Data and exports are read and written there, as whole files and folders. All other files are on this machine.
 """
 
 import contextlib
 import errno
-import fnmatch
 import functools
 import io
 import re
@@ -19,13 +17,7 @@ from typing import Any, BinaryIO, cast
 
 from bert4rec_tf.foundation.errors import UserError, format_error
 
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-OWNER = ".owner"
-"""The object that says who writes in a folder (`foundation.store_lock`)."""
-
-BEGUN = ".partial"
-"""The object that marks a folder while it is replaced. It stays if that fails."""
-
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 READ_AHEAD = 8 << 20
 """Bytes per request while a file is read."""
 
@@ -33,10 +25,11 @@ FILE_SYSTEMS = ("dbfs", "file", "ftp", "hdfs", "local", "sftp", "smb", "ssh", "w
 """Stores in which a half-written file can be seen. So it is written under another name and then renamed."""
 
 ATTEMPTS = 3
+"""How often a folder is copied that changes meanwhile."""
 
 
 @functools.cache
-def _open_file_system(scheme: str, text: str) -> Any:
+def _open_file_system(text: str) -> Any:
     try:
         import fsspec
     except ImportError as error:
@@ -47,7 +40,7 @@ def _open_file_system(scheme: str, text: str) -> Any:
         raise UserError(f"{text}: {error}") from error
     except ValueError as error:
         schemes = ", ".join(sorted(fsspec.available_protocols()))
-        raise UserError(f"{text}: unknown scheme {scheme!r}. Known: {schemes}") from error
+        raise UserError(f"{text}: unknown scheme {text.partition('://')[0]!r}. Known: {schemes}") from error
     except Exception as error:
         raise UserError(f"{text}: cannot be reached ({format_error(error)})") from error
 
@@ -59,18 +52,16 @@ def _raise_os_errors(url: "Url") -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise FileNotFoundError(errno.ENOENT, "no such file, folder or bucket", str(url)) from error
-    except FileExistsError:
-        raise
     except Exception as error:
         raise OSError(errno.EIO, format_error(error), str(url)) from error
 
 
 @dataclass(frozen=True, order=True)
 class Url:
-    """A file or a folder in a store.
+    """The address of a file or a folder in a store. It has the methods of a `Path` with which data are read.
 
-    Methods that a `Path` has do the same. They raise OSError, with the URL as its `filename`. The constructor raises
-    UserError for an unknown scheme, or one whose package is not installed.
+    They raise OSError, with the address as its `filename`. The constructor raises UserError for an unknown scheme, or
+    one whose package is not installed.
     """
 
     text: str
@@ -78,40 +69,31 @@ class Url:
     def __post_init__(self) -> None:
         scheme, _, rest = self.text.partition("://")
         object.__setattr__(self, "text", f"{scheme}://{rest.rstrip('/')}")
-        _ = self._store
+        _ = self.store
 
     @property
-    def _store(self) -> Any:
-        store = _open_file_system(self._scheme, self._root)
+    def store(self) -> Any:
+        """The store, by fsspec's interface."""
+        scheme, _, rest = self.text.partition("://")
+        store = _open_file_system(f"{scheme}://{rest.partition('/')[0]}")
         store.invalidate_cache()  # Other machines write too.
         return store
 
     @property
-    def _scheme(self) -> str:
-        return self.text.partition("://")[0]
-
-    @property
-    def _root(self) -> str:
-        """The URL up to its bucket or host: `s3://bucket`."""
-        scheme, _, rest = self.text.partition("://")
-        return f"{scheme}://{rest.partition('/')[0]}"
-
-    @property
-    def _store_path(self) -> str:
+    def place(self) -> str:
         """The path of this file or folder as fsspec takes it."""
-        return self._store._strip_protocol(self.text)
+        return self.store._strip_protocol(self.text)
 
-    def _call_store(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Calls a method of the store for this path. Whatever it raises becomes an OSError."""
+    def call_store(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Calls a method of the store for this file or folder. Whatever it raises becomes an OSError."""
         with _raise_os_errors(self):
-            return getattr(self._store, method)(self._store_path, *arguments, **options)
+            return getattr(self.store, method)(self.place, *arguments, **options)
 
     def __str__(self) -> str:
         return self.text
 
     def __truediv__(self, name: Any) -> "Url":
-        below = str(PurePosixPath(name))
-        return self if below == "." else Url(f"{self.text}/{below}")
+        return Url(f"{self.text}/{PurePosixPath(name)}")
 
     @property
     def name(self) -> str:
@@ -123,132 +105,49 @@ class Url:
 
     @property
     def parent(self) -> "Url":
-        return self if self.text == self._root else Url(self.text.rpartition("/")[0])
+        scheme, _, rest = self.text.partition("://")
+        return Url(f"{scheme}://{rest.rpartition('/')[0]}") if "/" in rest else self
 
     @property
     def parents(self) -> list["Url"]:
         return [] if self.parent == self else [self.parent, *self.parent.parents]
 
-    def with_name(self, name: str) -> "Url":
-        return self.parent / name
-
-    def absolute(self) -> "Url":
+    def resolve(self) -> "Url":
         return self
 
-    resolve = absolute
-
-    def mkdir(self, **options: Any) -> None:
-        """Creates the folder and its parents, except in object stores, which have no empty folders."""
-        if self._scheme in FILE_SYSTEMS:
-            self._call_store("makedirs", exist_ok=True)
+    absolute = resolve
 
     def exists(self) -> bool:
-        return self._call_store("exists")
+        return self.call_store("exists")
 
     def is_dir(self) -> bool:
-        return self._call_store("isdir")
+        return self.call_store("isdir")
 
     def is_file(self) -> bool:
-        return self._call_store("isfile")
+        return self.call_store("isfile")
 
     def stat(self) -> SimpleNamespace:
         """Returns `st_size`."""
-        return SimpleNamespace(st_size=self._call_store("size"))
+        return SimpleNamespace(st_size=self.call_store("size"))
 
-    def iterdir(self) -> Iterator["Url"]:
-        paths = self._call_store("ls", detail=False)
-        names = {PurePosixPath(place).name for place in paths if place.rstrip("/") != self._store_path}
-        return iter([self / name for name in sorted(names)])
-
-    def glob(self, pattern: str) -> Iterator["Url"]:
-        """Yields the files and folders in this one whose names match; none if there is no such folder."""
-        with contextlib.suppress(FileNotFoundError):
-            yield from (path for path in self.iterdir() if fnmatch.fnmatchcase(path.name, pattern))
+    def open(self, mode: str = "rb") -> BinaryIO:
+        file = self.call_store("open", mode, block_size=READ_AHEAD)
+        return cast(BinaryIO, io.BufferedReader(_Reader(self, file), io.DEFAULT_BUFFER_SIZE))
 
     def glob_files(self) -> list["Url"]:
-        """Returns the files that match this URL as a pattern."""
-        entries = self._call_store("glob", detail=True)
-        before = self.text.removesuffix(self._store_path)
+        """Returns the files that match this address as a pattern."""
+        entries = self.call_store("glob", detail=True)
+        before = self.text.removesuffix(self.place)
         return [Url(before + place) for place, facts in entries.items() if facts["type"] == "file"]
 
     def list_stamps(self) -> dict[str, str]:
         """Returns path in this folder -> a text that changes when the file does, for all files, also in subfolders."""
         try:
-            entries = self._call_store("find", detail=True)
+            entries = self.call_store("find", detail=True)
         except FileNotFoundError:
             return {}
-        stamps = {
-            place[len(self._store_path) :].lstrip("/"): str(sorted(facts.items())) for place, facts in entries.items()
-        }
-        return {name: stamp for name, stamp in stamps.items() if PurePosixPath(name).name not in ("", BEGUN, OWNER)}
-
-    def open(self, mode: str = "rb") -> BinaryIO:
-        file = self._call_store("open", mode, block_size=READ_AHEAD)
-        return cast(BinaryIO, io.BufferedReader(_Reader(self, file), io.DEFAULT_BUFFER_SIZE))
-
-    def read_bytes(self) -> bytes:
-        return self._call_store("cat_file")
-
-    def read_text(self, encoding: str = "utf-8") -> str:
-        return self.read_bytes().decode(encoding)
-
-    def unlink(self, missing_ok: bool = False) -> None:
-        with contextlib.suppress(*(FileNotFoundError,) * missing_ok):
-            self._call_store("rm_file")
-
-    def remove(self) -> None:
-        """Deletes all files in this folder and below. Errors are ignored."""
-        with contextlib.suppress(OSError):
-            self._call_store("rm", recursive=True)
-
-    def create(self, content: bytes) -> None:
-        """Writes a new object. Raises FileExistsError if there is one, even one written at the same moment."""
-        self._call_store("pipe_file", content, mode="create")
-
-    def write_bytes(self, content: bytes) -> None:
-        self._call_store("pipe_file", content)
-
-    @contextlib.contextmanager
-    def replace_file(self) -> Iterator[Path]:
-        """Yields a local path to write to. When the block ends without an error, the file there replaces this one."""
-        with tempfile.TemporaryDirectory() as scratch:
-            yield Path(scratch, self.name)
-            self._upload(Path(scratch, self.name))
-
-    def _upload(self, local: Path) -> None:
-        with _raise_os_errors(self):
-            if self._scheme not in FILE_SYSTEMS:
-                self._store.put_file(str(local), self._store_path)
-                return
-            aside = self.with_name(f".{self.name}.partial")._store_path
-            self.parent.mkdir()
-            self._store.put_file(str(local), aside)
-            if self._store.exists(self._store_path):
-                self._store.rm_file(self._store_path)
-            self._store.mv(aside, self._store_path)
-
-    @contextlib.contextmanager
-    def replace_folder(self, last: str | None) -> Iterator[Path]:
-        """Yields a local folder to fill, which replaces this one when the block ends without an error.
-
-        The file `last` is deleted first and uploaded last, so a folder that has it is complete.
-        """
-        with tempfile.TemporaryDirectory() as scratch:
-            local = Path(scratch, self.name)
-            local.mkdir()
-            yield local
-            names = {str(PurePosixPath(path.relative_to(local))) for path in local.rglob("*") if path.is_file()}
-            old = self.list_stamps()
-            (self / BEGUN).write_bytes(b"")
-            if last in old:
-                (self / last).unlink()
-            for name in sorted(names - {last}):
-                (self / name)._upload(local / name)
-            for name in sorted(old.keys() - names):
-                (self / name).unlink(missing_ok=True)
-            if last is not None:
-                (self / last)._upload(local / last)
-            (self / BEGUN).unlink()
+        stamps = {name[len(self.place) :].lstrip("/"): str(sorted(facts.items())) for name, facts in entries.items()}
+        return {name: stamp for name, stamp in stamps.items() if PurePosixPath(name).name}
 
 
 class _Reader(io.RawIOBase):
@@ -279,6 +178,48 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
+def upload_file(local: Path, url: Url) -> None:
+    """Writes a file to a store, where it replaces the one before."""
+    with _raise_os_errors(url):
+        if url.text.partition("://")[0] not in FILE_SYSTEMS:
+            url.store.put_file(str(local), url.place)
+            return
+        folder, aside = url.parent, url.parent / f".{url.name}.partial"
+        url.store.makedirs(folder.place, exist_ok=True)
+        url.store.put_file(str(local), aside.place)
+        if url.exists():
+            url.store.rm_file(url.place)
+        url.store.mv(aside.place, url.place)
+
+
+def upload_folder(local: Path, url: Url, last: str | None) -> None:
+    """Replaces a folder in a store, file by file. `last`: a file that makes the folder complete, uploaded last.
+
+    If that fails, no file is left in the folder.
+    """
+    names = [str(PurePosixPath(path.relative_to(local))) for path in local.rglob("*") if path.is_file()]
+    _delete_files(url, last)
+    try:
+        for name in sorted(names, key=lambda name: (name == last, name)):
+            upload_file(local / name, url / name)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            _delete_files(url, last)
+        raise
+
+
+def _delete_files(url: Url, first: str | None) -> None:
+    for name in sorted(url.list_stamps(), key=lambda name: name != first):
+        (url / name).call_store("rm_file")
+
+
+def check_writable(url: Url) -> None:
+    """Raises OSError if a folder in a store cannot be written."""
+    probe = url / ".probe"
+    probe.call_store("pipe_file", b"")
+    probe.call_store("rm_file")
+
+
 class LocalCopy:
     """The files of a folder, on this machine.
 
@@ -306,5 +247,4 @@ class LocalCopy:
             raise UserError(f"{folder}: refused, because its file {name!r} would be written outside of it")
         target = self.folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _raise_os_errors(folder / name):
-            folder._store.get_file((folder / name)._store_path, str(target))
+        (folder / name).call_store("get_file", str(target))

@@ -159,7 +159,7 @@ def _narrow(run: Run, named: Collection[str], share: float) -> dict[str, Any]:
 def _read_plan(run: Run, minutes: float, workdir: WorkDirectory) -> Plan:
     """Returns the plan that a folder holds. Its settings are those of `run`, but for PLANNED."""
     config = workdir.read_config()
-    record, planned = config.get("plan", {}), Run.from_dict(config["run"]).flatten()
+    record, planned = config.plan or {}, config.run.flatten()
     if record.get("minutes") != minutes:
         has = f"{record['minutes']:g}" if record else "left out"
         raise UserError(f"`minutes` must be {has}, as in {workdir.path}. Received: minutes={minutes:g}")

@@ -19,9 +19,9 @@ def compare(first: Path, second: Path) -> Comparison:
     """
     folders = [WorkDirectory(first), WorkDirectory(second)]
     configs = [folder.read_config() for folder in folders]
-    if configs[0]["data_fingerprint"] != configs[1]["data_fingerprint"]:
+    if configs[0].data_fingerprint != configs[1].data_fingerprint:
         raise UserError(f"{first} and {second} cannot be compared: their data differ")
-    if configs[0]["run"]["evaluation"] != configs[1]["run"]["evaluation"]:
+    if configs[0].run.evaluation != configs[1].run.evaluation:
         raise UserError(f"{first} and {second} cannot be compared: their candidates differ")
     for folder in folders:
         if not folder.ranks.exists():

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.popularity_option import parse_correction
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.sequences import Sequences
@@ -88,7 +87,7 @@ def open_experiment(
     return experiment
 
 
-def run_mode(experiment: Experiment, mode: str = "all", popularity_correction: float | str = 0.0) -> Result:
+def run_mode(experiment: Experiment, mode: str = "all") -> Result:
     """Prepares, trains and evaluates, or does the one of these that `mode` names.
 
     What is already prepared or trained is skipped. The result of `prepare` and `train` has no metrics, and neither has
@@ -105,19 +104,15 @@ def run_mode(experiment: Experiment, mode: str = "all", popularity_correction: f
             model = experiment.train()
         if experiment.team.is_chief and mode in ("all", "evaluate"):
             model = model or experiment.load_trained_model()
-            metrics = experiment.evaluate(model, popularity_correction)
+            metrics = experiment.evaluate(model)
     return Result(metrics, model, experiment.sequences, experiment.workdir.path)
 
 
-def execute(run: Run, popularity_correction: float | str = 0.0, **options: Any) -> Result:
+def execute(run: Run, **options: Any) -> Result:
     """Prepares, trains and evaluates a run. Skips what is already prepared and trained.
 
     Sets the seeds of Python's, NumPy's and TensorFlow's global generators to the run's seed.
 
-    Args:
-        run: the settings.
-        popularity_correction: as for `Experiment.evaluate`.
-        **options: as for `open_experiment`.
+    `options`: as for `open_experiment`.
     """
-    alpha = parse_correction(popularity_correction)  # reports a mistake before a long training
-    return run_mode(open_experiment(run, **options), popularity_correction=alpha)
+    return run_mode(open_experiment(run, **options))

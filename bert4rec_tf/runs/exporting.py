@@ -4,15 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.popularity_option import CHOOSE, CORRECTION
-from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, needs_seen_items
 from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.foundation import files
-from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.models.feature_recommender import fold_features
 from bert4rec_tf.runs.environment import list_versions
 from bert4rec_tf.runs.phases import list_phases, load_trained
@@ -22,11 +18,7 @@ from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
 def check_export(folder: Path) -> None:
     """Raises UserError if no SavedModel can be exported to `folder`. Call it before a long training."""
     saved_model.refuse_other_content(folder)
-    if isinstance(folder, Url):
-        with files.FolderLock(folder).lock():  # A folder in a store is created by writing to it.
-            pass
-    else:
-        files.check_replaceable(folder)
+    files.check_replaceable(folder)
 
 
 def export(
@@ -48,18 +40,17 @@ def export(
     model cannot have the format or the options.
     """
     config = workdir.read_config()
-    run = Run.from_dict(config["run"])
+    run = config.run
     with workdir.lock():
-        options = replace(options, popularity_correction=_resolve_alpha(workdir, options.popularity_correction))
         if options.exclude_seen is None:
-            options = replace(options, exclude_seen=not needs_seen_items(config["repeats"]))
+            options = replace(options, exclude_seen=not needs_seen_items(config.repeats))
         if options.titles is None and workdir.titles.exists():
             options = replace(options, titles=workdir.titles.read_text(encoding="utf-8"))
         ids = workdir.read_ids()
         if form != SAVED_MODEL:
             run = run.change(mixed_precision=False)
         model = fold_features(
-            load_trained(run, ids.vocabulary.num_items, config["num_users"], workdir, list_phases(run)[-1])
+            load_trained(run, ids.vocabulary.num_items, config.num_users, workdir, list_phases(run)[-1])
         )
         folder = folder or workdir.path / form
         users = list(ids.users) if model.needs_users else None
@@ -71,34 +62,23 @@ def export(
         return folder
 
 
-def _resolve_alpha(workdir: WorkDirectory, correction: float | str) -> float:
-    if correction != CHOOSE:
-        return float(correction)
-    entry = (workdir.read_metrics() or {}).get(CORRECTION, {})
-    if "validation" not in entry:
-        raise UserError(
-            f"{workdir.path}: no {CORRECTION} was chosen; run --mode=evaluate --{CORRECTION}={CHOOSE} first"
-        )
-    return entry["alpha"]
-
-
 def make_model_card(workdir: WorkDirectory, ids: RawIds) -> dict[str, Any]:
     """Returns the model card: settings, data, versions, and metrics (None before the evaluation)."""
     config, measured = workdir.read_config(), workdir.read_metrics()
     parts = ("measured", "repeats", COLD, "validation", "test", *COUNT_BASELINES, "random", "ceiling", "paper")
     return {
-        "run": config["run"],
-        "digest": config["digest"],
+        "run": config.run.to_dict(),
+        "digest": config.run.digest,
         "data": {
-            "name": config["run"]["dataset"],
-            "fingerprint": config["data_fingerprint"],
-            "users": config["num_users"],
+            "name": config.run.dataset,
+            "fingerprint": config.data_fingerprint,
+            "users": config.num_users,
             "items": ids.vocabulary.num_items,
             "actions": int(ids.vocabulary.counts.sum()),
             "training_actions": int(ids.training_counts.sum()),
         },
-        "trained_with": config["environment"],
+        "trained_with": config.environment,
         "exported_with": list_versions(),
         "metrics": measured and {part: measured[part] for part in parts if part in measured},
-        **({"columns": config["columns"]} if "columns" in config else {}),
+        **({} if config.columns is None else {"columns": config.columns}),
     }

@@ -31,7 +31,7 @@ from bert4rec_tf.foundation import files, npz, plots
 from bert4rec_tf.foundation.errors import UserError, speak_python
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.progress import Progress, warn
-from bert4rec_tf.foundation.stores import LocalCopy
+from bert4rec_tf.foundation.stores import LocalCopy, Url
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import exporting
@@ -44,7 +44,6 @@ from bert4rec_tf.serving import batch
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.titles import format_titles
 from bert4rec_tf.training import loop
-from bert4rec_tf.training.loop import BEST
 
 FIXED = {"data", "model", "preset", "holdout", "titles", "init_from"}
 """What `continue_training` does not take, unlike `fit`."""
@@ -271,13 +270,13 @@ class FittedModel:
         data = with_features(
             data, **features, new_items=options.pop("new_items", False), silent=passed_on.get("silent", False)
         )
-        run = Run.from_dict(WorkDirectory(self.workdir).read_config()["run"])
+        run = WorkDirectory(self.workdir).read_config().run
         settings = {**run.flatten(), **options}
         if "warmup_steps" not in options:
             settings["warmup_steps"] = shorten_warmup(settings["warmup_steps"], run.training.steps, settings["steps"])
         run = Run.make(inputs.FRAME, run.model, settings.pop("seed", run.seed), **settings)
-        best = self.workdir / SELECT / BEST
-        start = None if MODELS[run.model].examples is None else best if best.exists() else self.workdir
+        selected = self.workdir / SELECT
+        start = None if MODELS[run.model].examples is None else selected if selected.exists() else self.workdir
         return train_and_open(run, data, titles=self.titles, init_from=start, **passed_on)
 
     def save(self, path: Path | str) -> Path:
@@ -312,7 +311,7 @@ class FittedModel:
             arrays = npz.read(workdir.ranks, (FULL, COUNTED, LENGTHS, TARGET_COUNTS))
         except npz.CorruptFileError as error:
             raise UserError(f"{error}; measure again with bert4rec run --mode=evaluate") from error
-        phase = list_phases(Run.from_dict(workdir.read_config()["run"]))[0]
+        phase = list_phases(workdir.read_config().run)[0]
         curve = loop.read_state(workdir.path / phase).curve
         ranks = {card["model"]: arrays[FULL], "counting": arrays[COUNTED]}
         gains = {name: compute_per_user(NDCG, model_ranks) for name, model_ranks in ranks.items()}
@@ -428,4 +427,4 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
     title_by_id = saved.titles if titles is None else load_titles(titles, saved.columns)
     if titles is not None:
         check_matches("titles", title_by_id, saved.items)
-    return FittedModel(saved, None if is_model else folder, title_by_id)
+    return FittedModel(saved, None if is_model or isinstance(folder, Url) else folder, title_by_id)

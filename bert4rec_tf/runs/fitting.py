@@ -110,9 +110,9 @@ def fit(
     features: dict[str, Any] = {kind: source for kind, source in sources.items() if source is not None}
     dataset = data if inputs.is_data_set(data) else inputs.FRAME
     early = {**settings_for_features(model, features), **settings}
-    run = presets.check_settings(dataset, model, preset, seed, **early)  # reports mistakes before the data are read
+    presets.check_settings(dataset, model, preset, seed, **early)  # reports mistakes before the data are read
     if budget is not None:
-        budget.check(run)
+        budget.check_settings(model, **early)
     name, sequences, interactions = inputs.load_any(data, user, item, time, test_from)
     if model in ATTENTION_MODELS:
         features = {**sequences.features, **features}
@@ -125,7 +125,7 @@ def fit(
     best_settings, trials = dict[str, Any](), None
     if tune:
         with tempfile.TemporaryDirectory(prefix="bert4rec-") as scratch:
-            path = files.expand_path(workdir or Path(scratch) / name)
+            path = files.expand_local_path(workdir or Path(scratch) / name, "workdir")
             folder = path.with_name(f"{path.name}-tuning")
             best_settings, trials = tune_settings(make_run, settings, sequences, tune, folder, silent)
     run = make_run(**best_settings)

@@ -5,12 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert4rec_tf.config.popularity_option import CHOOSE, CORRECTION
 from bert4rec_tf.config.run_record import SELECT
-from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.evaluation import metrics, popularity_penalty
 from bert4rec_tf.evaluation.baselines import measure_baselines
-from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.runs.environment import describe_environment
@@ -25,11 +22,8 @@ COUNTED, LENGTHS, TARGET_COUNTS = "counted", "lengths", "target_counts"
 history, and how often training saw the target."""
 
 
-def measure(experiment: "Experiment", model: Recommender, alpha: float | str) -> dict[str, Any]:
-    """Evaluates a model on the test items. Writes the ranks and `metrics.json`, and returns the latter.
-
-    `alpha`: of the popularity correction; CHOOSE for the best one on the validation items.
-    """
+def measure(experiment: "Experiment", model: Recommender) -> dict[str, Any]:
+    """Evaluates a model on the test items. Writes the ranks and `metrics.json`, and returns the latter."""
     run, split, workdir = experiment.run, experiment.split, experiment.workdir
     task = experiment.make_task("test", all_items=True)
     training = select_training_data(split, find_measured_phase(run))
@@ -37,7 +31,6 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
         task, None if experiment.silent else "measuring on test"
     )
     selected = _load_selected(experiment, model)
-    correction = _measure_corrected(experiment, model, selected, training, task, alpha)
     repeats = {**experiment.repeats, "test": float(task.is_repeat.mean())}
     arrays = {f"{protocol}_candidates": number for protocol, number in ranked.num_candidates.items()}
     if repeats["test"]:
@@ -54,7 +47,7 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
         "run": run.to_dict(),
         "digest": run.digest,
         "data_fingerprint": experiment.sequences.fingerprint,
-        "environment": workdir.read_config()["environment"],
+        "environment": workdir.read_config().environment,
         "evaluated_with": describe_environment(),
         "users": len(split.users),
         "users_not_evaluated": split.num_not_evaluated,
@@ -62,7 +55,6 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
         "repeats": repeats,
         "test": ranked.compute_metrics(),
         "measured": find_measured_phase(run),
-        **correction,
         **baselines,
         "transitions": workdir.read_transitions(),
         "beyond_counting": _compare_with_counting(ranked.ranks[metrics.FULL], counted_ranks[metrics.FULL]),
@@ -95,52 +87,3 @@ def _load_selected(experiment: "Experiment", measured: Recommender) -> Recommend
     if SELECT not in list_phases(experiment.run):
         return None
     return measured if find_measured_phase(experiment.run) == SELECT else experiment.load_trained_model(SELECT)
-
-
-def _measure_corrected(
-    experiment: "Experiment",
-    model: Recommender,
-    selected: Recommender | None,
-    training: Sequences,
-    task: RankingTask,
-    alpha: float | str,
-) -> dict[str, Any]:
-    """Returns the corrected ranking's entry of `metrics.json`; empty for an alpha of 0.
-
-    `selected`: from `_load_selected`. `training`: what `model` was trained on.
-    """
-    if not alpha:
-        return {}
-    entry: dict[str, Any] = {"alpha": alpha}
-    if alpha == CHOOSE:
-        entry = _choose_correction(experiment, model, selected)
-    ranker = popularity_penalty.make_ranker(
-        model, (popularity_penalty.compute_log_counts(training.count_items()[1:]), entry["alpha"])
-    )
-    return {CORRECTION: {**entry, "test": ranker.rank_and_list(task).compute_metrics()}}
-
-
-def _choose_correction(experiment: "Experiment", model: Recommender, selected: Recommender | None) -> dict[str, Any]:
-    """Returns the alpha that is best on the validation items, and NDCG@10 for each alpha.
-
-    The model is that of `select`. Without `select` it is the final model, which was trained on these items; then
-    `trained_on_validation` is True.
-    """
-    counts_only = model.examples is None
-    is_trained_on = selected is None and not counts_only
-    if selected is not None:
-        model = selected
-    elif counts_only:
-        model = experiment.new_model()
-        model.adapt(experiment.split.training(with_validation=False), experiment.transitions)
-    counts = popularity_penalty.compute_log_counts(
-        experiment.split.training(with_validation=is_trained_on).count_items()[1:]
-    )
-    curve = popularity_penalty.measure_alphas(
-        Ranker(model.score, model.max_history), experiment.make_task("validation"), counts
-    )
-    return {
-        "alpha": max(curve, key=curve.__getitem__),  # in a tie the smallest
-        "trained_on_validation": is_trained_on,
-        "validation": curve,
-    }

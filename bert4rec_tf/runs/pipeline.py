@@ -11,7 +11,6 @@ import tensorflow as tf
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.execution import ExecutionSettings
 from bert4rec_tf.config.model_settings import samples_items
-from bert4rec_tf.config.popularity_option import parse_correction
 from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.examples import in_memory, preparation
@@ -122,7 +121,7 @@ class Experiment:
     @property
     def initial(self) -> dict[str, Any] | None:
         """The record of the warm start (`StartWeights.record`); None for a fresh start."""
-        return self.workdir.read_config().get("initial")
+        return self.workdir.read_config().initial
 
     @cached_property
     def repeats(self) -> dict[str, float]:
@@ -213,17 +212,10 @@ class Experiment:
         sizes = self.sequences.num_items, self.sequences.num_users
         return phases.load_trained(self.run, *sizes, self.workdir, phase or phases.find_measured_phase(self.run))
 
-    def evaluate(self, model: Recommender, popularity_correction: float | str = 0.0) -> dict[str, Any]:
-        """Evaluates a model on the test items. Writes the ranks and `metrics.json`, and returns the latter.
-
-        Args:
-            model: the model to measure.
-            popularity_correction: the model is also measured with this alpha (`popularity_penalty`). CHOOSE takes the
-                alpha that is best on the validation items.
-        """
-        alpha = parse_correction(popularity_correction)
+    def evaluate(self, model: Recommender) -> dict[str, Any]:
+        """Evaluates a model on the test items. Writes the ranks and `metrics.json`, and returns the latter."""
         with self.workdir.lock():
-            return measurement.measure(self, model, alpha)
+            return measurement.measure(self, model)
 
     @cached_property
     def negatives(self) -> dict[str, np.ndarray]:
@@ -272,7 +264,7 @@ class Experiment:
             settings = phases.shorten_final(settings, selected.best_step)
         elif selected:
             settings = replace(settings, stop_after=selected.best_step)
-        max_seconds = None if selected else self.workdir.read_config().get("plan", {}).get("max_seconds")
+        max_seconds = None if selected else (self.workdir.read_config().plan or {}).get("max_seconds")
         later_steps = 0 if is_last else int(settings.steps * (settings.final_share or 1))
         title = "final training" if selected else "training"
         watch = loop.Watch(title, self.silent, later_steps, self.watch)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.config.run_record import ALL
 from bert4rec_tf.evaluation.metrics import (
     ANY,
@@ -26,12 +25,11 @@ from bert4rec_tf.evaluation.metrics import (
 from bert4rec_tf.runs.comparison import Comparison
 
 TRANSITIONS_MODEL = "item_transitions"
-COLUMNS = ("validation", "test", "corrected", *COUNT_BASELINES, "random", "ceiling", "paper")
+COLUMNS = ("validation", "test", *COUNT_BASELINES, "random", "ceiling", "paper")
 
 
 def make_table(content: dict[str, Any]) -> str:
     """Returns the results of a run as text. `content`: from `Experiment.evaluate`."""
-    content = {**content, "corrected": content.get(CORRECTION, {}).get("test", {})}
     columns = [key for key in COLUMNS if content.get(key)]
 
     def cells(protocol: str, name: str) -> list[str]:
@@ -47,7 +45,7 @@ def make_table(content: dict[str, Any]) -> str:
 def make_short_table(content: dict[str, Any]) -> str:
     """Returns NDCG@10 and HR@10 of a run and of counting, with what to know. `content`: as for `make_table`."""
     model, number = content["run"]["model"], content["run"]["evaluation"]["num_negatives"]
-    rankers = {model: content["test"], f"{model}, corrected": content.get(CORRECTION, {}).get("test")}
+    rankers = {model: content["test"]}
     for key, title in {TRANSITIONS_MODEL: "item_transitions (counting)", "pop": "popularity"}.items():
         if key != model:
             rankers[title] = content.get(key)
@@ -64,7 +62,7 @@ def make_short_table(content: dict[str, Any]) -> str:
 
 
 def _make_warnings(content: dict[str, Any]) -> list[str]:
-    """Returns the notes that change how every table is read: on repeats, a correction and a warm start."""
+    """Returns the notes that change how every table is read: on repeats and a warm start."""
     notes = []
     if ANY in content.get("test", {}):
         share = f"{content['repeats']['validation']:.0%}".replace("%", " %")
@@ -78,8 +76,6 @@ def _make_warnings(content: dict[str, Any]) -> list[str]:
             f"{repeats['validation']:.0%} of the validation items, but {repeats['test']:.0%} of the test items are "
             "items the user had before. Are rows logged twice? Whether to recommend seen items goes by the former."
         )
-    if CORRECTION in content:
-        notes.append(_describe_correction(content[CORRECTION]))
     if "initial" in content:
         notes.append(content["initial"]["leak"])
     return notes
@@ -161,19 +157,11 @@ def _describe_targets(name: str, bound: str, metrics: dict[str, Any]) -> str:
     return f"{name}: {metrics['targets']:,} targets with {bound} training actions: {measured}"
 
 
-def _describe_correction(entry: dict[str, Any]) -> str:
-    how = ""
-    if "validation" in entry:
-        caution = ", on which this model was trained" if entry["trained_on_validation"] else ""
-        how = f", chosen on the validation items{caution}"
-    return f"corrected: ranked by score - alpha log(count + 1) with alpha = {entry['alpha']:g}{how}."
-
-
 def describe_start(initial: dict[str, Any]) -> str:
     """Returns the description of a warm start. `initial`: from `Experiment.initial`."""
     step = "" if initial.get("step") is None else f", step {initial['step']:,}"
     changes = [
-        f"{kind}: {initial[kind]['kept']:,} kept, {initial[kind]['new']:,} new, {initial[kind]['gone']:,} gone"
+        f"{kind}: " + ", ".join(f"{initial[kind][what]:,} {what}" for what in ("shared", "added", "removed"))
         for kind in ("items", "users")
         if kind in initial
     ]

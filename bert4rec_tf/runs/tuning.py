@@ -1,13 +1,18 @@
 """`fit(..., tune=20)`: searches settings on the validation items with Optuna (extra `tune`).
 
 Every trial is trained as in the phase SELECT. Trials that fall behind the median are ended early. TRIALS keeps what was
-measured; the next trial depends only on that and on the seed, so a search that was stopped or killed resumes.
+measured; the next trial depends only on that and on the seed, so a search that was stopped or killed resumes. Several
+processes may search in one folder.
 """
 
+import contextlib
+import json
+import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
+import filelock
 import keras
 import pandas as pd
 
@@ -35,16 +40,19 @@ DROPOUTS = (0.0, 0.1, 0.2, 0.3, 0.5)
 FIRST_TRIALS = 4
 """This many trials are trained to the end before others are ended early."""
 
-PREPARED, TRIALS = "prepared", "trials.json"
-"""Names in the folder of a search. TRIALS has the usual run, the data, the space, and of every trial: its `values`; its
-`curve`, the best NDCG@10 up to each measurement; its `state`, as Optuna names it; and the `error` of a failed one.
-While a trial runs, `attempts` counts those whose process was killed, and this one."""
+PREPARED, TRIALS = "prepared", "trials.log"
+"""Names in the folder of a search. TRIALS is Optuna's journal of the study, JSON lines."""
 
+SEARCHED, REPEATED, ERROR = "searched", "repeated", "error"
+"""Optuna's `user_attrs`. SEARCHED, of the study: the usual run, the data and the space. Of a trial: REPEATED, why a
+later trial repeats it (KILLED, STOPPED); and the ERROR of a failed one."""
+
+KILLED, STOPPED = "killed", "stopped"
 MOST_ATTEMPTS = 3
 """A trial whose process was killed so often, perhaps because it needs too much memory, has failed."""
 
-COMPLETE, PRUNED, FAIL = "COMPLETE", "PRUNED", "FAIL"
-BUSY = "another process is searching in this folder; wait for it, or name another `workdir`"
+POLL_SECONDS = 1.0
+"""A process whose last trials others train looks so often whether they have ended."""
 
 
 def find_space(run: Run, fixed: Collection[str]) -> dict[str, list[Any]]:
@@ -96,9 +104,9 @@ def tune_settings(
         folder,
         silent,
     )
-    best = find_best(trials)
-    table = pd.DataFrame([{**trial["values"], NDCG: trial["curve"][-1:] or [None]} for trial in trials]).explode(NDCG)
-    return derive_settings(usual, fixed, best["values"]), table.sort_values(
+    best = find_best_trial(trials)
+    table = pd.DataFrame([{**trial.params, NDCG: get_ndcg(trial)} for trial in trials])
+    return derive_settings(usual, fixed, best.params), table.sort_values(
         NDCG, ascending=False, kind="stable", ignore_index=True
     )
 
@@ -111,8 +119,8 @@ def run_trials(
     num_trials: int,
     folder: Path,
     silent: bool = False,
-) -> list[dict[str, Any]]:
-    """Trains until `folder` has `num_trials` trials, and returns their entries of TRIALS.
+) -> list[Any]:
+    """Trains until `folder` has `num_trials` trials, and returns them as Optuna's `FrozenTrial`s.
 
     Args:
         make_run: makes the run of a trial's values.
@@ -121,46 +129,49 @@ def run_trials(
 
     Raises UserError without Optuna, or if `folder` holds another search; and the error of the usual run's trial.
     """
-    _import_optuna()  # reports its absence before the first training
-    settings = usual.flatten()
-    usual_values = {name: settings[name] for name in space if settings[name] in space[name]}
-    empty: dict[str, Any] = {"run": usual.to_dict(), "data": sequences.fingerprint, "space": space}
-    empty |= {"attempts": 0, "trials": []}
+    study = _open_study(usual, space, sequences, folder)
     progress = Progress("tuning", num_trials, silent=silent)
-    with files.FolderLock(folder, busy=BUSY).lock():
-        record = {**empty, **files.read_json(folder / TRIALS)} if (folder / TRIALS).exists() else empty
-        if {**record, "attempts": 0, "trials": []} != empty:
-            raise UserError(f"{folder}: holds a search of other data or settings; name another `workdir`")
-        trials = record["trials"]
-        while len(trials) < num_trials:
-            trial = _ask(space, trials, usual.seed, usual_values)
-            entry = next((row for row in trials if row["values"] == trial.params), None)
-            if entry is None:
-                record["attempts"] += 1
-                files.write_json(folder / TRIALS, record)
-                try:
-                    is_usual = not trials and trial.params == usual_values
-                    entry = _train(make_run, sequences, folder, trial, record["attempts"], must_succeed=is_usual)
-                finally:  # but not if the process is killed
-                    record["attempts"] = 0
-                    files.write_json(folder / TRIALS, record)
-            trials.append(entry)
-            files.write_json(folder / TRIALS, record)
-            outcome = entry.get("error") or f"NDCG@10 {entry['curve'][-1]:.4f}"
-            values = ", ".join(f"{name}={value}" for name, value in trial.params.items())
-            progress.say(f"tuning: trial {len(trials)} of {num_trials}: {entry['state'].lower()}, {outcome}: {values}")
-        files.remove_folder(folder / PREPARED)
+    while (begun := _begin_trial(study, space, usual.seed, num_trials, folder)) is not None:
+        trial, lock = begun
+        try:
+            is_first = not any(other.state.is_finished() for other in list_trials(study))
+            must_succeed = is_first and trial.params == _find_usual_values(usual, space)
+            state = _copy_equal(study, trial) or _train(make_run, sequences, folder, trial, must_succeed)
+            ndcg = get_ndcg(study.trials[trial.number]) if state.name == "COMPLETE" else None
+            ended = study.tell(trial, ndcg, state)
+        except BaseException:  # but not if the process is killed
+            _repeat(study, trial, STOPPED)
+            raise
+        finally:
+            lock.release()
+            Path(lock.lock_file).unlink(missing_ok=True)
+        outcome = ended.user_attrs.get(ERROR) or f"NDCG@10 {get_ndcg(ended):.4f}"
+        values = ", ".join(f"{name}={value}" for name, value in ended.params.items())
+        number = len(list_trials(study))
+        progress.say(f"tuning: trial {number} of {num_trials}: {state.name.lower()}, {outcome}: {values}")
+    files.remove_folder(folder / PREPARED)
     progress.close()
-    return trials
+    return list_trials(study)
 
 
-def find_best(trials: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def list_trials(study: Any) -> list[Any]:
+    """Returns a study's trials, without those that later ones repeat."""
+    return [trial for trial in study.trials if REPEATED not in trial.user_attrs]
+
+
+def get_ndcg(trial: Any) -> float | None:
+    """Returns the best NDCG@10 of a trial up to its end; None if nothing was measured."""
+    return trial.intermediate_values[max(trial.intermediate_values)] if trial.intermediate_values else None
+
+
+def find_best_trial(trials: Iterable[Any]) -> Any:
     """Returns the trial with the best NDCG@10 of those that were trained to their end. Raises UserError without one."""
-    complete = [trial for trial in trials if trial["state"] == COMPLETE]
+    trials = list(trials)
+    complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     if not complete:
-        errors = dict.fromkeys(trial["error"] for trial in trials if "error" in trial)
+        errors = dict.fromkeys(trial.user_attrs[ERROR] for trial in trials if ERROR in trial.user_attrs)
         raise UserError(f"no trial could be trained to its end: {'; '.join(errors)}")
-    return max(complete, key=lambda trial: trial["curve"][-1])
+    return max(complete, key=lambda trial: trial.value)
 
 
 def derive_settings(usual: Run, fixed: Collection[str], values: dict[str, Any]) -> dict[str, Any]:
@@ -169,6 +180,11 @@ def derive_settings(usual: Run, fixed: Collection[str], values: dict[str, Any]) 
     followers = ("steps", "evaluate_every") if share != 1 and "steps" not in fixed else ()
     steps = {name: max(1, round(getattr(usual.training, name) * share)) for name in followers if name not in fixed}
     return {**values, **steps}
+
+
+def _find_usual_values(usual: Run, space: dict[str, list[Any]]) -> dict[str, Any]:
+    settings = usual.flatten()
+    return {name: settings[name] for name in space if settings[name] in space[name]}
 
 
 def _import_optuna() -> Any:
@@ -180,47 +196,98 @@ def _import_optuna() -> Any:
     return optuna
 
 
-def _ask(space: dict[str, list[Any]], trials: list[dict[str, Any]], seed: int, first: dict[str, Any]) -> Any:
-    """Returns Optuna's next trial after others. It depends on the arguments alone.
+def _open_study(usual: Run, space: dict[str, list[Any]], sequences: Sequences, folder: Path) -> Any:
+    optuna = _import_optuna()
+    identity = json.loads(json.dumps({"run": usual.to_dict(), "data": sequences.fingerprint, "space": space}))
+    first = _find_usual_values(usual, space)
+    with files.FolderLock(folder).lock():
+        study = optuna.create_study(
+            storage=optuna.storages.JournalStorage(
+                optuna.storages.journal.JournalFileBackend(str(folder / TRIALS)),
+            ),
+            study_name="tuning",
+            direction="maximize",
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS),
+            load_if_exists=True,
+        )
+        if SEARCHED not in study.user_attrs:
+            if first.keys() == space.keys():
+                study.enqueue_trial(first)
+            study.set_user_attr(SEARCHED, identity)
+        elif study.user_attrs[SEARCHED] != identity:
+            raise UserError(f"{folder}: holds a search of other data or settings; name another `workdir`")
+    return study
 
-    `first`: the values of the first trial; it is ignored if it lacks a setting of the space.
+
+def _begin_trial(
+    study: Any, space: dict[str, list[Any]], seed: int, num_trials: int, folder: Path
+) -> tuple[Any, filelock.BaseFileLock] | None:
+    """Returns the next trial, which depends on the others and the seed alone, and its lock, which this process holds.
+
+    If there are enough, waits until the other processes have ended theirs, and returns None.
     """
     optuna = _import_optuna()
-    study = optuna.create_study(
-        direction="maximize",
-        sampler=optuna.samplers.TPESampler(seed=seed + len(trials)),
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS),
-    )
-    distributions = {name: optuna.distributions.CategoricalDistribution(values) for name, values in space.items()}
-    for trial in trials:
-        study.add_trial(
-            optuna.trial.create_trial(
-                state=optuna.trial.TrialState[trial["state"]],
-                value=trial["curve"][-1] if trial["state"] == COMPLETE else None,
-                params={name: trial["values"][name] for name in space},
-                distributions=distributions,
-                intermediate_values=dict(enumerate(trial["curve"])),
-            )
-        )
-    if not trials and first.keys() == space.keys():
-        study.enqueue_trial(first)
-    return study.ask(distributions)
+    while True:
+        with files.FolderLock(folder).lock():
+            _repeat_killed(study, folder)
+            begun = [trial for trial in list_trials(study) if trial.state.name != "WAITING"]
+            if len(begun) < num_trials:
+                study.sampler = optuna.samplers.TPESampler(seed=seed + len(begun))
+                choices = optuna.distributions.CategoricalDistribution
+                trial = study.ask({name: choices(values) for name, values in space.items()})
+                lock = _make_lock(folder, trial.number)
+                lock.acquire()
+                return trial, lock
+            if all(trial.state.is_finished() for trial in begun):
+                return None
+        time.sleep(POLL_SECONDS)
+
+
+def _make_lock(folder: Path, number: int) -> filelock.BaseFileLock:
+    return filelock.FileLock(folder / f"trial-{number}.lock")
+
+
+def _repeat_killed(study: Any, folder: Path) -> None:
+    """Has the trials of killed processes trained again. One that was killed too often has failed."""
+    for trial in study.trials:
+        if trial.state.name == "RUNNING":
+            with contextlib.suppress(filelock.Timeout), _make_lock(folder, trial.number).acquire(timeout=0):
+                _repeat(study, _import_optuna().trial.Trial(study, trial._trial_id), KILLED)
+
+
+def _repeat(study: Any, trial: Any, why: str) -> None:
+    """Ends a trial that was interrupted, and has it trained again, where it continues from its last checkpoint."""
+    killed = [other for other in study.trials if other.params == trial.params and KILLED in other.user_attrs.values()]
+    if why == KILLED and len(killed) == MOST_ATTEMPTS - 1:
+        trial.set_user_attr(ERROR, f"its process was killed {MOST_ATTEMPTS} times")
+    else:
+        trial.set_user_attr(REPEATED, why)
+        study.enqueue_trial(trial.params)
+    study.tell(trial, state=_import_optuna().trial.TrialState.FAIL)
+
+
+def _copy_equal(study: Any, trial: Any) -> Any:
+    """Gives a trial the result of an earlier one with the same values. Returns its state; None if there is none."""
+    for other in list_trials(study):
+        if other.params == trial.params and other.state.is_finished():
+            for step, value in other.intermediate_values.items():
+                trial.report(value, step)
+            if ERROR in other.user_attrs:
+                trial.set_user_attr(ERROR, other.user_attrs[ERROR])
+            return other.state
+    return None
 
 
 def _train(
-    make_run: Callable[[dict[str, Any]], Run],
-    sequences: Sequences,
-    folder: Path,
-    trial: Any,
-    attempt: int,
-    must_succeed: bool,
-) -> dict[str, Any]:
-    """Trains or resumes a trial, deletes its folder, and returns its entry of TRIALS.
+    make_run: Callable[[dict[str, Any]], Run], sequences: Sequences, folder: Path, trial: Any, must_succeed: bool
+) -> Any:
+    """Trains or resumes a trial, deletes its folder, and returns its state.
 
     A trial fails if its settings do not fit each other, its loss is not finite, it needs too much memory, or any other
     error occurs. If it `must_succeed`, the error is raised.
     """
-    optuna, curve, ending = _import_optuna(), list[float](), {"state": COMPLETE}
+    optuna, curve = _import_optuna(), list[float]()
+    states = optuna.trial.TrialState
 
     def watch(row: dict[str, float]) -> None:
         curve.append(max([row[NDCG], *curve[-1:]]))
@@ -229,20 +296,19 @@ def _train(
             raise optuna.TrialPruned
 
     keras.backend.clear_session()
-    workdir = None
+    workdir, state = None, states.COMPLETE
     try:
         run = make_run(trial.params)
         workdir = folder / run.digest
-        if attempt > MOST_ATTEMPTS:
-            raise UserError(f"its process was killed {MOST_ATTEMPTS} times")
-        options: dict[str, Any] = {"silent": True, "watch": watch}
-        open_experiment(run, sequences, workdir=workdir, prepared_dir=folder / PREPARED, **options).train()
+        options: dict[str, Any] = {"prepared_dir": folder / PREPARED, "silent": True, "watch": watch}
+        open_experiment(run, sequences, workdir=workdir, **options).train()
     except optuna.TrialPruned:
-        ending = {"state": PRUNED}
+        state = states.PRUNED
     except Exception as error:
         if must_succeed:
             raise
-        ending = {"state": FAIL, "error": format_error(error)}
+        trial.set_user_attr(ERROR, format_error(error))
+        state = states.FAIL
     if workdir is not None:
         files.remove_folder(workdir)
-    return {"values": trial.params, "curve": curve, **ending}
+    return state

@@ -15,19 +15,26 @@ import numpy as np
 from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
 from bert4rec_tf.config.setting_fields import Settings
 from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.export.layout import CONFIG
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import expand_path
-from bert4rec_tf.foundation.stores import Url
+from bert4rec_tf.foundation.files import expand_local_path
 from bert4rec_tf.models import MODELS, Recommender, tf1_import
 from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
-from bert4rec_tf.runs.phases import build_evidence, make_model, needs_users
+from bert4rec_tf.runs.phases import list_phases, load_trained, needs_users
 from bert4rec_tf.runs.workdir import WorkDirectory
-from bert4rec_tf.training import checkpoints, loop
+from bert4rec_tf.training import loop
 from bert4rec_tf.training.workers import make_strategy
 
 ORIGINAL_CONFIG, ORIGINAL_VOCABULARY = "bert_config.json", "vocabulary.txt"
 """Files that must be in the same folder as a checkpoint of the authors' program."""
+
+TRAINED_ON = {
+    SELECT: "the same data without the held-out items",
+    RETRAIN: "the same data with the validation items",
+    ALL: "the same data with the validation and test items",
+}
+"""Training -> what its weights have seen of a run on the same data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +60,7 @@ class StartWeights:
     def fingerprint(self) -> str:
         """The first half of the SHA-256 of the fixed settings, all ids and names of rows, and the weights."""
         recorded = self.model.settings.record()
-        fixed = {name: recorded[name] for name in _list_fixed_settings(self.model.settings) if name in recorded}
+        fixed = {name: recorded[name] for name in _list_fixed_settings(self.model.settings)}
         header = json.dumps({"model": self.name, "settings": fixed}, sort_keys=True)
         lists = {"header": [header], ITEMS: self.items, USERS: self.users, **list_feature_names(self.model)}
         arrays = {name: npz.encode_lines(texts) for name, texts in lists.items()}
@@ -67,12 +74,13 @@ class StartWeights:
     def check(self, run: Run) -> None:
         """Raises UserError if a run cannot start from these weights."""
         where = f"init_from={self.origin.get('path')}"
-        if run.model != self.name:
-            raise UserError(f"`model` must be {self.name}, as of the weights. Received: model={run.model}, {where}")
         if MODELS[run.model].examples is None:
             raise UserError(f"`init_from` must be left out for {run.model}, which is not trained. Received: {where}")
-        for name in _list_fixed_settings(run.architecture):
-            value, requested = getattr(self.model.settings, name), getattr(run.architecture, name)
+        required = {"model": self.name}
+        if run.model == self.name:
+            required |= {name: getattr(self.model.settings, name) for name in _list_fixed_settings(run.architecture)}
+        for name, value in required.items():
+            requested = run.model if name == "model" else getattr(run.architecture, name)
             if requested != value:
                 raise UserError(f"`{name}` must be {value}, as in the weights. Received: {name}={requested}, {where}")
 
@@ -101,25 +109,12 @@ class StartWeights:
         content = {**self.origin, ITEMS: _count_matches(self.items, sequences.vocabulary.items.tolist())}
         if needs_users(run):
             content[USERS] = _count_matches(self.users, sequences.users.tolist())
-        return {**content, "leak": self._leak(sequences.fingerprint)}
+        return {**content, "leak": self._describe_leak(sequences.fingerprint)}
 
-    def _leak(self, data_fingerprint: str) -> str:
-        if self.origin.get("data_fingerprint") != data_fingerprint:
-            return (
-                "These weights were trained on other data, or on several data sets. If those include what is held out "
-                "here, the validation and test metrics are too high (docs/training.md)."
-            )
-        if self.origin["checkpoint"].startswith(ALL):
-            return (
-                "These weights were trained on the validation and test items of the same data: both metrics are too "
-                "high. Checkpoints of `select` have not seen these items (docs/training.md)."
-            )
-        if self.origin["checkpoint"].startswith(RETRAIN):
-            return (
-                "These weights were trained on the validation items of the same data: the validation metrics are too "
-                "high, the test metrics are not. Checkpoints of `select` have not seen these items (docs/training.md)."
-            )
-        return "These weights were trained on the same data without the held-out items: nothing leaks."
+    def _describe_leak(self, data_fingerprint: str) -> str:
+        is_same = self.origin.get("data_fingerprint") == data_fingerprint
+        actions = TRAINED_ON[self.origin["checkpoint"]] if is_same else "other data, which may have the held-out items"
+        return f"The weights were trained on {actions}. Metrics on items that they saw are too high (docs/training.md)."
 
 
 def resolve_initial(run: Run, init_from: str | Path | StartWeights) -> tuple[Run, StartWeights]:
@@ -130,7 +125,7 @@ def resolve_initial(run: Run, init_from: str | Path | StartWeights) -> tuple[Run
     """
     if not isinstance(init_from, StartWeights):
         make_strategy(run.training.replicas)  # virtual devices must exist before reading computes anything
-        init_from = read_start_weights(expand_path(init_from))
+        init_from = read_start_weights(expand_local_path(init_from, "init_from"))
     return dataclasses.replace(run, initial_weights=init_from.fingerprint), init_from
 
 
@@ -138,51 +133,32 @@ def read_start_weights(path: Path) -> StartWeights:
     """Reads weights to start from.
 
     Args:
-        path: a work directory (the weights of `all`, else of `retrain`, else the best of `select`), a checkpoint in one
-            (`select/best.npz`, `retrain/step-000009000.npz`), or the prefix of a checkpoint of the authors' program
-            (`model.ckpt-400000`) with ORIGINAL_CONFIG and ORIGINAL_VOCABULARY in the same folder.
+        path: a work directory, for the weights of its last training; or the folder of one of its trainings
+            (`runs/may/select`); or the prefix of a checkpoint of the authors' program (`model.ckpt-400000`) with
+            ORIGINAL_CONFIG and ORIGINAL_VOCABULARY in the same folder.
 
-    Raises UserError if it is none of these, or is damaged.
+    Raises UserError if it is none of these, its training has not finished, or it is damaged.
     """
-    if path.is_dir():
-        return _read_run(WorkDirectory(path), None, path)
-    if path.is_file() and path.suffix == ".npz" and path.resolve().parent.name in (SELECT, RETRAIN, ALL):
-        return _read_run(WorkDirectory(path.resolve().parents[1]), path, path)
-    if not isinstance(path, Url) and path.with_name(f"{path.name}.index").exists():
+    if path.with_name(f"{path.name}.index").exists():
         model, words = tf1_import.load(path, path.with_name(ORIGINAL_CONFIG), path.with_name(ORIGINAL_VOCABULARY))
-        origin = {"path": str(path.resolve()), "checkpoint": path.name}
+        origin: dict[str, Any] = {"path": str(path.resolve()), "checkpoint": path.name}
         return StartWeights("bert4rec", model, words.items.tolist(), [], origin)
-    raise UserError(
-        "`init_from` must be a work directory, a checkpoint in one (select/best.npz), or the prefix of a TensorFlow "
-        f"checkpoint (model.ckpt-400000). Received: init_from={path}"
-    )
-
-
-def _read_run(workdir: WorkDirectory, checkpoint: Path | None, path: Path) -> StartWeights:
-    config = workdir.read_config()
-    run = Run.from_dict(config["run"])
-    ids = workdir.read_ids()
-    model = make_model(run, ids.vocabulary.num_items, config["num_users"], features=workdir.read_features())
-    restored, step = _restore(model, workdir, checkpoint)
-    origin = {"path": str(path.resolve()), "checkpoint": restored, "step": step, "dataset": run.dataset}
-    if run.initial_weights is None:
-        origin["data_fingerprint"] = config["data_fingerprint"]
-    return StartWeights(run.model, model, list(ids.vocabulary.items), ids.users, origin)
-
-
-def _restore(model: Recommender, workdir: WorkDirectory, checkpoint: Path | None) -> tuple[str, int]:
-    """Restores the trained weights of a folder into a model. Returns the name of the checkpoint and its step."""
-    for phase in (ALL, RETRAIN) if checkpoint is None else ():
-        if checkpoints.Series(workdir.path / phase).paths():
-            build_evidence(model, workdir, phase)
-            loop.load_weights(model, workdir.path / phase)
-            return phase, loop.read_state(workdir.path / phase).step
-    checkpoint = checkpoint or workdir.path / SELECT / loop.BEST
-    if not checkpoint.exists():
-        raise UserError(f"{workdir.path}: holds no trained weights yet; run it with --mode=train first")
-    build_evidence(model, workdir, checkpoint.resolve().parent.name)
-    state = checkpoints.restore(checkpoint, {"model": model.variables})
-    return f"{checkpoint.resolve().parent.name}/{checkpoint.name}", state["step"]
+    is_training = path.name in TRAINED_ON and not (path / CONFIG).exists()
+    workdir = WorkDirectory(path.resolve().parent if is_training else path)
+    if not workdir.config.exists():
+        raise UserError(
+            "`init_from` must be a work directory, the folder of a training in one (select), or the prefix of a "
+            f"TensorFlow checkpoint (model.ckpt-400000). Received: init_from={path}"
+        )
+    config, ids = workdir.read_config(), workdir.read_ids()
+    phase = path.name if is_training else list_phases(config.run)[-1]
+    model = load_trained(config.run, ids.vocabulary.num_items, config.num_users, workdir, phase)
+    state = loop.read_state(workdir.path / phase)
+    origin = {"path": str(path.resolve()), "checkpoint": phase, "dataset": config.run.dataset}
+    origin["step"] = state.best_step or state.step
+    if config.run.initial_weights is None:
+        origin["data_fingerprint"] = config.data_fingerprint
+    return StartWeights(config.run.model, model, list(ids.vocabulary.items), ids.users, origin)
 
 
 def list_feature_names(model: Recommender) -> dict[str, list[str]]:
@@ -220,4 +196,4 @@ def _label_rows(kind: str, size: int, names: Sequence[str]) -> Sequence[str | in
 
 def _count_matches(source_ids: Sequence[str], ids: Sequence[str]) -> dict[str, int]:
     shared = len(set(source_ids) & set(ids))
-    return {"kept": shared, "new": len(ids) - shared, "gone": len(source_ids) - shared}
+    return {"shared": shared, "added": len(ids) - shared, "removed": len(source_ids) - shared}

@@ -1,33 +1,34 @@
 """The folder of one run: its files, and which run they belong to."""
 
 import contextlib
+import dataclasses
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.run_record import Run, compute_digest
+from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.feature_values import Features
-from bert4rec_tf.data.sequences import Sequences, Vocabulary, compute_fingerprint
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.export.layout import CONFIG, SAVED_MODEL, TITLES
 from bert4rec_tf.foundation import files, npz
-from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.errors import UserError, format_error
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import warn
 
-FORMAT = 4
+CONFIG_FORMAT = 5
 """The version of the layout. Incompatible changes increase it."""
 
-BUSY = "another process is using this folder; wait for it, or name another --workdir"
+IN_USE = "another process is using this folder; wait for it, or name another --workdir"
 ELSEWHERE = "name another --workdir"
-BAD_FEATURES = "does not fit the checkpoints; delete it, and run with --{}=FILE to have it written again"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +53,65 @@ class RawIds:
             "users": npz.encode_lines(self.users),
         }
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the ids and counts, in their order."""
+        digest = hashlib.sha256()
+        for name, array in self.arrays().items():
+            digest.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
+        return digest.hexdigest()
+
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "RawIds":
         """Returns what `arrays` was made of. Raises KeyError or ValueError for anything else."""
         vocabulary = Vocabulary(Lines(arrays["items"].tobytes() + b"\n"), arrays["counts"])
         return cls(vocabulary, arrays["training_counts"], npz.decode_lines(arrays["users"]))
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The content of `config.json`: what a run started with. Entries that are None are left out.
+
+    Attributes:
+        run: the settings.
+        data_fingerprint, ids_fingerprint: of the data (`Sequences.fingerprint`) and the ids (`RawIds.fingerprint`).
+        num_users: number of users in the data.
+        environment: from `describe_environment`.
+        repeats: the share of the "validation" targets that are in their user's history.
+        features: kind of features -> their fingerprint.
+        columns: the columns of the data, for a later export.
+        initial: the record of a warm start.
+        interactions: the user's own files, as `Interactions.to_dict` has them.
+        plan: the record of a budget.
+    """
+
+    run: Run
+    data_fingerprint: str
+    ids_fingerprint: str
+    num_users: int
+    environment: dict[str, Any]
+    repeats: dict[str, float]
+    features: dict[str, str] | None = None
+    columns: dict[str, Any] | None = None
+    initial: dict[str, Any] | None = None
+    interactions: dict[str, Any] | None = None
+    plan: dict[str, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        entries = {name: value for name, value in record.items() if value is not None}
+        return {**entries, "format": CONFIG_FORMAT, "digest": self.run.digest, "run": self.run.to_dict()}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "RunConfig":
+        """Rebuilds what `to_dict` returned. Raises KeyError, TypeError or ValueError for anything else."""
+        entries = dict(content)
+        if (version := entries.pop("format")) != CONFIG_FORMAT:
+            raise ValueError(f"made by another version of this program: format {version}; this one has {CONFIG_FORMAT}")
+        digest, entries["run"] = entries.pop("digest"), Run.from_dict(entries["run"])
+        if digest != entries["run"].digest:
+            raise ValueError("the settings were changed since the run started")
+        return cls(**entries)
 
 
 class WorkDirectory:
@@ -75,12 +130,12 @@ class WorkDirectory:
     is_read_only: bool = False
 
     def __init__(self, path: Path, prepared: Path | None = None) -> None:
-        self.path = path
-        self.prepared = prepared or path / "prepared"
+        self.path = path = files.expand_local_path(path, "workdir")
+        self.prepared = files.expand_local_path(prepared or path / "prepared", "prepared_dir")
         self.config, self.metrics, self.ranks = path / CONFIG, path / "metrics.json", path / "ranks-test.npz"
         self.vocabulary, self.transitions = path / "vocabulary.npz", path / "transitions.json"
         self.titles, self.export = path / TITLES.name, path / SAVED_MODEL
-        self._lock = files.FolderLock(path, busy=BUSY)
+        self._lock = files.FolderLock(path, busy=IN_USE)
 
     @classmethod
     def from_run(
@@ -129,9 +184,7 @@ class WorkDirectory:
     ) -> None:
         """Writes the run into a new folder, or checks that the folder belongs to the run and its data.
 
-        Warns if the environment (`describe_environment`) has changed. `records`: further entries of `config.json`, if
-        not None: `initial` of a warm start, the `plan` of a budget, the user's own `interactions`, and for a later
-        export `repeats` and `columns`.
+        Warns if the environment (`describe_environment`) has changed. `records`: further entries of `RunConfig`.
 
         Raises UserError if the folder holds another run, other data or something else, or cannot be written.
         """
@@ -146,123 +199,95 @@ class WorkDirectory:
             if self.config.exists():
                 self._check(run, sequences, environment)
             else:
-                content = {
-                    "format": FORMAT,
-                    "run": run.to_dict(),
-                    "digest": run.digest,
-                    "data_fingerprint": sequences.fingerprint,
-                    "num_users": sequences.num_users,
-                    "users_fingerprint": sequences.users_fingerprint,
-                    "vocabulary_fingerprint": sequences.vocabulary.fingerprint,
-                    "environment": environment,
-                }
-                content |= {name: record for name, record in records.items() if record is not None}
-                if sequences.features:
-                    content["features"] = compute_feature_fingerprints(sequences)
-                files.write_json(self.config, content)
-            self._write_ids(ids)
+                features = {name: values.fingerprint for name, values in sequences.features.items()} or None
+                fingerprints = sequences.fingerprint, ids.fingerprint
+                options: dict[str, Any] = {**records, "features": features}
+                config = RunConfig(run, *fingerprints, sequences.num_users, environment, **options)
+                files.write_json(self.config, config.to_dict())
+            if not self.vocabulary.exists():
+                npz.write(self.vocabulary, ids.arrays())
+            self.read_ids()
             for name, features in sequences.features.items():
                 if not self.features_path(name).exists():
                     npz.write(self.features_path(name), features.to_arrays())
             self.read_features()
 
-    def check_run(self, run: Run) -> dict[str, Any]:
-        """Returns `config.json`. Raises UserError if it belongs to another run."""
-        content = self.read_config()
-        if content["digest"] != run.digest:
-            changed = _describe_first_difference(content["run"], run.to_dict())
+    def check_run(self, run: Run) -> None:
+        """Raises UserError if the folder holds another run."""
+        recorded = self.read_config().run
+        if recorded.digest != run.digest:
+            changed = _describe_first_difference(recorded.to_dict(), run.to_dict())
             raise UserError(f"{self.path}: holds another run ({changed}); name another --workdir or change it back")
-        return content
 
     def check_data(self, sequences: Sequences) -> None:
         """Raises UserError if the run was made from other data."""
-        content = self.read_config()
-        if content["data_fingerprint"] != sequences.fingerprint:
-            name = content["run"]["dataset"]
+        config = self.read_config()
+        if config.data_fingerprint != sequences.fingerprint:
+            name = config.run.dataset
             raise UserError(f"{self.path}: was made from other data than {name!r} has now; {ELSEWHERE}")
 
     def _check(self, run: Run, sequences: Sequences, environment: dict[str, Any]) -> None:
-        content = self.check_run(run)
-        recorded, current = content.get("features", {}), compute_feature_fingerprints(sequences)
+        self.check_run(run)
+        config = self.read_config()
+        recorded, current = config.features or {}, {name: f.fingerprint for name, f in sequences.features.items()}
         for name in sorted({*recorded, *current}):
             if recorded.get(name) != current.get(name):
                 difference = "was made with other features" if name in recorded else "was made without features"
                 raise UserError(f"{self.path}: {difference} than --{name} has now; {ELSEWHERE}")
         self.check_data(sequences)
-        if content["environment"] != environment:
-            changed = _describe_first_difference(content["environment"], environment)
+        if config.environment != environment:
+            changed = _describe_first_difference(config.environment, environment)
             warn(
                 f"{self.path}: was started in another environment ({changed}); the last bits of its results may differ"
             )
 
-    def _write_ids(self, ids: RawIds) -> None:
-        """Writes the ids, or checks those that were written. Raises UserError if they differ."""
-        if not self.vocabulary.exists():
-            npz.write(self.vocabulary, ids.arrays())
-        written = self.read_ids().arrays()
-        if not all(np.array_equal(written[name], array) for name, array in ids.arrays().items()):
-            raise self._bad_vocabulary(f"{self.vocabulary}: does not fit the data")
-
-    def read_config(self) -> dict[str, Any]:
-        """Returns `config.json`. Raises UserError if it is missing, invalid or of another version."""
+    def read_config(self) -> RunConfig:
+        """Returns what the run started with. Raises UserError if this version cannot read it."""
         try:
-            content = json.loads(self.config.read_text(encoding="utf-8"))
-            version = content["format"]
-            if version == FORMAT:
-                _check_record(content)
+            return RunConfig.from_dict(json.loads(self.config.read_text(encoding="utf-8")))
         except OSError as error:
             raise UserError(f"{self.path}: no work directory ({self.config.name}: {error.strerror})") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{self.config}: not the configuration of a run ({error}); {ELSEWHERE}") from error
-        if version != FORMAT:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{self.path}: was made by another version of this program (format {version}; this one has {FORMAT}); "
-                f"{ELSEWHERE}"
-            )
-        return content
+                f"{self.config}: not a run that this version can read ({format_error(error)}); {ELSEWHERE}"
+            ) from error
 
     def read_metrics(self) -> dict[str, Any] | None:
         """Returns `metrics.json`; None before the evaluation. Raises UserError if it is damaged or of another run."""
-        try:
-            content = json.loads(self.metrics.read_text(encoding="utf-8"))
-            digest = content["digest"]
-        except FileNotFoundError:
+        if not self.metrics.exists():
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{self.metrics}: cannot be read ({error}); run with --mode=evaluate") from error
-        if digest != self.read_config()["digest"]:
-            raise UserError(f"{self.metrics}: is of another run; run with --mode=evaluate")
+        content = files.read_json(self.metrics)
+        if not isinstance(content, dict) or content.get("digest") != self.read_config().run.digest:
+            raise UserError(f"{self.metrics}: is not of this run; run with --mode=evaluate")
         return content
 
     def read_ids(self) -> RawIds:
         """Returns the raw ids and counts of the run. Raises UserError if they are missing or have changed."""
         try:
             ids = RawIds.from_arrays(npz.read(self.vocabulary))
+            if ids.fingerprint == self.read_config().ids_fingerprint:
+                return ids
+            reason = f"{self.vocabulary}: does not fit the checkpoints"
         except CorruptFileError as error:
-            raise self._bad_vocabulary(str(error)) from error
+            reason = str(error)
         except (KeyError, ValueError) as error:
-            raise self._bad_vocabulary(f"{self.vocabulary}: cannot be read ({error})") from error
-        config = self.read_config()
-        same_items = ids.vocabulary.fingerprint == config["vocabulary_fingerprint"]
-        same_users = not ids.users or compute_fingerprint(list(ids.users)) == config["users_fingerprint"]
-        lengths = {len(ids.vocabulary.counts), len(ids.training_counts)}
-        if not (same_items and same_users and lengths == {ids.vocabulary.num_items}):
-            raise self._bad_vocabulary(f"{self.vocabulary}: does not fit the checkpoints")
-        return ids
-
-    def _bad_vocabulary(self, why: str) -> UserError:
-        return UserError(f"{why}; delete it, and run with --mode=evaluate to have it written again")
+            reason = f"{self.vocabulary}: cannot be read ({error})"
+        raise UserError(f"{reason}; delete it, and run with --mode=evaluate to have it written again")
 
     def read_features(self) -> dict[str, Features]:
         """Returns the features of the run by name. Raises UserError if they are missing or have changed."""
         features = {}
-        for name, fingerprint in self.read_config().get("features", {}).items():
+        for name, fingerprint in (self.read_config().features or {}).items():
+            path = self.features_path(name)
             try:
-                features[name] = Features.from_arrays(npz.read(self.features_path(name)))
+                features[name] = Features.from_arrays(npz.read(path))
+                if features[name].fingerprint != fingerprint:
+                    raise ValueError("it has changed")
             except (UserError, ValueError) as error:
-                raise UserError(f"{self.features_path(name)}: {BAD_FEATURES.format(name)} ({error})") from error
-            if features[name].fingerprint != fingerprint:
-                raise UserError(f"{self.features_path(name)}: {BAD_FEATURES.format(name)}")
+                raise UserError(
+                    f"{path}: does not fit the checkpoints ({error}); delete it, and run with --{name}=FILE to have it "
+                    "written again"
+                ) from error
         return features
 
     def write_transitions(self, record: dict[str, Any]) -> None:
@@ -289,28 +314,6 @@ class WorkDirectory:
         if phase not in record.get("pairs", {}):
             raise UserError(f"{self.path / phase}: no finished training; run with --mode=train first")
         return record["pairs"][phase]
-
-
-def _check_record(content: dict[str, Any]) -> None:
-    """Raises UserError, KeyError or TypeError if `config.json` lacks something or was changed."""
-    Run.from_dict(content["run"])
-    content["data_fingerprint"], content["vocabulary_fingerprint"], content["users_fingerprint"]
-    content["num_users"], {**content["environment"], **content.get("features", {})}
-    interactions_from_config(content)
-    content["repeats"]["validation"] + 0.0
-    initial = content.get("initial", {"path": "", "leak": ""})
-    initial["path"], initial["leak"]
-    if content["digest"] != compute_digest(content["run"]):
-        raise UserError("the settings were changed since the run started")
-
-
-def compute_feature_fingerprints(sequences: Sequences) -> dict[str, str]:
-    return {name: features.fingerprint for name, features in sequences.features.items()}
-
-
-def interactions_from_config(config: dict[str, Any]) -> Interactions | None:
-    """Returns the user's own files of a run; None for a data set."""
-    return Interactions(**config["interactions"]) if "interactions" in config else None
 
 
 def _describe_first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:

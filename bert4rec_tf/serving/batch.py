@@ -66,7 +66,7 @@ def recommend_file(
     """Recommends to every user and writes one line per recommended item.
 
     Finished parts are kept beside the target until the target is written. After an interruption, the same call computes
-    only the missing parts, and the result is identical.
+    only the missing parts, and the result is identical. A target in a store is uploaded at the end, and begins anew.
 
     Args:
         model, choices: the exported model, and the options of its `recommend`.
@@ -77,6 +77,12 @@ def recommend_file(
 
     Raises UserError if a file cannot be read or written.
     """
+    if isinstance(target, Url):
+        if cluster is not None:
+            raise UserError(f"--output must be a file on a disk that all machines see. Received: {target}")
+        with files.atomic_write(target) as aside:
+            recommend_file(model, sequences, aside, choices, titles)
+        return
     folder = model.local_folder
     model_files = sorted(path for path in folder.rglob("*") if path.is_file())
     job = {

@@ -1,15 +1,12 @@
 """The settings of BERT4Rec and SASRec for data of any size."""
 
-import math
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.paths import ROOT
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.presets import own
 
 
 @given(st.integers(2, 10**8), st.floats(2, 2_000), st.sampled_from(["bert4rec", "sasrec"]))
@@ -60,12 +57,3 @@ def test_a_setting_of_the_user_s_goes_first():
     size = SimpleNamespace(num_users=1_000, num_actions=9_000)
     run = presets.make_run("own-shop", size=size, max_length=33, steps=50)
     assert (run.architecture.max_length, run.training.steps, run.training.warmup_steps) == (33, 50, 5)
-
-
-@pytest.mark.parametrize("num_actions", [1, 10_261, 126_824, 999_611, 10**9])
-def test_the_duration_to_expect_is_that_of_the_nearest_row_of_the_readme(num_actions):
-    sentence = own.describe_duration(num_actions)
-    rows = [row.split("|") for row in (ROOT / "README.md").read_text().splitlines() if " users" in row and "|" in row]
-    sizes = {int(row[1].split()[0].replace(",", "")): row[3].strip() for row in rows}
-    nearest = min(sizes, key=lambda size: abs(math.log(size / num_actions)))
-    assert len(sizes) == 3 and sentence.startswith(f"{nearest:,} actions took {sizes[nearest]} ")

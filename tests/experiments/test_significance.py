@@ -12,7 +12,7 @@ from support.paths import ROOT
 
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, compute_metrics, compute_per_user
 from bert4rec_tf.foundation import files, npz
-from bert4rec_tf.runs.workdir import FORMAT, WorkDirectory
+from bert4rec_tf.runs.workdir import CONFIG_FORMAT, WorkDirectory
 from experiments import answer, report, significance
 from experiments.findings import Findings
 from experiments.plan import Plan
@@ -50,10 +50,10 @@ def finished_with_ranks(folder, means):
         files.write_json(
             work.config,
             {
-                "format": FORMAT,
+                "format": CONFIG_FORMAT,
                 "run": job.run.to_dict(),
                 "digest": job.key,
-                **dict.fromkeys(("data_fingerprint", "vocabulary_fingerprint", "users_fingerprint"), "x"),
+                **dict.fromkeys(("data_fingerprint", "ids_fingerprint"), "x"),
                 "num_users": len(found),
                 "repeats": {"validation": 0.0},
                 "environment": {},

@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("optuna", reason="the extra [tune] is not installed")
 
+import optuna
+
 from bert4rec_tf.config import presets
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.evaluation.ranker import RankingTask
-from bert4rec_tf.foundation import files
-from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs import tuning
 from experiments import tune
 from experiments.plan import Plan
@@ -46,10 +46,10 @@ def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid)
         lambda split, part, *rest, **named: parts.append(part) or make(split, part, *rest, **named),
     )
     (trial,) = SEARCH.run(1, tmp_path)
-    assert set(parts) == {"validation"} and trial["state"] == tuning.COMPLETE
+    assert set(parts) == {"validation"} and trial.state.name == "COMPLETE"
     assert not list(tmp_path.glob("**/ranks-test.npz")) and not list(tmp_path.glob("**/metrics.json"))
     assert not list(tmp_path.glob("*/config.json")), "the disk does not fill with ended trials"
-    assert SEARCH.make_run(trial["values"]).training.protocol == "select"
+    assert SEARCH.make_run(trial.params).training.protocol == "select"
 
 
 def invent(monkeypatch, measure, steps=(5, 10, 15, 20)):
@@ -69,8 +69,8 @@ def invent(monkeypatch, measure, steps=(5, 10, 15, 20)):
 def test_the_best_of_the_grid_is_found(tmp_path, monkeypatch):
     invent(monkeypatch, lambda run: 0.3 - abs(run.architecture.hidden_dim - 64) / 1e3 - run.architecture.l2 / 10)
     trials = SEARCH.run(40, tmp_path)
-    assert tuning.find_best(trials)["values"] == {"hidden_dim": 64, "l2": 0.0001}
-    assert tuning.PRUNED in {trial["state"] for trial in trials}
+    assert tuning.find_best_trial(trials).params == {"hidden_dim": 64, "l2": 0.0001}
+    assert "PRUNED" in {trial.state.name for trial in trials}
 
 
 def test_a_failed_trial_is_reported_and_a_search_without_any_other_fails(tmp_path, monkeypatch, small_grid, capsys):
@@ -104,7 +104,7 @@ def test_the_printed_settings_give_the_measured_run(tmp_path, monkeypatch, model
     def compared(run):
         return {name: value for name, value in run.flatten().items() if name not in protocol}
 
-    expected = compared(one.make_run(tuning.find_best(trials)["values"]))
+    expected = compared(one.make_run(tuning.find_best_trial(trials).params))
     searched = presets.find_preset(preset, dataset, model).search  # its steps are chosen again
     before = {**presets.make_run(dataset, model, preset).flatten(), **searched}
     said, command = one.format_command(trials).splitlines()
@@ -118,17 +118,10 @@ def test_the_printed_settings_give_the_measured_run(tmp_path, monkeypatch, model
 
 
 def test_a_number_of_steps_that_was_selected_for_other_settings_is_selected_again():
-    trial = {"values": {"weight_decay": 0.1}, "state": tuning.COMPLETE, "curve": [0.3]}
+    decays = {"weight_decay": optuna.distributions.CategoricalDistribution([0.1])}
+    trial = optuna.create_trial(params={"weight_decay": 0.1}, distributions=decays, value=0.3)
     command = tune.Search("sasrec", "beauty", Plan(("beauty",))).format_command([trial])
     assert command.endswith("--weight_decay=0.1 --protocol=select_and_retrain")
-
-
-def test_another_search_in_the_folder_is_refused(tmp_path):
-    with (
-        files.FolderLock(tmp_path).lock(),
-        pytest.raises(UserError, match="another process is searching"),
-    ):
-        SEARCH.run(1, tmp_path)
 
 
 def test_the_tuned_settings_have_the_papers_grid_of_possible_runs():

@@ -18,6 +18,7 @@ from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BprMf
+from bert4rec_tf.serving.client import Choices, SavedRecommender
 
 
 @pytest.fixture(scope="module")
@@ -232,3 +233,20 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
     write(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "folder" / "sub" / "file").read_text() == "new"
+
+
+def test_a_model_is_exported_to_a_store_and_opened_there(memory, model):
+    url = files.expand_path("memory://bucket/served")
+    for _ in range(2):  # the second replaces the first
+        export(model, VOCABULARY, url, ExportOptions(K))
+    assert "/bucket/served/saved_model.pb" in memory.find("/bucket")
+    saved = SavedRecommender(url)
+    assert saved.folder == url and saved.card["model"] == type(model).__name__
+    assert len(saved.recommend([list(VOCABULARY.items[:2])], [""], Choices()).items[0]) == K
+
+    memory.pipe_file("/bucket/other/mine.txt", b"x")
+    with pytest.raises(UserError, match="memory://bucket/other: holds other files than an older export"):
+        export(model, VOCABULARY, files.expand_path("memory://bucket/other"))
+    memory.rm("/bucket/served/saved_model.pb")
+    with pytest.raises(UserError, match=r"^memory://bucket/served/saved_model\.pb: cannot be read"):
+        SavedRecommender(url)

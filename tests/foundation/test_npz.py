@@ -23,4 +23,4 @@ def test_arrays_written_to_a_store_are_read_back():
     found = npz.read(path)
     assert np.array_equal(found["one"], TABLE) and found["two"] == 7
     with pytest.raises(npz.CorruptFileError, match=r"none\.npz: cannot be read"):
-        npz.read(path.with_name("none.npz"))
+        npz.read(path.parent / "none.npz")

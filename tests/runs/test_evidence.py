@@ -15,7 +15,7 @@ from support.profiles import slow_but
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.run_record import ALL, FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN, Run
+from bert4rec_tf.config.run_record import ALL, FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
@@ -26,7 +26,7 @@ from bert4rec_tf.runs import phases
 from bert4rec_tf.runs.phases import select_training_data
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
-from bert4rec_tf.training import trainer
+from bert4rec_tf.training import loop
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -72,9 +72,8 @@ def execute(experiment):
 def load(fitted, phase):
     """Returns the model of a finished training."""
     workdir = WorkDirectory(fitted.workdir)
-    content = workdir.read_config()
-    run = Run.from_dict(content["run"])
-    return phases.load_trained(run, len(fitted.items), content["num_users"], workdir, phase)
+    config = workdir.read_config()
+    return phases.load_trained(config.run, len(fitted.items), config.num_users, workdir, phase)
 
 
 def score_all(model, items, history):
@@ -156,7 +155,7 @@ def test_the_validation_is_measured_by_every_protocol(fitted):
     validation = fitted.metrics["validation"]
     assert set(validation) == set(PROTOCOLS)  # no target is a repeat, so there is no protocol of new items
     assert all(set(validation[protocol]) == {*METRICS, *LIST_METRICS} for protocol in PROTOCOLS)
-    best = trainer.read_state(fitted.workdir / SELECT).best()
+    best = loop.read_state(fitted.workdir / SELECT).best()
     assert validation[FULL][NDCG] == pytest.approx(best[NDCG]), "among all items, by which the step was chosen"
 
 
@@ -219,7 +218,7 @@ def test_a_continued_training_counts_the_new_actions_too(fitted):
         [(user, f"i{(history[-1] + 11) % 30}", 99) for user, history in enumerate(HISTORIES)], columns=FRAME.columns
     )
     better = fitted.continue_training(later, silent=True)
-    assert better.metrics["initial"]["items"]["kept"] == NUM_ITEMS
+    assert better.metrics["initial"]["items"]["shared"] == NUM_ITEMS
     settings = ItemTransitionsSettings(**better.metrics["transitions"]["settings"])
     numbers = {item: number for number, item in enumerate(better.items, start=1)}
     known = [[numbers[f"i{item}"] for item in history] for history in HISTORIES]  # without the new, held-out actions

@@ -119,7 +119,7 @@ def test_a_run_resumes_without_its_feature_files_and_refuses_others(finished):
 def test_features_that_are_given_but_not_used_only_add_their_items(tmp_path):
     data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS, new_items=True)
     run = b4r.make_run("own-shop", "sasrec", **SHORT)
-    assert run.to_dict() == Run.from_dict(run.to_dict()).to_dict() and "use_item_features" not in str(run.to_dict())
+    assert run.to_dict() == Run.from_dict(run.to_dict()).to_dict() and run.architecture.use_item_features == "no"
     result = driver.execute(run, sequences=data, workdir=tmp_path / "work", silent=True)
     assert result.model.num_items == 43 and not result.model.features and "cold" in result.metrics
 
@@ -137,7 +137,7 @@ def test_a_warm_start_matches_feature_values_by_name(name, use):
     old = model_of(["a", "b", "c"], ["u", "v"], 4, 1)
     new = model_of(["c", "x", "a", "y"], ["w", "v", "u"], 6, 2)
     fresh = [np.asarray(table) for table in (new.item_feature_vectors, new.own_items)]
-    source = StartWeights(name, old, ["a", "b", "c"], ["u", "v"], {"path": "here", "checkpoint": "select/best.npz"})
+    source = StartWeights(name, old, ["a", "b", "c"], ["u", "v"], {"path": "here", "checkpoint": "select"})
     source.apply_to(new, ["c", "x", "a", "y"], ["w", "v", "u"])
     vectors = np.asarray(new.item_feature_vectors)
     np.testing.assert_array_equal(vectors[[0, 1, 2, 3, 6, 7, 8, 9]], old.item_feature_vectors)
@@ -159,7 +159,7 @@ def test_vectors_reach_the_export_and_the_next_training(tmp_path):
     workdir = WorkDirectory(model.workdir)
     kept = workdir.read_features()[ITEM_FEATURES]
     assert kept.vector_columns == [("text", 2)] and kept.vectors.shape == (43, 2) and kept.num_values == 7
-    trained = phases.load_trained(Run.from_dict(workdir.read_config()["run"]), 43, 50, workdir, SELECT)
+    trained = phases.load_trained(workdir.read_config().run, 43, 50, workdir, SELECT)
     np.testing.assert_allclose(model.item_vectors, trained.item_vectors(), rtol=1e-5, atol=1e-7)
     batch = {"users": np.array([1]), "lengths": np.array([2]), "items": np.array([[1, 2]], np.int32)}
     encoded = model.user_vectors([model.items[:2]], users=["u1"])
@@ -175,5 +175,5 @@ def test_features_of_a_data_set_are_used():
     data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS, new_items=True)
     model = b4r.fit(data, model="sasrec", silent=True, holdout=2, **SHORT)
     kept = json.loads((model.workdir / "config.json").read_text())["run"]["architecture"]
-    assert kept["use_item_features"] == "add" and "use_user_features" not in kept and "i42" in model.items
+    assert kept["use_item_features"] == "add" and not kept["use_user_features"] and "i42" in model.items
     assert b4r.fit(data, model="pop", silent=True).metrics["test"]["full"]

@@ -171,7 +171,7 @@ def test_a_model_that_holds_titles_shows_them_everywhere(counted, tmp_path, caps
     model = exporting.export(WorkDirectory(workdir))
     assert b4r.open(model).recommend(history=[7], k=1)["title"].tolist() == ["Movie 9"]
     for command, item in ((recommend, "--history=7"), (similar, "--item=7")):
-        command.main([f"--model={model}", item, "-k1"])
+        command.main([f"--model={model}", item, "-k=1"])
         assert "  Movie 9" in capsys.readouterr().out
     serving = ServerSettings(model=str(workdir))
     assert open_versions(serving).current.catalogue.describe("7")["title"] == "Movie 7"

@@ -28,12 +28,10 @@ from support.held_out import (
 )
 from support.ranking_oracle import make_sequences, plain_lists, plain_metrics
 
-from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.config.run_record import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.evaluation.candidates import SAMPLERS
-from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, METRICS, POPULAR, PROTOCOLS
-from bert4rec_tf.evaluation.popularity_penalty import ALPHAS
+from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, METRICS, PROTOCOLS
 from bert4rec_tf.evaluation.ranker import RankingTask
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import phases
@@ -46,8 +44,6 @@ COUNTS = {
     part: Counter(item for history in [*histories, *SHORT] for item in history) for part, histories in BEFORE.items()
 }
 """How often each item occurs there. The users who are not measured have nothing held out."""
-
-LOG_COUNTS = {part: np.log1p([counts[item] for item in range(1, ITEMS + 1)]) for part, counts in COUNTS.items()}
 
 
 def count(name, part, metrics):
@@ -85,9 +81,8 @@ def assert_measured(found, scores):
         assert {name: found[protocol][name] for name in METRICS} == pytest.approx(expected), protocol
 
 
-ALPHA = 0.7
 LARGE_STEPS = {"learning_rate": 0.3}
-"""So that scores differ by about as much as the correction changes them."""
+"""So that no two scores are nearly equal."""
 
 
 @dataclasses.dataclass
@@ -95,18 +90,15 @@ class FinishedRun:
     """A finished run.
 
     Attributes:
-        metrics: with the alpha that is best on the validation items.
-        corrected: the metrics of the test items with ALPHA.
+        metrics: what it measured.
         model, part: the model to measure on the test items, and the part that it knows nothing of.
-        choosing, choosing_part: the same of the model to measure on the validation items.
+        choosing: the model to measure on the validation items.
     """
 
     metrics: dict
-    corrected: dict
     model: object
     part: str
     choosing: object
-    choosing_part: str
 
 
 def run_and_measure(folder, case, protocol):
@@ -115,17 +107,15 @@ def run_and_measure(folder, case, protocol):
     experiment = open_run(folder, case, hold_out_last(VALIDATION, TEST), **settings)
     experiment.prepare()
     model = experiment.train()
-    metrics, corrected = (experiment.evaluate(model, alpha) for alpha in ("validation", ALPHA))
-    assert corrected[CORRECTION]["alpha"] == ALPHA
-    found = metrics, corrected[CORRECTION]["test"]
+    metrics = experiment.evaluate(model)
     part = "validation" if protocol in (SELECT, ALL) else "test"
     if not case.is_trained:
         tested, validated = (count(case.model, one, metrics) for one in (part, "validation"))
-        return FinishedRun(*found, tested, part, validated, "validation")
+        return FinishedRun(metrics, tested, part, validated)
     if protocol == FIXED:
-        return FinishedRun(*found, model, part, model, part)
+        return FinishedRun(metrics, model, part, model)
     selected = phases.load_trained(experiment.run, ITEMS, USERS + len(SHORT), experiment.workdir, SELECT)
-    return FinishedRun(*found, selected if part == "validation" else model, part, selected, "validation")
+    return FinishedRun(metrics, selected if part == "validation" else model, part, selected)
 
 
 MEASURED = [*((Case(model), protocol) for model in QUICK for protocol in (FIXED, ALL)), (EVIDENCE, SELECT_AND_RETRAIN)]
@@ -143,14 +133,8 @@ def finished_run(quick, request, tmp_path_factory):
     return run_and_measure(tmp_path_factory.mktemp("measured") / "run", *request.param)
 
 
-def test_alpha_is_chosen_without_the_validation_items(finished_run):
-    """Unless the run has no `select`: then the model knows them too, and the record says so."""
-    scores, correction = score(finished_run.choosing, "validation"), finished_run.metrics[CORRECTION]
-    penalties = LOG_COUNTS[finished_run.choosing_part]
-    curve = {alpha: measure(scores - alpha * penalties, "validation", POPULAR)["ndcg@10"] for alpha in ALPHAS}
-    assert correction["validation"] == pytest.approx(curve)
-    assert correction["alpha"] == max(ALPHAS, key=lambda alpha: (round(curve[alpha], 9), -alpha))
-    assert correction["trained_on_validation"] == (finished_run.choosing_part == "test")
+def test_validation_items_are_measured_with_a_model_that_does_not_know_them(finished_run):
+    scores = score(finished_run.choosing, "validation")
     if SELECT in finished_run.metrics:
         for protocol in PROTOCOLS:
             found = {name: finished_run.metrics["validation"][protocol][name] for name in METRICS}
@@ -167,7 +151,6 @@ def test_transitions_are_chosen_without_the_validation_items(finished_run):
 def test_the_measured_model_knows_no_test_item(finished_run):
     scores = score(finished_run.model, "test")
     assert_measured(finished_run.metrics["test"], scores)
-    assert_measured(finished_run.corrected, scores - ALPHA * LOG_COUNTS[finished_run.part])
 
 
 def test_baselines_count_the_actions_of_the_measured_model(finished_run):

@@ -2,18 +2,12 @@
 
 import gzip
 import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 import urllib.request
 
 import pytest
 from support import whole_runs
-
-from bert4rec_tf.foundation.files import FolderLock, expand_path
-from bert4rec_tf.foundation.stores import Url
 
 pytestmark = pytest.mark.slow
 
@@ -66,14 +60,14 @@ def start(*arguments, cwd):
     )
 
 
-def finished(*arguments, **options):
+def finish(*arguments, **options):
     process = start(*arguments, **options)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return out
 
 
-def refused(*arguments, **options):
+def read_error(*arguments, **options):
     process = start(*arguments, **options)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 2, out + err
@@ -82,70 +76,30 @@ def refused(*arguments, **options):
     return line
 
 
-def test_a_killed_run_in_s3_gives_the_files_of_local_folders(s3, tmp_path):
+def test_data_in_s3_give_the_model_of_local_files_and_it_is_exported_to_s3(s3, tmp_path):
     (tmp_path / "rows").mkdir()
     lines = ROWS.splitlines(keepends=True)
     for number in range(2):
         content = gzip.compress("".join([lines[0], *lines[1 + number :: 2]]).encode())
         (tmp_path / "rows" / f"{number}.csv.gz").write_bytes(content)
         s3.pipe_file(f"bucket/rows/{number}.csv.gz", content)
-    finished(*RUN, "--interactions=rows/*.gz", "--workdir=local", "--prepared_dir=prepared", cwd=tmp_path)
-
-    places = ("--workdir=s3://bucket/work", "--prepared_dir=s3://bucket/prepared", "--export_dir=s3://bucket/served/1")
-    flags = (*RUN, "--interactions=s3://bucket/rows/*.gz", *places)
-    process = start(*flags, cwd=tmp_path)
-    try:
-        deadline = time.monotonic() + 200
-        while not s3.exists("bucket/work/select/step-000000006.npz"):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    assert s3.exists("bucket/work/.owner") and not s3.exists("bucket/work/select/step-000000020.npz")
-    finished(*flags, cwd=tmp_path)
-
-    for name in ("work", "prepared"):
-        s3.get(f"bucket/{name}", str(tmp_path / "fetched" / name), recursive=True)
-    for lock in tmp_path.rglob(".lock"):
-        lock.unlink()
-    whole_runs.assert_same_runs(tmp_path / "prepared", tmp_path / "fetched" / "prepared")
-    found = whole_runs.differences(tmp_path / "local", tmp_path / "fetched" / "work")
-    assert {name for name in found if not name.startswith("saved_model/")} == {"config.json"}  # the path of the data
+    finish(*RUN, "--interactions=rows/*.gz", "--workdir=local", cwd=tmp_path)
+    places = ("--workdir=remote", "--export_dir=s3://bucket/served/1")
+    for _ in range(2):  # the second replaces the first
+        finish(*RUN, "--interactions=s3://bucket/rows/*.gz", *places, cwd=tmp_path)
+    for name in ("local", "remote"):
+        (tmp_path / name / ".lock").unlink()
+        (tmp_path / name / "prepared" / ".lock").unlink()
+    names = whole_runs.differences(tmp_path / "local", tmp_path / "remote")
+    assert {name for name in names if not name.startswith("saved_model/")} == {"config.json"}  # the path of the data
 
     listed = ("recommend", "--interactions=rows/0.csv.gz")
-    finished(*listed, "--model=local", "--output=here.csv", cwd=tmp_path)
-    finished(*listed, "--model=s3://bucket/served/1", "--output=s3://bucket/out/there.csv", cwd=tmp_path)
+    finish(*listed, "--model=local", "--output=here.csv", cwd=tmp_path)
+    finish(*listed, "--model=s3://bucket/served/1", "--output=s3://bucket/out/there.csv", cwd=tmp_path)
     assert s3.cat_file("bucket/out/there.csv") == (tmp_path / "here.csv").read_bytes()
     assert s3.find("bucket/out") == ["bucket/out/there.csv"]
 
 
 def test_a_bucket_that_is_not_there_ends_in_one_line(s3, tmp_path):
-    line = refused("run", "--dataset=synthetic", "--workdir=work", "--export_dir=s3://none/model", cwd=tmp_path)
+    line = read_error("run", "--dataset=synthetic", "--workdir=work", "--export_dir=s3://none/model", cwd=tmp_path)
     assert line.startswith("error: s3://none/model: cannot be written (no such file, folder or bucket)")
-
-
-def test_a_run_that_another_process_works_at_is_refused(s3, tmp_path):
-    with FolderLock(expand_path("s3://bucket/work")).lock():
-        line = refused("run", "--dataset=synthetic", "--mode=prepare", "--workdir=s3://bucket/work", cwd=tmp_path)
-    assert line.startswith("error: s3://bucket/work: another process is using this folder")
-    assert s3.find("bucket") == []
-
-
-def test_an_object_that_is_created_by_many_at_once_has_one_creator(s3):
-    ready, created = threading.Barrier(8), []
-
-    def create(number):
-        ready.wait()
-        try:
-            Url("s3://bucket/x/.owner").create(str(number).encode())
-        except FileExistsError:
-            return
-        created.append(str(number).encode())
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert created == [s3.cat_file("bucket/x/.owner")]

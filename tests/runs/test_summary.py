@@ -5,7 +5,8 @@ import shlex
 import numpy as np
 import pytest
 
-from bert4rec_tf.commands.recommend import make_parser
+from bert4rec_tf.commands.flags import list_fields, parse_command
+from bert4rec_tf.commands.recommend import RecommendOptions
 from bert4rec_tf.evaluation.metrics import compute_cold_metrics
 from bert4rec_tf.runs import summary
 from bert4rec_tf.serving.client import split_ids
@@ -120,6 +121,6 @@ def test_the_next_command_can_be_pasted(tmp_path):
     items = ["a,b", 'say "x"', "it's"]
     line = summary.make_next_command(tmp_path / "my runs", items, "o'neil")
     program, command, *arguments = shlex.split(line.removeprefix("Next: "))
-    options = make_parser().parse_args(arguments)
+    options = RecommendOptions(**parse_command("", arguments, list_fields(RecommendOptions)))
     assert (program, command) == ("bert4rec", "recommend")
-    assert (options.model, split_ids(options.history), options.user) == (tmp_path / "my runs", items, "o'neil")
+    assert (options.folder, split_ids(options.history), options.user) == (tmp_path / "my runs", items, "o'neil")

@@ -11,7 +11,6 @@ from support.ranking_oracle import group_histories
 from bert4rec_tf.config import presets
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.driver import execute
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.pipeline import Experiment
 from bert4rec_tf.runs.workdir import WorkDirectory
@@ -84,23 +83,3 @@ def test_a_missing_file_is_written_again_with_the_data(trained):
         export(trained.workdir)
     opened(trained.workdir.path)
     check_export(trained.workdir, counted(1), 4.5)
-
-
-def test_an_invalid_popularity_correction_is_refused_before_the_training(tmp_path):
-    for given in ("much", -1, None):
-        with pytest.raises(UserError, match="`popularity_correction` must be"):
-            execute(presets.make_run("synthetic", "pop"), given, sequences=sequences(), workdir=tmp_path / "work")
-    assert not (tmp_path / "work").exists()
-
-
-def test_the_chosen_alpha_becomes_the_default_of_the_export(trained, tmp_path):
-    chosen = ExportOptions(popularity_correction="validation")
-    with pytest.raises(UserError, match="no popularity_correction was chosen; run --mode=evaluate"):
-        export(trained.workdir, tmp_path / "export", chosen)
-    alpha = trained.evaluate(trained.load_trained_model(), "validation")["popularity_correction"]["alpha"]
-    served = tf.saved_model.load(str(export(trained.workdir, tmp_path / "export", chosen)))
-    histories = tf.constant([["item 3"]])
-    found = served.signatures["serving_default"](histories=histories)
-    asked = served.recommend(histories, popularity_correction=tf.constant(alpha))
-    assert found["items"].numpy().tolist() == asked["items"].numpy().tolist()
-    np.testing.assert_allclose(found["scores"], asked["scores"])

@@ -1,13 +1,18 @@
 """`b4r.fit(..., tune=)`: a search on the validation items that resumes, and whose winner is trained as usual."""
 
-import json
+import os
+import signal
 import sys
+import time
 
 import pandas as pd
 import pytest
 from support.trainings import Killed
 
 pytest.importorskip("optuna", reason="the extra [tune] is not installed")
+
+import optuna
+from optuna.storages.journal import JournalFileBackend
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config import presets
@@ -29,12 +34,20 @@ def tuned(tmp_path_factory):
     return b4r.fit(FRAME, **SMALL, tune=3, workdir=tmp_path_factory.mktemp("tuned") / "shop")
 
 
-def read_trials(folder):
-    return json.loads((folder / tuning.TRIALS).read_text())
+def read_study(folder):
+    backend = JournalFileBackend(str(folder / tuning.TRIALS))
+    return optuna.load_study(study_name="tuning", storage=optuna.storages.JournalStorage(backend))
+
+
+def list_trials(folder):
+    """Returns what each trial tried and measured, without those that another one repeats."""
+    trials = [trial for trial in read_study(folder).trials if tuning.REPEATED not in trial.user_attrs]
+    errors = [trial.user_attrs.get(tuning.ERROR) for trial in trials]
+    return [(one.params, one.state.name, one.intermediate_values, error) for one, error in zip(trials, errors)]
 
 
 def test_the_best_trial_is_trained_as_usual(tuned):
-    table, run = tuned.trials, WorkDirectory(tuned.workdir).read_config()["run"]
+    table, run = tuned.trials, WorkDirectory(tuned.workdir).read_config().run.to_dict()
     searched = list(table.columns.drop(NDCG))
     assert len(table) == 3 and table[NDCG].is_monotonic_decreasing
     assert set(searched) == {"batch_size", "learning_rate", "l2"}, "and no setting that was named"
@@ -48,10 +61,10 @@ def test_the_best_trial_is_trained_as_usual(tuned):
 
 def test_the_first_trial_has_the_usual_settings(tuned):
     folder = tuned.workdir.with_name("shop-tuning")
-    record = read_trials(folder)
-    usual = {**record["run"]["architecture"], **record["run"]["training"]}
-    assert record["trials"][0]["values"] == {name: usual[name] for name in record["space"]}
-    assert not [path for path in folder.iterdir() if path.is_dir()], "the disk does not fill with ended trials"
+    identity = read_study(folder).user_attrs[tuning.SEARCHED]
+    usual = {**identity["run"]["architecture"], **identity["run"]["training"]}
+    assert list_trials(folder)[0][0] == {name: usual[name] for name in identity["space"]}
+    assert {path.name for path in folder.iterdir()} == {tuning.TRIALS, ".lock"}, "the disk does not fill"
 
 
 class Training:
@@ -82,17 +95,17 @@ def search(monkeypatch):
 
 def test_a_trial_behind_the_others_is_ended_early_and_a_failed_one_is_passed_over(search, tmp_path):
     chosen, table = search(tmp_path)
-    record = read_trials(tmp_path)
-    states = [trial["state"] for trial in record["trials"]]
+    trials = list_trials(tmp_path)
+    states = [state for _, state, *_ in trials]
     assert {*states} == {"COMPLETE", "PRUNED", "FAIL"} and "PRUNED" not in states[: tuning.FIRST_TRIALS]
     assert chosen["learning_rate"] == 0.03 and chosen["l2"] != 0.1
     assert table[NDCG][0] == pytest.approx(0.12) and table[NDCG].isna().sum() == states.count("FAIL")
-    usual = record["run"]["training"]
-    changed = [trial for trial in record["trials"] if trial["values"]["batch_size"] != usual["batch_size"]]
+    usual = read_study(tmp_path).user_attrs[tuning.SEARCHED]["run"]["training"]
+    changed = [values for values, *_ in trials if values["batch_size"] != usual["batch_size"]]
     assert changed, "with other batches, as many examples are read"
-    for trial in changed:
+    for values in changed:
         run = presets.make_run("own-shop", "bpr_mf", learning_rate=0.01, l2=0.01)
-        training = presets.make_run("own-shop", "bpr_mf", **tuning.derive_settings(run, {}, trial["values"])).training
+        training = presets.make_run("own-shop", "bpr_mf", **tuning.derive_settings(run, {}, values)).training
         assert training.steps * training.batch_size == usual["steps"] * usual["batch_size"]
 
 
@@ -107,9 +120,9 @@ def test_a_stopped_search_resumes_and_a_finished_one_is_not_repeated(search, tmp
 
     with pytest.raises(Killed):
         search(tmp_path / "other", 12, begin=stop_in_the_fifth)
-    assert len(read_trials(tmp_path / "other")["trials"]) >= 4
+    assert len(list_trials(tmp_path / "other")) >= 5
     search(tmp_path / "other", 12)
-    assert read_trials(tmp_path / "other") == read_trials(tmp_path / "one")
+    assert list_trials(tmp_path / "other") == list_trials(tmp_path / "one")
     again, same = search(tmp_path / "other", 12, begin=lambda run: pytest.fail("all trials are known"))
     assert again == chosen
     pd.testing.assert_frame_equal(same, table, check_like=True)
@@ -117,17 +130,44 @@ def test_a_stopped_search_resumes_and_a_finished_one_is_not_repeated(search, tmp
         search(tmp_path / "other", 12, FRAME[FRAME["user"] < 50])
 
 
-def test_a_trial_whose_process_is_killed_again_and_again_fails(search, tmp_path):
-    search(tmp_path, 2)
-    record = read_trials(tmp_path)
-    search(tmp_path, 3)
-    third = read_trials(tmp_path)["trials"][2]
-    for attempts in (tuning.MOST_ATTEMPTS - 1, tuning.MOST_ATTEMPTS):  # as killed processes leave the file
-        (tmp_path / tuning.TRIALS).write_text(json.dumps({**record, "attempts": attempts}))
-        search(tmp_path, 3)
-        killed_often = attempts == tuning.MOST_ATTEMPTS
-        failed = {**third, "curve": [], "state": "FAIL", "error": "its process was killed 3 times"}
-        assert read_trials(tmp_path) == {**record, "trials": [*record["trials"], failed if killed_often else third]}
+def die(search, folder, num_trials):
+    """Searches in a process that is killed in its first new trial."""
+    child = os.fork()
+    if not child:
+        try:
+            search(folder, num_trials, begin=lambda run: os.kill(os.getpid(), signal.SIGKILL))
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded")
+@pytest.mark.parametrize("kills", [tuning.MOST_ATTEMPTS - 1, tuning.MOST_ATTEMPTS])
+def test_a_trial_whose_process_is_killed_again_and_again_fails(search, tmp_path, kills):
+    search(tmp_path / "one", 3)
+    search(tmp_path / "other", 2)
+    for _ in range(kills):
+        die(search, tmp_path / "other", 3)
+    search(tmp_path / "other", 3)
+    *before, third = list_trials(tmp_path / "one")
+    failed = (third[0], "FAIL", {}, "its process was killed 3 times")
+    assert list_trials(tmp_path / "other") == [*before, failed if kills == tuning.MOST_ATTEMPTS else third]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded")
+def test_two_processes_share_a_search(search, tmp_path):
+    ready, proceed = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            search(tmp_path, 6, begin=lambda run: (os.write(proceed, b"x"), time.sleep(0.5)))
+        finally:
+            os._exit(0)
+    os.read(ready, 1)  # it has begun its first trial
+    runs = []
+    _, table = search(tmp_path, 6, begin=runs.append)
+    os.waitpid(child, 0)
+    assert len(table) == len(list_trials(tmp_path)) == 6 and 0 < len(runs) < 6
 
 
 @pytest.mark.parametrize("error", [MemoryError("a large table"), b4r.UserError("the loss is nan")])

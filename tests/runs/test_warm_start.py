@@ -17,7 +17,6 @@ from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.models import tf1_import
 from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.phases import make_model
-from bert4rec_tf.training import checkpoints
 
 NEW = group_histories(
     {f"user {user}": [f"item {(5 * user + 3 * step) % 31}" for step in range(5 + user % 4)] for user in range(24)}
@@ -92,9 +91,9 @@ def test_both_trainings_start_from_the_weights_and_a_killed_one_resumes_to_the_b
     found = execute(run, tmp_path / "other", init_from=folder)
     whole_runs.assert_same_runs(tmp_path / "one", tmp_path / "other")
     assert found.metrics["initial"]["items"] == {
-        "kept": len({*ids[0][0]} & {*ids[0][1]}),
-        "new": len({*ids[0][1]} - {*ids[0][0]}),
-        "gone": len({*ids[0][0]} - {*ids[0][1]}),
+        "shared": len({*ids[0][0]} & {*ids[0][1]}),
+        "added": len({*ids[0][1]} - {*ids[0][0]}),
+        "removed": len({*ids[0][0]} - {*ids[0][1]}),
     }
     assert ("users" in found.metrics["initial"]) == (model == "bpr_mf")
     assert found.metrics["digest"] == expected.metrics["digest"] != run.digest
@@ -105,7 +104,7 @@ def test_the_run_depends_on_the_weights_and_not_on_where_they_lie(trained, sourc
     run = run_of("bert4rec")
     one, _ = warm_start.resolve_initial(run, trained("bert4rec"))
     other, weights = warm_start.resolve_initial(run, str(source("bert4rec")))
-    best, _ = warm_start.resolve_initial(run, trained("bert4rec") / "select" / "best.npz")
+    best, _ = warm_start.resolve_initial(run, trained("bert4rec") / "select")
     assert one == other and len({run.digest, one.digest, best.digest}) == 3
     assert Run.from_dict(json.loads(json.dumps(one.to_dict()))) == one
     assert warm_start.resolve_initial(run, weights) == (one, weights)
@@ -114,9 +113,9 @@ def test_the_run_depends_on_the_weights_and_not_on_where_they_lie(trained, sourc
 @pytest.mark.parametrize(
     ("data", "file", "words"),
     [
-        (OLD, "", "trained on the validation items of the same data"),
-        (OLD, "select/best.npz", "nothing leaks"),
-        (NEW, "select/best.npz", "trained on other data"),
+        (OLD, "", "trained on the same data with the validation items"),
+        (OLD, "select", "trained on the same data without the held-out items"),
+        (NEW, "select", "trained on other data, which may have the held-out items"),
     ],
 )
 def test_the_leak_of_initial_weights_is_reported(trained, tmp_path, data, file, words):
@@ -130,8 +129,8 @@ def test_weights_of_a_warm_start_may_know_several_data_sets(trained, tmp_path, q
     run = run_of("bpr_mf", protocol="select")
     execute(run, tmp_path / "one", init_from=trained("bpr_mf"))
     again = b4r.open_experiment(run, sequences=NEW, workdir=tmp_path / "two", init_from=tmp_path / "one")
-    assert again.initial["checkpoint"] == "select/best.npz"
-    assert "or on several data sets" in again.initial["leak"]
+    assert again.initial["checkpoint"] == "select"
+    assert "trained on other data" in again.initial["leak"]
 
 
 def test_a_training_that_has_not_begun_needs_the_weights(trained, tmp_path, quick):
@@ -195,21 +194,13 @@ def test_a_run_starts_from_the_authors_checkpoint(program, tmp_path, quick):
     )
     run = run_of("bert4rec", **ORIGINAL, protocol="select")
     found = execute(run, tmp_path / "work", sequences, init_from=program).metrics["initial"]
-    assert found["items"] == {"kept": 26, "new": 9, "gone": 31} and found["checkpoint"] == CHECKPOINT.name
+    assert found["items"] == {"shared": 26, "added": 9, "removed": 31} and found["checkpoint"] == CHECKPOINT.name
     assert "trained on other data" in found["leak"]
 
 
 # The command line, and mistakes
 
 MORE = text([*lines(), *(f"{user} {31 + user % 5}" for user in range(1, 41))])
-
-
-OTHER = "other.npz"
-"""A checkpoint that is not the best one."""
-
-
-def step_of(checkpoint):
-    return checkpoints.read_state(checkpoint)["step"]
 
 
 @pytest.fixture(scope="session")
@@ -223,9 +214,7 @@ def finished(shared_folders):
         with small_and_quick():
             commands.finished(*f"{BEAUTY} --mode=train --workdir=old --protocol=select".split(), cwd=folder)
             commands.finished(*f"{WARM} --mode=train --workdir=work --init_from=old".split(), cwd=folder)
-        selected = folder / "old" / "select"
-        steps = sorted(selected.glob("step-*.npz"))
-        shutil.copy(next(path for path in steps if step_of(path) != step_of(selected / "best.npz")), selected / OTHER)
+            commands.finished(*f"{BEAUTY} --mode=train --workdir=other --protocol=select --seed=2".split(), cwd=folder)
 
     return shared_folders.get("warm", make)
 
@@ -238,8 +227,8 @@ def test_the_command_prints_the_initial_weights_and_resumes_without_them(finishe
     shutil.rmtree(tmp_path / "old")
     before = sorted((tmp_path / "work" / "select").glob("step-*.npz"))
     told = commands.finished("--mode=evaluate", "--workdir=work", "--data_dir=more", cwd=tmp_path).stdout
-    assert "old (select/best.npz, step " in told and "items: 30 kept, 5 new, 0 gone." in told
-    assert told.count("These weights were trained on other data") == 2
+    assert "old (select, step " in told and "items: 30 shared, 5 added, 0 removed." in told
+    assert told.count("The weights were trained on other data") == 2
     commands.finished("--mode=train", "--workdir=work", "--data_dir=more", cwd=tmp_path)
     assert sorted((tmp_path / "work" / "select").glob("step-*.npz")) == before
     metrics = json.loads((tmp_path / "work" / "metrics.json").read_text())
@@ -267,16 +256,20 @@ def nothing(folder):
     pass
 
 
-SOURCES = "must be a work directory, a checkpoint in one (select/best.npz), or the prefix"
+SOURCES = "must be a work directory, the folder of a training in one (select), or the prefix"
 MISTAKES = {
     "nothing there": ("--init_from=absent", nothing, SOURCES, "init_from=absent"),
     "another file": ("--init_from=beauty.txt", nothing, SOURCES, "init_from=beauty.txt"),
-    "a run that has not begun": ("--init_from=old", without("old/select"), "old: holds no trained weights yet"),
+    "a run that has not begun": (
+        "--init_from=old",
+        without("old/select"),
+        "old/select: no finished training; run with --mode=train first",
+    ),
     "a checkpoint cut short": ("--init_from=old", cut("old/select/best.npz"), "old/select/best.npz: cannot be read"),
     "a vocabulary cut short": ("--init_from=old", cut("old/vocabulary.npz"), "old/vocabulary.npz: cannot be read"),
     "another width": ("--init_from=old --hidden_dim=16", nothing, "`hidden_dim` must be 8", "hidden_dim=16"),
     "other weights": (
-        f"--init_from=old/select/{OTHER} --workdir=work",
+        "--init_from=other/select --workdir=work",
         nothing,
         "work: holds another run (there initial_weights=",
     ),
@@ -305,7 +298,7 @@ def test_models_that_cannot_start_so_are_named(finished, tmp_path):
     for flags, words in (
         (
             f"{other} --model=sasrec --init_from=old",
-            "`model` must be bert4rec, as of the weights. Received: model=sasrec",
+            "`model` must be bert4rec, as in the weights. Received: model=sasrec",
         ),
         (f"{other} --model=pop --init_from=pop", "`init_from` must be left out for pop"),
         ("--workdir=work --init_from=old", "--dataset is required with --init_from"),

@@ -331,7 +331,7 @@ MISTAKES = {
     "no model": (["--history=a", "--model=none"], "none/saved_model.pb: cannot be read"),
     "model of nobody": (
         ["--history=a", "--model=~nobody-at-all/x"],
-        "argument --model: ~nobody-at-all/x: no such user",
+        "~nobody-at-all/x: no such user",
     ),
     "two sources": (
         ["--history=a", "--interactions=in.csv"],

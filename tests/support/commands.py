@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from absl.testing import flagsaver
 
-from bert4rec_tf import run as runner
 from bert4rec_tf.commands import main
+from bert4rec_tf.commands import run as runner
 from bert4rec_tf.foundation.files import LOCK
+from bert4rec_tf.foundation.startup import exit_on_error
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def run(*flags: str, cwd: Path, data: Path | None = None) -> Ended:
         data: the folder that BERT4REC_DATA names; None for none.
     """
     with _user_in(cwd, data), flagsaver.flagsaver():
-        return _ended(lambda: runner.run_or_end(runner.parse_flags(["run", *flags])))
+        return _ended(lambda: exit_on_error(lambda: runner.carry_out(runner.parse_request(["run", *flags]))))
 
 
 def console(*arguments: str, cwd: Path) -> Ended:

@@ -103,10 +103,10 @@ OF_RUNS = [
     of_run(
         "a newer version",
         AGAIN,
-        *("work: was made by another version", "format 5; this one has 4", "another --workdir"),
-        set_up=recorded(lambda content: content.update(format=5)),
+        *("work/config.json: not a run", "made by another version", "format 6; this one has 5", "another --workdir"),
+        set_up=recorded(lambda content: content.update(format=6)),
     ),
-    of_run("a record cut short", AGAIN, *NO_RECORD, set_up=written("config.json", '{"format": 4, "run": {')),
+    of_run("a record cut short", AGAIN, *NO_RECORD, set_up=written("config.json", '{"format": 5, "run": {')),
     of_run("a record that is a folder", AGAIN, "config.json: Is a directory", set_up=config_folder),
     *[
         of_run(

@@ -87,6 +87,11 @@ OF_FLAGS = [
         f"{SYNTHETIC} --use_item_features=add",
         "needs the features: name their file with --item_features",
     ),
+    of_flags(
+        "a workdir in a store",
+        f"{SYNTHETIC} --workdir=memory://bucket/work",
+        *("`workdir` must be a folder on this machine", "aws s3 sync", "Received: workdir=memory://bucket/work"),
+    ),
     of_flags("a workdir of nobody", f"{SYNTHETIC} --workdir=~nobody-at-all/x", "~nobody-at-all/x: no such user"),
     *(
         of_flags(f"before the data are read: {flags}", f"--interactions=absent.csv {flags}", words)
@@ -98,7 +103,7 @@ OF_FLAGS = [
     ),
     of_setting("--seed=-1", "a whole number from 0 to 2^32 - 1"),
     of_setting("--k=0", "at least 1"),
-    of_setting("--checkpoint_seconds=nan", "at least 0"),
+    of_setting("--checkpoint_seconds=-1", "at least 0", "checkpoint_seconds=-1.0"),
     of_setting("--replicas=9 --batch_size=8", "at least `replicas`", "batch_size=8, replicas=9"),
 ]
 

@@ -1,27 +1,67 @@
-"""Presets: named settings with the quality to expect and the time they took, and the runs made from them."""
+"""Presets: settings by name, data set and model, and the runs made from them."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bert4rec_tf.config.data_names import OWN, Interactions, add_source, is_own, remove_source
-from bert4rec_tf.config.model_settings import MODEL_SETTINGS
+from bert4rec_tf.config.model_settings import MASKED_MODEL, MODEL_SETTINGS
 from bert4rec_tf.config.presets import authors, best, fast, own
-from bert4rec_tf.config.presets.entry import Preset
-from bert4rec_tf.config.run_record import ALL, FIXED, SELECT_AND_RETRAIN, Run, TrainingSettings
+from bert4rec_tf.config.run_record import ALL, FIXED, SELECT_AND_RETRAIN, Run, TrainingSettings, check_values
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.progress import warn
 
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings for one model on one data set.
+
+    Attributes:
+        dataset: name of the data set without its source; OWN for a user's own data.
+        settings: as `Run.make` takes them; the others have their defaults.
+        search: settings in place of these when a fixed number of steps is selected again: under another protocol and,
+            unless this is empty, for another architecture.
+        rule: (number of users, number of actions) -> settings, if the size of the data decides them.
+    """
+
+    name: str
+    dataset: str
+    model: str
+    settings: Mapping[str, Any]
+    search: Mapping[str, Any] = field(default_factory=dict)
+    rule: Callable[[int, int], dict[str, Any]] | None = None
+
+    @property
+    def command(self) -> str:
+        data = "--interactions=FILE" if self.dataset == OWN else f"--dataset={self.dataset}"
+        return f"python -m bert4rec_tf.run {data} --model={self.model} --preset={self.name}"
+
+
+TABLES: dict[str, fast.Table] = {
+    "fast": fast.FAST_SETTINGS,
+    "best": best.BEST_SETTINGS,
+    "released": {data: {MASKED_MODEL: settings} for data, settings in authors.RELEASED.items()},
+    "table2": {data: {MASKED_MODEL: settings} for data, settings in authors.TABLE2.items()},
+}
+NAMES = tuple(TABLES)
+
 PRESETS: dict[tuple[str, str, str], Preset] = {
-    (entry.name, entry.dataset, entry.model): entry for entry in (*fast.ENTRIES, *best.ENTRIES, *authors.ENTRIES)
+    (name, data, model): Preset(
+        name,
+        data,
+        model,
+        {**authors.OPTIMIZERS.get(model, {}), **settings},
+        fast.SEARCH.get(data, {}).get(model, {}) if name == "fast" else {},
+        own.RULES.get(model) if data == OWN else None,
+    )
+    for name, table in TABLES.items()
+    for data, models in table.items()
+    for model, settings in models.items()
 }
 """(Name, data set, model) -> preset."""
 
 SAME_AS = {"steam-sample": "steam"}
 """Data set -> the one whose presets it takes."""
-
-NAMES = tuple(dict.fromkeys(name for name, _, _ in PRESETS))
 
 
 class Size(Protocol):
@@ -100,33 +140,48 @@ def make_run(
         if size is None:
             raise _no_preset_error(preset, dataset, model)
         warn(f"{model} has no preset {preset!r} for {dataset!r}; its settings are those for your own data of this size")
-    if size is not None and entry.rule is not None:
+    if size is not None:
         size = getattr(size, "training_size", size)  # users with one action are no examples
-        entry = replace(entry, settings=entry.rule(size.num_users, size.num_actions))
-    if is_own(dataset):
-        entry = replace(entry, settings={**entry.settings, "protocol": ALL})
-    run = Run.make(dataset, model, seed, **_adapt_preset(entry, settings), **settings)
+    defaults = make_defaults(entry, size, {"protocol": ALL} if is_own(dataset) else {}, settings)
+    run = Run.make(dataset, model, seed, **{**defaults, **settings})
     run.refuse_unused(settings)
     return run
 
 
+def make_defaults(
+    entry: Preset, size: Size | None, usual: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the settings in place of those that are not given.
+
+    They are the preset's, then those of its rule for the size of the data, then the `usual` ones of the kind of data;
+    adapted to the given protocol and steps.
+    """
+    defaults = dict(entry.settings)
+    if entry.rule is not None:
+        defaults |= entry.rule(*(own.SHOP if size is None else (size.num_users, size.num_actions)))
+    defaults |= usual
+    protocol, is_fixed = given.get("protocol"), defaults.get("protocol") == FIXED
+    if is_fixed and protocol != FIXED and (protocol or (entry.search and _changes_architecture(entry, given))):
+        defaults |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
+    if not is_fixed and protocol == FIXED:
+        defaults.pop("patience", None)  # nothing is measured during a fixed training
+        if "evidence_gain" not in given:
+            defaults.pop("evidence", None)  # nothing would choose its gain
+    if "steps" in given:
+        steps, warmup = (defaults.get(name, getattr(TrainingSettings, name)) for name in ("steps", "warmup_steps"))
+        defaults["warmup_steps"] = shorten_warmup(warmup, steps, given["steps"])
+    return defaults
+
+
 def check_settings(
     dataset: str | Interactions, model: str, preset: str, seed: int, source: str = "processed", **settings: Any
-) -> Run:
-    """Returns `make_run` for data that were not read yet: for some size, if that decides settings.
-
-    Raises UserError if no size of the data would do.
-    """
-    if not isinstance(dataset, Interactions):
-        dataset = OWN if uses_own_data_rule(preset, dataset, model) else dataset
-    errors = []
-    for num_users, num_actions in own.SIZES:
-        size = SimpleNamespace(num_users=num_users, num_actions=num_actions)
-        try:
-            return make_run(dataset, model, preset, seed, source, size, **settings)
-        except UserError as error:
-            errors.append(error)
-    raise errors[0]
+) -> None:
+    """Raises UserError for what `make_run` would refuse, as far as it can be known before the data are read."""
+    name = dataset.name if isinstance(dataset, Interactions) else add_source(dataset, source)
+    entry = find_preset(preset, name, model)
+    check_values(model, settings)
+    if entry.rule is None:
+        make_run(OWN if entry.dataset == OWN else dataset, model, preset, seed, source, **settings)
 
 
 def shorten_warmup(warmup_steps: int, steps: int, new_steps: Any) -> int:
@@ -136,22 +191,6 @@ def shorten_warmup(warmup_steps: int, steps: int, new_steps: Any) -> int:
     return min(warmup_steps, max(new_steps * warmup_steps // steps, new_steps // 10))
 
 
-def _adapt_preset(entry: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the preset's settings that the given ones leave open, adapted to the given protocol and steps."""
-    base, protocol = dict(entry.settings), settings.get("protocol")
-    is_fixed = base.get("protocol") == FIXED
-    if is_fixed and protocol != FIXED and (protocol or (entry.search and _changes_architecture(entry, settings))):
-        base |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
-    if not is_fixed and protocol == FIXED:
-        base.pop("patience", None)  # nothing is measured during a fixed training
-        if "evidence_gain" not in settings:
-            base.pop("evidence", None)  # nothing would choose its gain
-    if "steps" in settings:
-        steps, warmup = (base.get(name, getattr(TrainingSettings, name)) for name in ("steps", "warmup_steps"))
-        base["warmup_steps"] = shorten_warmup(warmup, steps, settings["steps"])
-    return {name: value for name, value in base.items() if name not in settings}
-
-
-def _changes_architecture(entry: Preset, settings: Mapping[str, Any]) -> bool:
+def _changes_architecture(entry: Preset, given: Mapping[str, Any]) -> bool:
     architecture = Run.make(entry.dataset, entry.model, **entry.settings).architecture
-    return any(getattr(architecture, name, value) != value for name, value in settings.items())
+    return any(getattr(architecture, name, value) != value for name, value in given.items())

@@ -1,12 +1,9 @@
 """The settings of the models' authors: their optimizers, and all of BERT4Rec's.
 
-The presets are those of BERT4Rec's scripts (`released`) and of the paper's best rows (`table2`, d = 256). `expect`
-holds the paper's own results.
+The presets are those of BERT4Rec's scripts (`released`) and of the paper's best rows (`table2`, d = 256).
 """
 
 from typing import Any
-
-from bert4rec_tf.config.presets.entry import Preset
 
 ADAM = {
     "learning_rate": 1e-3,
@@ -30,7 +27,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 """The optimizer of the models' authors, for every data set. If theirs is plain SGD (BPR-MF, FPMC) or changes with the
 data set (the GRUs), one that works for all of these."""
 
-AUTHORS = {"learning_rate": 1e-4, "warmup_steps": 100, "use_token_type": True, "protocol": "fixed"}
+SCRIPTS = {"learning_rate": 1e-4, "warmup_steps": 100, "use_token_type": True, "protocol": "fixed"}
 
 DATA_SETTINGS = {
     "beauty": {"max_length": 50, "mask_proportion": 0.6, "max_predictions": 30, "window_step": 0.1, "steps": 400_000},
@@ -58,19 +55,13 @@ def get_released_dropout(dataset: str, hidden_dim: int) -> dict[str, float]:
     return dict(zip(("dropout", "attention_dropout"), widths[nearest]))
 
 
-def _make_preset(name: str, dataset: str, hidden_dim: int, expect: str, hours: int) -> Preset:
-    takes = f"About {hours} hours on two cores, estimated from the time of a step."
-    width: dict[str, Any] = {"hidden_dim": hidden_dim, **get_released_dropout(dataset, hidden_dim)}
-    return Preset(name, dataset, "bert4rec", expect, takes, {**AUTHORS, **DATA_SETTINGS[dataset], **width})
+def _make_settings(hidden_dims: dict[str, int]) -> dict[str, dict[str, Any]]:
+    return {
+        data: {**SCRIPTS, **DATA_SETTINGS[data], "hidden_dim": width, **get_released_dropout(data, width)}
+        for data, width in hidden_dims.items()
+    }
 
 
-ENTRIES = [
-    _make_preset("released", "beauty", 64, "NDCG@10 .1832 (Table 5).", 26),
-    _make_preset("released", "steam", 256, "NDCG@10 .2261 (Table 2).", 130),
-    _make_preset("released", "ml-1m", 64, "NDCG@10 .4759 (Table 5).", 56),
-    _make_preset("released", "ml-20m", 64, "NDCG@10 .4513 (Table 5).", 35),
-    _make_preset("table2", "beauty", 256, "NDCG@10 .1862 (Table 2).", 110),
-    _make_preset("table2", "steam", 256, "NDCG@10 .2261 (Table 2).", 130),
-    _make_preset("table2", "ml-1m", 256, "NDCG@10 .4818 (Table 2).", 155),
-    _make_preset("table2", "ml-20m", 256, "NDCG@10 .5340 (Table 2).", 160),
-]
+RELEASED = _make_settings({"beauty": 64, "steam": 256, "ml-1m": 64, "ml-20m": 64})
+TABLE2 = _make_settings(dict.fromkeys(DATA_SETTINGS, 256))
+"""Data set -> the settings of BERT4Rec in the presets `released` and `table2`."""

@@ -4,9 +4,9 @@ For BERT4Rec, short histories are cut into prefixes, so that every item is a tar
 large epsilon lets rare items keep their initial vectors. For ML-1m's long histories, windows with many masks do better.
 """
 
+from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.model_settings import TRANSITIONS
 from bert4rec_tf.config.presets import fast, own
-from bert4rec_tf.config.presets.entry import Preset
 
 SASREC = {
     **own.SOFTMAX_SASREC,
@@ -18,14 +18,9 @@ SASREC = {
     "evaluate_every": 500,
 }
 
-ENTRIES = [
-    Preset(
-        "best",
-        "beauty",
-        "bert4rec",
-        expect="NDCG@10 .245 on the test item, .0470 among all items (means of three seeds).",
-        takes="24 minutes of one thread beside other work (measured, median of three seeds); without evidence 13.",
-        settings={
+BEST_SETTINGS: fast.Table = {
+    "beauty": {
+        "bert4rec": {
             **fast.BERT4REC,
             "max_length": 50,
             **own.PREFIXES,
@@ -41,15 +36,10 @@ ENTRIES = [
             "evidence_gain": 16.0,
             "evidence_popularity": 0.0,
         },
-    ),
-    Preset(
-        "best",
-        "ml-1m",
-        "bert4rec",
-        expect="NDCG@10 .488 on the test item, .199 among all items (means of three seeds); .207 among all items on "
-        "the validation item when that is held out.",
-        takes="60 minutes of one thread beside other work (measured).",
-        settings={
+        "sasrec": {**SASREC, "dropout": 0.4, "steps": 3_500},
+    },
+    "ml-1m": {
+        "bert4rec": {
             **fast.BERT4REC_ML_1M,
             "hidden_dim": 128,
             "initial_vectors": "cooccurrence",
@@ -62,22 +52,8 @@ ENTRIES = [
             "evidence_gain": 4.0,
             "evidence_popularity": -0.4,
         },
-    ),
-    Preset(
-        "best",
-        "ml-1m",
-        "sasrec",
-        expect="NDCG@10 .502 on the test item, .184 among all items (measured).",
-        takes="47 minutes of one thread of a machine with AVX-512, beside other work (measured).",
-        settings={**SASREC, "max_length": 200, "steps": 4_000},
-    ),
-    Preset(
-        "best",
-        "beauty",
-        "sasrec",
-        expect="NDCG@10 .237 on the test item, .0451 among all items (measured, means of three seeds).",
-        takes="31 minutes of one thread beside other work (measured, median of three seeds that took 16 to 91).",
-        settings={**SASREC, "dropout": 0.4, "steps": 3_500},
-    ),
-    *own.make_presets("best"),
-]
+        "sasrec": {**SASREC, "max_length": 200, "steps": 4_000},
+    },
+    OWN: {"bert4rec": {}, "sasrec": {}},
+}
+"""For your own data, `own` has the rules."""

@@ -4,18 +4,15 @@ The rules follow what was measured on Beauty, ML-1m, and parts of Beauty (docs/q
 overrides them.
 """
 
-import math
 from typing import Any
 
-from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.model_settings import TRANSITIONS
 from bert4rec_tf.config.presets.authors import OPTIMIZERS
-from bert4rec_tf.config.presets.entry import NOT_MEASURED, Preset
 from bert4rec_tf.config.transition_settings import LONG_HISTORIES
 
 FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
 FEW_USERS = 3_000
-FEWEST_STEPS, FEWEST_SASREC_STEPS, MOST_STEPS = 1_000, 2_500, 10_000
+MIN_STEPS, MIN_SASREC_STEPS, MAX_STEPS = 1_000, 2_500, 10_000
 EPOCHS, SASREC_EPOCHS_LONG, EPOCHS_MASKED, EPOCHS_LIKE_BEAUTY = 15, 85, (6, 3), (8, 4)
 """Passes at most: usually; SASRec's over long histories; BERT4Rec's over long ones, masked as in the paper, up to
 MANY_ACTIONS and from there on; and its passes over prefixes, trained as Beauty's, up to there and from there on.
@@ -31,23 +28,7 @@ LIKE_BEAUTY = {"hidden_dim": 128, "dropout": 0.5, "epsilon": 1e-4, "learning_rat
 SOFTMAX_SASREC = {**OPTIMIZERS["sasrec"], "loss": "cross_entropy", "schedule": "linear"}
 
 SHOP = (20_000, 180_000)
-"""Users and actions of data whose size is not known yet."""
-
-SIZES = (SHOP, (6_000, 1_000_000), (1_000_000, 9_000_000))
-"""Users and actions of data for which different rules hold."""
-
-
-MEASURED = ((10_261, "50 seconds"), (126_824, "7 minutes"), (999_611, "22 minutes with --minutes=25"))
-"""Actions of a data set, and the processor time of BERT4Rec's whole run (README.md has the machine)."""
-
-
-def describe_duration(num_actions: int) -> str:
-    """Returns a sentence: how long the run of the data set in MEASURED took that is nearest in size."""
-    actions, minutes = min(MEASURED, key=lambda entry: abs(math.log(max(num_actions, 1) / entry[0])))
-    return (
-        f"{actions:,} actions took {minutes} on one thread of a CPU with AVX-512; an older one may take three times "
-        "as long."
-    )
+"""Users and actions of data whose size is not known."""
 
 
 def _make_shared_settings(num_users: int, num_actions: int, steps: float, dropout: float) -> dict[str, Any]:
@@ -56,7 +37,7 @@ def _make_shared_settings(num_users: int, num_actions: int, steps: float, dropou
     - N covers most histories: twice their mean length, from 20 to 200.
     - From MANY_ACTIONS on (Beauty has 350,000) the model is wider.
     """
-    steps = int(min(max(steps, FEWEST_STEPS), MOST_STEPS))
+    steps = int(min(max(steps, MIN_STEPS), MAX_STEPS))
     return {
         "max_length": int(min(max(2 * num_actions / num_users, 20), 200)),
         "hidden_dim": 128 if num_actions >= MANY_ACTIONS else 64,
@@ -83,7 +64,7 @@ def make_sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     return {
         **SOFTMAX_SASREC,
         **_make_shared_settings(
-            num_users, num_actions, steps if is_long else max(steps, FEWEST_SASREC_STEPS), 0.2 if is_long else 0.3
+            num_users, num_actions, steps if is_long else max(steps, MIN_SASREC_STEPS), 0.2 if is_long else 0.3
         ),
         "batch_size": batch_size,
     }
@@ -121,24 +102,5 @@ def make_bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     }
 
 
-def make_presets(name: str) -> list[Preset]:
-    """Returns the presets for your own data, with the settings of SHOP until their size is known."""
-    rules = {
-        "bert4rec": ("At most fifteen passes over short histories, six over long ones", make_bert4rec_settings),
-        "sasrec": (
-            "At most fifteen passes or 2,500 steps over short histories, 85 passes over long ones",
-            make_sasrec_settings,
-        ),
-    }
-    return [
-        Preset(
-            name,
-            OWN,
-            model,
-            NOT_MEASURED,
-            f"{passes}, then a second training for the selected number of steps.",
-            rule(*SHOP),
-            rule=rule,
-        )
-        for model, (passes, rule) in rules.items()
-    ]
+RULES = {"bert4rec": make_bert4rec_settings, "sasrec": make_sasrec_settings}
+"""Model -> (number of users, number of actions) -> settings."""

@@ -144,6 +144,8 @@ class Versions:
             result.set_exception(UserError(f"{folder}: cannot be loaded ({format_error(error)})"))
 
     def _read_stamps(self) -> dict[int, Stamp]:
+        if isinstance(self._folder, Url):
+            return _read_stamps_in_store(self._folder)
         stamps = {}
         for path in self._folder.glob("*"):
             with contextlib.suppress(OSError):  # The folder is being moved or deleted.
@@ -163,7 +165,14 @@ class Versions:
 
 
 def _read_stamp(folder: Path) -> Stamp:
-    if isinstance(folder, Url):
-        return tuple(sorted(folder.list_stamps().items()))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return tuple((str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+
+
+def _read_stamps_in_store(folder: Url) -> dict[int, Stamp]:
+    stamps: dict[int, Stamp] = {}
+    for name, stamp in sorted(folder.list_stamps().items()):
+        number, _, below = name.partition("/")
+        if _NUMBER.fullmatch(number):
+            stamps[int(number)] = (*stamps.get(int(number), ()), (below, stamp))
+    return {number: stamp for number, stamp in stamps.items() if MODEL in dict(stamp)}

@@ -23,7 +23,6 @@ from support.shards import (
 from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.data.examples.tfrecords import MANIFEST
-from bert4rec_tf.foundation.files import expand_path
 
 
 def window_counts():
@@ -118,26 +117,3 @@ def test_changed_settings_have_a_folder_of_their_own(tmp_path):
     assert first.folder not in folders and len(folders) == len(CHANGES)
     assert all(folder.parent == tmp_path for folder in folders)
     assert stamps(first.folder) == before
-
-
-def test_shards_in_a_store_are_those_of_a_folder_and_their_manifest_comes_last(memory, tmp_path, monkeypatch):
-    uploads, upload = [], type(memory).put_file
-
-    def put_file(self, local, remote, **options):
-        uploads.append(remote.rpartition("/")[2])
-        upload(self, local, remote, **options)
-
-    monkeypatch.setattr(type(memory), "put_file", put_file)
-    expected = prepare(tmp_path)
-    made = [prepare(expand_path("memory://bucket/prepared")) for _ in range(2)]
-    assert contents(made[0]) == contents(expected)
-    assert uploads == [*expected.names, MANIFEST]
-    columns = [
-        [row["mask_targets"][0].tolist() for row in shards.read(["mask_targets"])] for shards in (made[1], expected)
-    ]
-    assert columns[0] == columns[1]
-
-    memory.pipe_file(f"/bucket/prepared/{made[0].folder.name}/{expected.names[1]}", b"damaged")
-    uploads.clear()
-    again = prepare(expand_path("memory://bucket/prepared"))
-    assert uploads == [expected.names[1], MANIFEST] and contents(again) == contents(expected)

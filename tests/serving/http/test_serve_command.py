@@ -47,7 +47,7 @@ def test_the_command_serves_until_sigterm_without_dropping_a_request(exported):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--port=0"], "required: --model"),
+        (["--port=0"], "--model is required"),
         (["--model=none"], "no such folder"),
         (["--model=.", "--port=70000"], "`port` must be at least 0 and at most 65535"),
         (["--model=.", "--timeout=0"], "`timeout` must be above 0"),

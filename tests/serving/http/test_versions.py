@@ -30,7 +30,7 @@ class Loader:
         self.loaded = []
 
     def __call__(self, folder, version):
-        content = (folder / "saved_model.pb").read_text()
+        content = (folder / "saved_model.pb").open("rb").read().decode()
         if content in FAILURES:
             raise FAILURES[content]
         self.loaded.append(version)
@@ -221,7 +221,7 @@ def hanging():
 
     def load(folder, number):
         begun.append(number)
-        if (folder / "saved_model.pb").read_text() == "hangs":
+        if (folder / "saved_model.pb").open("rb").read().decode() == "hangs":
             end.wait(120)
         return Served(number, Fake(lambda arrays: {}), None)
 

@@ -1,0 +1,88 @@
+"""The flags of all commands: made from the fields of dataclasses, and read by absl."""
+
+import dataclasses
+import re
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from bert4rec_tf.config.setting_fields import describe_setting, get_field_type
+from bert4rec_tf.foundation.errors import UserError, wrong_type_error
+
+Fields = Mapping[str, dataclasses.Field]
+"""Name of a flag -> the field that it sets."""
+
+DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_boolean, str: flags.DEFINE_string}
+NUMBERS = ("int", "float", "bool")
+HELP = {"--help", "-h", "-help"}
+
+
+def list_fields(kind: Any) -> dict[str, dataclasses.Field]:
+    """Returns the fields of a dataclass by name."""
+    return {field.name: field for field in dataclasses.fields(kind)}
+
+
+def define_flags(values: flags.FlagValues, fields: Fields, texts: Mapping[str, str] | None = None) -> None:
+    """Defines a flag for each field. `texts`: name -> its help, in place of the field's own."""
+    for name, field in fields.items():
+        text = (texts or {}).get(name) or describe_flag(field)
+        DEFINE[get_field_type(field)](name, None, text, flag_values=values)
+
+
+def describe_flag(field: dataclasses.Field) -> str:
+    """Returns the help of a field, with its default."""
+    is_told = field.default in (None, "", False, dataclasses.MISSING)
+    return describe_setting(field) + ("" if is_told else f" (default: {field.default})")
+
+
+def read_flags(values: flags.FlagValues, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Returns name -> value for the given flags, and the words that are no flags. Raises UserError for a mistake."""
+    try:
+        words = values(["", *(re.sub("^--no-", "--no", argument) for argument in arguments)])[1:]
+    except (flags.Error, ValueError) as error:
+        wrong = re.match(r"flag --(\w+)=(.*?): ", str(error), re.DOTALL)
+        if isinstance(error, flags.IllegalFlagValueError) and wrong and values[wrong[1]].flag_type() in NUMBERS:
+            raise wrong_type_error(wrong[1], values[wrong[1]].flag_type(), wrong[2]) from error
+        raise UserError(str(error)) from error
+    return {name: values[name].value for name in values if values[name].present}, words
+
+
+def parse_command(title: str, arguments: Sequence[str], fields: Fields, words: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns name -> value for the flags and words of a command that are given, after --help has ended it.
+
+    Args:
+        title: of the help.
+        fields: a flag is required if its field has no default.
+        words: names of what is given without a flag, all required.
+
+    Raises UserError for a mistake.
+    """
+    if HELP & set(arguments):
+        print(
+            "\n".join([title, "", *words, *list_helps({name: describe_flag(field) for name, field in fields.items()})])
+        )
+        sys.exit(0)
+    values = flags.FlagValues()
+    values.set_gnu_getopt()
+    define_flags(values, fields)
+    given, others = read_flags(values, arguments)
+    if len(others) > len(words):
+        raise UserError(f"Flags start with --. Received: {others[len(words)]!r}")
+    for name in words[len(others) :]:
+        raise UserError(f"The {name} is required")
+    for name, field in fields.items():
+        if field.default is dataclasses.MISSING and name not in given:
+            raise UserError(f"--{name} is required")
+    return {**given, **dict(zip(words, others))}
+
+
+def list_helps(texts: Mapping[str, str]) -> list[str]:
+    """Returns lines with a flag and its help each. `texts`: name -> help."""
+    lines = []
+    for name, text in texts.items():
+        text = text.replace("(default: ", "(default:\xa0")  # not broken here
+        lines += textwrap.wrap(text, 100, initial_indent=f"  --{name:<20} ", subsequent_indent=" " * 25)
+    return [line.replace("\xa0", " ") for line in lines]

@@ -1,0 +1,267 @@
+"""Prepares, trains, evaluates and exports a model, from a ratings file to a SavedModel.
+
+    bert4rec run --dataset=synthetic
+    bert4rec run --dataset=beauty --workdir=runs/beauty
+    bert4rec run --interactions=ratings.csv --workdir=runs/own
+
+Settings come from a preset (--preset=fast, best, released or table2), and each is also a flag. Run the same command
+again to resume: finished parts are not repeated, except the evaluation on the test items.
+"""
+
+import functools
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import app, flags, logging
+
+from bert4rec_tf.commands.flags import HELP, define_flags, list_fields, list_helps, read_flags
+from bert4rec_tf.commands.run_options import SAVED_MODEL_FLAGS, SPARK, TRAINS, Request, RunOptions
+from bert4rec_tf.config import data_names, presets
+from bert4rec_tf.config.data_names import Interactions, list_column_options
+from bert4rec_tf.config.machines import Machines
+from bert4rec_tf.config.model_settings import COUNTING_MODELS, ITEM_FEATURES
+from bert4rec_tf.config.run_record import TRAININGS, Run, list_settings, make_help_texts
+from bert4rec_tf.config.time_budget import Budget
+from bert4rec_tf.data.reading.feature_files import with_features
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.export.histories import HISTORIES, keep_last
+from bert4rec_tf.export.options import ExportOptions
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.startup import import_tensorflow
+from bert4rec_tf.runs import summary
+from bert4rec_tf.runs.workdir import WorkDirectory
+
+OF_PRESET = " (default: the preset's)"
+HELP_GROUPS = {
+    "data": (
+        *("dataset", "interactions", "user_column", "item_column", "time_column", "columns", "test_from"),
+        *("item_features", "data_dir"),
+    ),
+    "model": ("model", "preset", "max_length", "seed", "init_from"),
+    "time": ("minutes", "steps", "patience", "threads", "compile", "steps_per_call", "checkpoint_seconds"),
+    "output": ("workdir", "export_dir", "k", "with_histories", "mode", "verbose"),
+}
+"""Group -> its flags that --help shows. --helpfull shows all."""
+
+define_flags(flags.FLAGS, {**list_fields(RunOptions), **list_column_options()})
+define_flags(flags.FLAGS, list_settings(), {name: text + OF_PRESET for name, text in make_help_texts().items()})
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Does what a command line says, as an absl program."""
+    app.run(carry_out, ["bert4rec run", *arguments], flags_parser=parse_request)
+
+
+def parse_request(argv: Sequence[str]) -> Request:
+    """Returns what the flags ask for. With --help, prints the help and ends. Raises UserError for a mistake."""
+    if HELP & set(argv):
+        print(make_help())
+        sys.exit(0)
+    given, words = read_flags(flags.FLAGS, argv[1:])
+    if words:
+        raise UserError(f"Flags start with --. Received: {words[0]!r}")
+    return Request.from_flags(given)
+
+
+def make_help() -> str:
+    lines = [(__doc__ or "").strip()]
+    for title, names in HELP_GROUPS.items():
+        lines += [
+            "",
+            f"{title}:",
+            *list_helps({name: flags.FLAGS[name].help.removesuffix(OF_PRESET) for name in names}),
+        ]
+    return "\n".join([*lines, "", "Every setting of the models and their training: bert4rec run --helpfull"])
+
+
+def carry_out(request: Request) -> None:
+    """Makes and does the run that is asked for, in the order of the work."""
+    options, begin = request.options, time.monotonic()
+    logging.set_verbosity(logging.ERROR)  # else AutoGraph warns of a full disk for each function, and stores of keys
+    machines = Machines.read()
+    if machines is not None and machines.index and options.mode not in TRAINS:
+        print(f"Worker 0 does --mode={options.mode}; this is worker {machines.index}")
+        return
+    budget = None if options.minutes is None else Budget(options.minutes, request.settings, begin)
+    run, interactions, sequences = resolve_run(request, machines, budget)
+    if machines is not None and options.mode in TRAINS:
+        join_machines(machines, run, request)
+    start = None
+    if options.init_from is not None:
+        start_tensorflow(options)
+        from bert4rec_tf.runs import warm_start
+
+        run, start = warm_start.resolve_initial(run, options.init_from)
+    workdir = WorkDirectory.from_run(run, request.workdir, request.prepared_dir, options.minutes)
+    if options.mode in ("evaluate", "export") and request.names_data:
+        workdir.check_run(run)
+    needs_data = options.mode != "export" or options.with_histories is not None
+    if needs_data and sequences is None:
+        features = request.features if request.names_data else workdir.read_features()
+        sequences = load_data(request, run.dataset, interactions, features)
+    if options.mode == "export":
+        export_model(request, workdir, sequences)
+        return
+    digest = "" if options.minutes else f", run {run.digest}"  # a plan changes the run
+    print(f"\nModel {run.model}{digest} in {workdir.path}", flush=True)
+    for line in describe_training(request, run, sequences):
+        print(line, flush=True)
+    do_mode(request, run, sequences, workdir, interactions=interactions, init_from=start, budget=budget)
+
+
+def resolve_run(
+    request: Request, machines: Machines | None, budget: Budget | None
+) -> tuple[Run, Interactions | None, Sequences | None]:
+    """Returns the run that the flags name, the user's own files, if any, and their content, if it was read.
+
+    It is read for --interactions, and for a data set without the preset, because its size decides settings. Without
+    --dataset and --interactions, the run is the one in --workdir. On a cluster, each machine is a replica unless
+    --replicas says otherwise.
+    """
+    options, settings, interactions = request.options, dict(request.settings), request.interactions
+    if not request.names_data:
+        decisive = ("source", "model", "preset", "seed", "init_from", *request.features, *settings)
+        refused = [name for name in decisive if name in {*request.named, *settings}]
+        if request.workdir is None or refused:
+            when = f" with --{refused[0]}" if refused else ", unless --workdir names a run"
+            raise UserError(f"--dataset is required{when}. Try --dataset=synthetic, or --interactions=FILE")
+        config = WorkDirectory(request.workdir).read_config()
+        if budget is not None:
+            budget.check(config.run)
+        return config.run, None if config.interactions is None else Interactions(**config.interactions), None
+    if machines is not None and options.mode in TRAINS:
+        settings.setdefault("replicas", machines.count)
+    named = (options.model, options.preset, options.seed, options.source)
+    data = interactions or data_names.add_source(options.dataset, options.source)
+    presets.check_settings(data, *named, **settings)
+    if budget is not None:
+        budget.check_settings(options.model, **settings)
+    sequences = None
+    if interactions is not None or presets.uses_own_data_rule(options.preset, data, options.model):
+        name = interactions.name if interactions else data
+        sequences = load_data(request, name, interactions, request.features)
+    run = presets.make_run(data, *named, sequences, **settings)
+    if budget is not None:
+        budget.check(run)
+    return run, interactions, sequences
+
+
+def describe_training(request: Request, run: Run, sequences: Sequences) -> list[str]:
+    """Returns what the trainings of a run begin with; nothing if there are none."""
+    if request.options.mode not in TRAINS or run.model in COUNTING_MODELS:
+        return []
+    lines = [
+        f"Training on {sequences.num_actions:,} actions of {sequences.num_users:,} users. The time left is shown after "
+        "a few steps. Stop at any time: the same command resumes."
+    ]
+    if request.options.verbose:
+        steps = f"at most {run.training.steps:,} steps, {run.training.warmup_steps:,} of them warm-up"
+        lines.append(f"Trainings: {', '.join(TRAININGS[run.training.protocol])}, each of {steps}")
+    return lines
+
+
+def join_machines(machines: Machines, run: Run, request: Request) -> None:
+    """Waits for the other machines, and checks that they do the same."""
+    print(f"Worker {machines.index} of {machines.count}: waiting for the others", flush=True)
+    machines.wait_for_others()
+    start_tensorflow(request.options)
+    from bert4rec_tf.runs.environment import list_versions
+    from bert4rec_tf.training import workers
+
+    workers.join_team(machines, run.training.replicas)
+    same = {"run": str(run.to_dict()), "versions": str(list_versions()), "mode": request.options.mode}
+    workers.current_team().agree(same)
+
+
+def load_data(
+    request: Request, dataset: str, interactions: Interactions | None, features: Mapping[str, Any]
+) -> Sequences:
+    """Returns the data with features. Prints what was read. `features`: name of the flag -> file or `Features`.
+
+    Raises UserError if they cannot be read, or nothing can be measured on them: now, and not after TensorFlow's start.
+    """
+    options = request.options
+    if options.engine == SPARK and interactions is None:
+        raise UserError(f"--engine={SPARK} needs --interactions=FILE. Received: dataset={dataset}")
+    if options.engine == SPARK:
+        start_tensorflow(options)
+        from bert4rec_tf.cluster.spark import Spark
+
+        sequences, report = Spark(options.master).load(interactions, datasets.resolve_data_folder(options.data_dir))
+    else:
+        sequences, report = datasets.load_with_report(interactions or dataset, options.data_dir)
+    print(datasets.describe_data(dataset, sequences, report), flush=True)
+    num_items, sequences = sequences.num_items, with_features(sequences, **features, new_items=options.new_items)
+    for name, values in sequences.features.items():
+        print(f"{name}: {values}", flush=True)
+    if sequences.num_items > num_items:
+        print(f"{sequences.num_items - num_items:,} items of {ITEM_FEATURES} have no actions", flush=True)
+    if reason := LeaveOneOut(sequences).why_unmeasurable():
+        raise UserError(f"{reason}. Received: dataset={dataset}")
+    return sequences
+
+
+@functools.cache
+def start_tensorflow(options: RunOptions) -> None:
+    """Imports TensorFlow, which is slow: call it only after the flags and the data have been checked."""
+    import_tensorflow()
+    if options.deterministic:
+        from bert4rec_tf.foundation.devices import make_deterministic
+
+        make_deterministic()
+    if options.threads is not None:
+        from bert4rec_tf.runs.environment import set_threads
+
+        set_threads(options.threads)
+
+
+def do_mode(request: Request, run: Run, sequences: Sequences, workdir: WorkDirectory, **more: Any) -> None:
+    """Does what --mode says, and exports. `more`: further arguments of `driver.open_experiment`."""
+    options = request.options
+    start_tensorflow(options)
+    from bert4rec_tf.runs import driver, exporting
+
+    if options.mode == "all":
+        exporting.check_export(request.export_dir or workdir.export)
+    more |= {"workdir": workdir.path, "prepared_dir": workdir.prepared}
+    experiment = driver.open_experiment(run, sequences, execution=options.execution, **more)
+    if experiment.initial is not None:
+        print(summary.describe_start(experiment.initial), flush=True)
+    with experiment.workdir.lock():
+        result = driver.run_mode(experiment, options.mode)
+        if not experiment.team.is_chief:
+            print(f"Worker {experiment.team.index} has done its part; worker 0 measures and exports")
+            return
+        if result.metrics:
+            print("\n" + (summary.make_table if options.verbose else summary.make_short_table)(result.metrics))
+        is_requested = request.named & {"export_dir", *SAVED_MODEL_FLAGS}
+        if options.mode == "all" and (is_requested or not workdir.export.exists()):
+            export_model(request, experiment.workdir, sequences)
+    if result.metrics:
+        where = "" if options.verbose else f"All metrics: {workdir.metrics}; --verbose prints them"
+        print("\n" + "\n".join(filter(None, [summary.compare_with_counting(result.metrics), where])))
+    if options.mode == "all":
+        user = sequences.users[0] if result.model.needs_users else None
+        items = sequences.vocabulary.items[:2].tolist()
+        print(summary.make_next_command(request.export_dir or workdir.path, items, user))
+
+
+def export_model(request: Request, workdir: WorkDirectory, sequences: Sequences | None) -> None:
+    """Exports as the flags say. `sequences`: for the histories; None if the export has none."""
+    options, histories = request.options, None
+    if options.with_histories is not None:
+        workdir.check_data(sequences)
+        histories = keep_last(sequences, options.with_histories)
+    start_tensorflow(options)
+    from bert4rec_tf.runs import exporting
+
+    choices = ExportOptions(options.k, options.popularity_correction, histories)
+    path = exporting.export(workdir, request.export_dir, choices, options.format)
+    if options.mode == "export":
+        print(f"{path}: the exported model, as {options.format}")
+    if histories is not None:
+        size = max(1, round((path / HISTORIES).stat().st_size / 1e3))
+        print(f"{path / HISTORIES}: the last {options.with_histories} items of every user, {size:,} kB")
