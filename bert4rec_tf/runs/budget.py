@@ -190,13 +190,13 @@ def _measure_costs(
         calls = TrainingCalls(model, optimizer, feed, run.training.clip_norm, experiment.execution)
         calls.run(calls.read(0, 1), 1)
         laps.append(time.monotonic())
-        for step in range(1, MEASURED_STEPS + 1):
-            calls.run(calls.read(step, 1), 1)
+        steps = min(MEASURED_STEPS, calls.max_steps)
+        calls.run(calls.read(1, steps), steps)
         laps.append(time.monotonic())
         validate = experiment.make_validation(model)
         for _ in range(2):
             validate()
             laps.append(time.monotonic())
-        compiling, steps, first, second = (end - start for start, end in itertools.pairwise(laps))
-        costs = _Costs(compiling, steps / MEASURED_STEPS, first, second)
+        compiling, stepping, first, second = (end - start for start, end in itertools.pairwise(laps))
+        costs = _Costs(compiling, stepping / steps, first, second)
         return costs, {**scratch.read_transitions(), "pairs": {}}

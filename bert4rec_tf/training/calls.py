@@ -82,11 +82,18 @@ class TrainingCalls:
         self.max_steps = max(1, min(execution.steps_per_call or MAX_STEPS, MAX_COLUMN_BYTES // bytes_per_step))
 
     def _place_tables(self) -> tuple[dict[str, tf.Tensor], bool]:
-        """Returns the tables, and whether batches are gathered on the host, before a call."""
+        """Returns the tables, and whether batches are gathered on the host, before a call.
+
+        TensorFlow keeps tensors of int32 on the host, and would copy them in each call. Those of uint32 it does not.
+        """
         size = sum(table.nbytes for table in self.feed.tables.values())
         stays = self.is_one_program and devices.has_accelerator() and size > TABLE_SHARE * devices.read_memory()
+        tables = {
+            name: table.view(np.uint32) if table.dtype == np.int32 and self.is_one_program else table
+            for name, table in self.feed.tables.items()
+        }
         with tf.device("CPU:0" if stays else None):
-            return {name: tf.constant(table) for name, table in self.feed.tables.items()}, stays
+            return {name: tf.constant(table) for name, table in tables.items()}, stays
 
     def read(self, first_step: int, count: int) -> dict[str, Any]:
         """Returns what `run` takes for `count` steps, at most `max_steps`, after `first_step` others."""
@@ -135,6 +142,7 @@ class TrainingCalls:
         self, tables: Mapping[str, Tensor], columns: Mapping[str, Tensor], count: Tensor
     ) -> dict[str, Tensor]:
         """Takes the first `count` steps. The others are not taken: so one program serves calls of any length."""
+        tables = _restore_int32(tables)
 
         def run_next(index: Tensor, results: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
             here = {name: column[index] for name, column in columns.items()}
@@ -153,9 +161,14 @@ class TrainingCalls:
     def _lay_out_all(self, tables: Mapping[str, Tensor], columns: Mapping[str, Tensor]) -> Batch:
         """Returns the batches of all steps, stacked, for tables that do not fit on the accelerator."""
         columns = {name: tf.convert_to_tensor(column) for name, column in columns.items()}
+        tables = _restore_int32(tables)
         first = self.feed.lay_out(tables, {name: column[0] for name, column in columns.items()})
         signature = {name: tf.TensorSpec(column.shape, column.dtype) for name, column in first.items()}
         return tf.map_fn(lambda here: self.feed.lay_out(tables, here), columns, fn_output_signature=signature)
+
+
+def _restore_int32(tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tf.bitcast(table, tf.int32) if table.dtype == tf.uint32 else table for name, table in tables.items()}
 
 
 def _take_part(batch: Batch) -> Batch:

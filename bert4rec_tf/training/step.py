@@ -134,7 +134,8 @@ def _apply_gradients(
 
     for gradient, variable in zip(gradients, variables, strict=True):
         # XLA reads and writes a large table once; without it, a dozen operations each do.
-        is_large = alone and math.prod(variable.shape) >= LARGE and not isinstance(gradient, tf.IndexedSlices)
+        is_large = math.prod(variable.shape) >= LARGE and not isinstance(gradient, tf.IndexedSlices)
+        is_large = is_large and alone and not layouts.is_fixed()  # a FIXED step is compiled as a whole
         function = tf_function(update, jit_compile=True) if is_large else update
         strategy.extended.update(variable.value, function, args=(gradient, rate), group=False)
     optimizer.iterations.assign_add(1)
