@@ -1,7 +1,6 @@
 """Chooses, on the validation items, how transitions are counted and how they join a network's scores."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +19,13 @@ from bert4rec_tf.config.transition_settings import (
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, number_within_groups
 from bert4rec_tf.evaluation.metrics import LIST_LENGTH, NDCG, compute_metrics
-from bert4rec_tf.evaluation.ranker import BLOCK_ELEMENTS, RankingTask, cut_by_length, make_batch, sample_rows
+from bert4rec_tf.evaluation.ranking import BATCH, ROWS, SCORES, SINGLES, rank_unseen
+from bert4rec_tf.evaluation.ranking_task import RankingTask, make_batch, sample_rows
 from bert4rec_tf.foundation.graphs import tf_function
+from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.feature_recommender import FeatureRecommender
+from bert4rec_tf.nn.top_items import HIDDEN as NO_ITEM
+from bert4rec_tf.nn.top_items import Blocks
 
 SEARCH_USERS, SEARCH_SCORES = 10_000, 1 << 23
 """The search measures at most so many users, with about so many scores above 0: the same users for the same data."""
@@ -125,7 +128,7 @@ class _Search:
         counted = _every_kth_user(self._histories)
         self._share = counted.num_actions / max(self._histories.num_actions, 1)
         window = fixed.window or max(change["window"] for change in GRID["window"])
-        self._counts = list(transitions.count_transitions(counted, window))
+        self._counts = [counts for _, counts in transitions.count_distances(counted, window)]
         self._pairs = sparse.vstack([block.pairs for block in self._counts], format="csr")
         self._pairs.data = np.arange(1, self._pairs.nnz + 1, dtype=np.int32)  # from 1, because 0 means no pair
         neighbors = 10 * self._pairs.nnz // self._num_items + 1  # of all items of a history
@@ -339,47 +342,50 @@ class MixSearch:
 
     def __init__(self, model: FeatureRecommender, task: RankingTask, settings: CompleteSettings) -> None:
         self._model, self._task = model, task
-        evidence, size = model.evidence, model.num_items + 1
-        pairs = [np.asarray(weight) for weight in (evidence.strengths, evidence.neighbors, evidence.splits)]
-        table = sparse.csr_matrix(tuple(pairs), (size, size))
-        most = min(BLOCK_USERS, BLOCK_ELEMENTS // size + 1)
+        self._table = model.evidence.make_table()
+        most = min(BLOCK_USERS, 2 * SCORES // (model.num_items + 1) + 1)
         self._is_scaled = np.isin(np.arange(len(task.users)), sample_rows(len(task.users), most))
-        weights = weigh_histories(task.histories, task.users, replace(settings, max_history=model.max_history))
-        self._sums = (weights @ table).tocsr()
-        self._log_shares = np.asarray(evidence.log_shares)
         self._start = float(min(SHARES, key=lambda share: abs(share - settings.popularity_weight / 2)))
-        singles, rows = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
-        self._score = tf_function(
-            lambda batch: model.network_scores(model.network_vectors(batch)),
-            input_signature=[{"users": singles, "items": rows, "lengths": singles}],
-        )
+        mixes = tf.TensorSpec([None, 2])
+        self._rank = tf_function(self._rank_batch, input_signature=[BATCH, SINGLES, ROWS, mixes])
+        self._score = tf_function(self._score_batch, input_signature=[BATCH])
 
     def choose(self) -> np.ndarray:
         """Chooses the mix, sets it in the model, and returns the ranks with it, int64 [k]."""
-        mixes = self._propose_mixes()
-        ranks: list[list[np.ndarray]] = [[] for _ in mixes]
-        places, unhidden = [], []
-        for rows in cut_by_length(self._task, BLOCK_USERS):
-            batch = make_batch(self._task, rows, self._model.max_history)
-            places.append(rows)
-            scores = np.pad(self._score(batch).numpy(), [[0, 0], [1, 0]])
-            unhidden.append(scores[self._is_scaled[rows], 1:])
-            scores[:, 0] = HIDDEN
-            seen, targets = self._task.list_seen(rows), self._task.targets[rows]
-            scores[np.arange(len(rows)).repeat(seen.shape[1]), seen.ravel()] = HIDDEN
-            sums = self._sums[rows].toarray()
-            for mix, blocks in zip(mixes, ranks):
-                blocks.append(rank_dense(scores + mix[0] * sums, mix[0] * mix[1] * self._log_shares, targets))
-        users = np.concatenate(places)
-        order = np.argsort(users)
-        mix_ranks = [np.concatenate(blocks)[order] for blocks in ranks]
-        best = max(range(len(mixes)), key=lambda place: compute_metrics(mix_ranks[place])[NDCG])
+        task, mixes = self._task, self._propose_mixes()
+        ranks = np.zeros([len(mixes), len(task.users)], np.int64)
+        for rows in task.cut_by_length(max(SCORES // self._model.num_items, 1)):
+            batch = make_batch(task, rows, self._model.max_history)
+            ranks[:, rows] = self._rank(batch, task.targets[rows], task.list_seen(rows), np.array(mixes))
+        best = max(range(len(mixes)), key=lambda place: compute_metrics(ranks[place])[NDCG])
         gain, share = mixes[best]
-        users = users[self._is_scaled[users]]
-        added = gain * (self._sums[users].toarray() + share * self._log_shares)
-        scale = find_best_scale(np.concatenate(unhidden) + added[:, 1:], self._task.targets[users] - 1)
+        blocks, targets = [], []
+        for rows in task.cut_by_length(max(SCORES // self._model.num_items, 1), rows=np.flatnonzero(self._is_scaled)):
+            scores, sums = self._score(make_batch(task, rows, self._model.max_history))
+            blocks.append(join_scores(scores, sums, self._model.evidence.log_shares, gain, share).numpy()[:, 1:])
+            targets.append(task.targets[rows] - 1)
+        scale = find_best_scale(np.concatenate(blocks), np.concatenate(targets))
         self._model.evidence.mix.assign([gain, gain * share, scale])
-        return mix_ranks[best]
+        return ranks[best]
+
+    def _score_batch(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the scores of the network, and the evidence of the histories, each float32 [b, n + 1]."""
+        model = self._model
+        scores = model.network_scores(model.network_vectors(batch))
+        with model.evidence.read_table(self._table):
+            weights = model.evidence.weigh(batch["lengths"], tf.shape(batch["items"])[1])
+            sums = model.evidence.sum_pairs(batch["items"], weights)
+        return tf.pad(scores, [[0, 0], [1, 0]]), sums
+
+    def _rank_batch(self, batch: Batch, targets: Tensor, seen: Tensor, mixes: Tensor) -> tf.Tensor:
+        """Returns the ranks with each of the mixes, int32 [m, b]."""
+        scores, sums = self._score_batch(batch)
+        scores = tf.ensure_shape(scores, [None, self._model.num_items + 1])
+
+        def rank(mix: Tensor) -> tf.Tensor:
+            return _rank_sums(join_scores(scores, sums, self._model.evidence.log_shares, mix[0], mix[1]), targets, seen)
+
+        return tf.map_fn(rank, mixes, fn_output_signature=SINGLES, parallel_iterations=1)
 
     def _propose_mixes(self) -> list[tuple[np.float32, np.float32]]:
         gain, popularity, _ = np.asarray(self._model.evidence.mix).tolist()
@@ -391,3 +397,15 @@ class MixSearch:
             near = [(row, column), (row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)]
             mixes = [(GAINS[i], SHARES[j]) for i, j in near if 0 <= i < len(GAINS) and 0 <= j < len(SHARES)]
         return [(np.float32(gain), np.float32(share)) for gain, share in mixes]
+
+
+def join_scores(scores: Tensor, sums: Tensor, log_shares: Tensor, gain: Tensor, share: Tensor) -> tf.Tensor:
+    """Returns scores of a network plus gain x (sums of evidence + share x log_shares), float32 [b, n + 1]."""
+    return scores + gain * sums + (gain * share) * tf.convert_to_tensor(log_shares)
+
+
+def _rank_sums(scores: Tensor, targets: Tensor, seen: Tensor) -> tf.Tensor:
+    """Returns the ranks of targets among unseen items, int32 [b]. `scores`: float32 [b, n + 1]; column 0 is no item."""
+    size = scores.shape[1]
+    scores = tf.concat([tf.fill([tf.shape(scores)[0], 1], NO_ITEM), scores[:, 1:]], axis=1)
+    return rank_unseen(Blocks(lambda first, begin, end: scores, size - 1, size), targets, seen)

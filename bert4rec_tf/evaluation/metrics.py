@@ -50,7 +50,7 @@ def compute_per_user(name: str, ranks: np.ndarray) -> np.ndarray:
     if name == "mrr":
         return 1 / (ranks + 1.0)
     kind, cutoff = name.split("@")
-    gains = np.ones(len(ranks)) if kind == "hr" else 1 / np.log2(ranks + 2.0)
+    gains = np.ones(ranks.shape) if kind == "hr" else 1 / np.log2(ranks + 2.0)
     return np.where(ranks < int(cutoff), gains, 0.0)
 
 

@@ -10,7 +10,8 @@ from bert4rec_tf.config.run_record import SELECT
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.evaluation import metrics, popularity_penalty
 from bert4rec_tf.evaluation.baselines import measure_baselines
-from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
+from bert4rec_tf.evaluation.ranking import Ranker
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.runs.environment import describe_environment
@@ -33,9 +34,7 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
     run, split, workdir = experiment.run, experiment.split, experiment.workdir
     task = experiment.make_task("test", all_items=True)
     training = select_training_data(split, find_measured_phase(run))
-    ranked = popularity_penalty.make_ranker(model).rank_and_list(
-        task, None if experiment.silent else "measuring on test"
-    )
+    ranked = Ranker(model).rank_and_list(task, None if experiment.silent else "measuring on test")
     selected = _load_selected(experiment, model)
     correction = _measure_corrected(experiment, model, selected, training, task, alpha)
     repeats = {**experiment.repeats, "test": float(task.is_repeat.mean())}
@@ -69,7 +68,7 @@ def measure(experiment: "Experiment", model: Recommender, alpha: float | str) ->
     }
     if selected is not None:
         validation = experiment.make_task("validation", all_items=True)
-        content["validation"] = popularity_penalty.make_ranker(selected).measure(validation)
+        content["validation"] = Ranker(selected).measure(validation)
     for phase in list_phases(run):
         state = trainer.read_state(workdir.path / phase)
         content[phase] = {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
@@ -114,10 +113,8 @@ def _measure_corrected(
     entry: dict[str, Any] = {"alpha": alpha}
     if alpha == CHOOSE:
         entry = _choose_correction(experiment, model, selected)
-    ranker = popularity_penalty.make_ranker(
-        model, (popularity_penalty.compute_log_counts(training.count_items()[1:]), entry["alpha"])
-    )
-    return {CORRECTION: {**entry, "test": ranker.rank_and_list(task).compute_metrics()}}
+    penalties = popularity_penalty.compute_penalties(training.count_items(), entry["alpha"])
+    return {CORRECTION: {**entry, "test": Ranker(model, penalties=penalties).measure(task)}}
 
 
 def _choose_correction(experiment: "Experiment", model: Recommender, selected: Recommender | None) -> dict[str, Any]:
@@ -133,12 +130,8 @@ def _choose_correction(experiment: "Experiment", model: Recommender, selected: R
     elif counts_only:
         model = experiment.new_model()
         model.adapt(experiment.split.training(with_validation=False), experiment.transitions)
-    counts = popularity_penalty.compute_log_counts(
-        experiment.split.training(with_validation=is_trained_on).count_items()[1:]
-    )
-    curve = popularity_penalty.measure_alphas(
-        Ranker(model.score, model.max_history), experiment.make_task("validation"), counts
-    )
+    counts = experiment.split.training(with_validation=is_trained_on).count_items()
+    curve = popularity_penalty.measure_alphas(Ranker(model), experiment.make_task("validation"), counts)
     return {
         "alpha": max(curve, key=curve.__getitem__),  # in a tie the smallest
         "trained_on_validation": is_trained_on,

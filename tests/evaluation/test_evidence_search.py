@@ -34,7 +34,7 @@ from bert4rec_tf.evaluation.evidence_search import (
     search_settings,
 )
 from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
-from bert4rec_tf.evaluation.ranker import RankingTask
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.models import SASRec
 
 TOLERANCE = 1e-6

@@ -11,7 +11,7 @@ pytest.importorskip("optuna", reason="the extra [tune] is not installed")
 from bert4rec_tf.config import presets
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import NDCG
-from bert4rec_tf.evaluation.ranker import RankingTask
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs import tuning

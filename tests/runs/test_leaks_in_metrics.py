@@ -34,7 +34,7 @@ from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, METRICS, POPULAR, PROTOCOLS
 from bert4rec_tf.evaluation.popularity_penalty import ALPHAS
-from bert4rec_tf.evaluation.ranker import RankingTask
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import phases
 
