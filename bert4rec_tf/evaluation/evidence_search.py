@@ -19,7 +19,7 @@ from bert4rec_tf.config.transition_settings import (
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, number_within_groups
 from bert4rec_tf.evaluation.metrics import LIST_LENGTH, NDCG, compute_metrics
-from bert4rec_tf.evaluation.ranking import BATCH, ROWS, SCORES, SINGLES, rank_unseen
+from bert4rec_tf.evaluation.ranking import BATCH, MOST_USERS, ROWS, SCORES, SINGLES, rank_unseen
 from bert4rec_tf.evaluation.ranking_task import RankingTask, make_batch, sample_rows
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
@@ -345,6 +345,7 @@ class MixSearch:
         self._table = model.evidence.make_table()
         most = min(BLOCK_USERS, 2 * SCORES // (model.num_items + 1) + 1)
         self._is_scaled = np.isin(np.arange(len(task.users)), sample_rows(len(task.users), most))
+        self._batch_size = max(1, min(MOST_USERS, SCORES // model.num_items))
         self._start = float(min(SHARES, key=lambda share: abs(share - settings.popularity_weight / 2)))
         mixes = tf.TensorSpec([None, 2])
         self._rank = tf_function(self._rank_batch, input_signature=[BATCH, SINGLES, ROWS, mixes])
@@ -354,13 +355,13 @@ class MixSearch:
         """Chooses the mix, sets it in the model, and returns the ranks with it, int64 [k]."""
         task, mixes = self._task, self._propose_mixes()
         ranks = np.zeros([len(mixes), len(task.users)], np.int64)
-        for rows in task.cut_by_length(max(SCORES // self._model.num_items, 1)):
+        for rows in task.cut_by_length(self._batch_size):
             batch = make_batch(task, rows, self._model.max_history)
             ranks[:, rows] = self._rank(batch, task.targets[rows], task.list_seen(rows), np.array(mixes))
         best = max(range(len(mixes)), key=lambda place: compute_metrics(ranks[place])[NDCG])
         gain, share = mixes[best]
         blocks, targets = [], []
-        for rows in task.cut_by_length(max(SCORES // self._model.num_items, 1), rows=np.flatnonzero(self._is_scaled)):
+        for rows in task.cut_by_length(self._batch_size, rows=np.flatnonzero(self._is_scaled)):
             scores, sums = self._score(make_batch(task, rows, self._model.max_history))
             blocks.append(join_scores(scores, sums, self._model.evidence.log_shares, gain, share).numpy()[:, 1:])
             targets.append(task.targets[rows] - 1)

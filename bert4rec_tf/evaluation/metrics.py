@@ -1,7 +1,7 @@
 """Metrics of ranks (HR, NDCG, MRR) and of recommended lists, and a paired comparison of two models. Only NumPy."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,10 @@ COUNT_BASELINES = {"pop": "POP", "item_transitions": "item_transitions"}
 """Model that every run is compared with -> its title in tables. They take seconds."""
 
 METRICS = ("hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr")
+"""What every run measures."""
+
+KINDS = ("hr", "ndcg", "map", "precision", "recall")
+"""What can be measured at any cut-off. Each user has one target, so recall is HR, and precision is HR / k."""
 
 NDCG = "ndcg@10"
 """The metric by which models and settings are compared."""
@@ -42,21 +46,32 @@ def needs_seen_items(repeats: Mapping[str, float]) -> bool:
     return repeats["validation"] > MANY_REPEATS
 
 
-def compute_per_user(name: str, ranks: np.ndarray) -> np.ndarray:
-    """Returns one of METRICS for each user (section 4.2), float64 [users], from ranks, int [users], 0 for the best.
+def name_metrics(cutoffs: int | Iterable[int]) -> tuple[str, ...]:
+    """Returns the names of KINDS at each cut-off, and MRR.
 
-    NDCG@1 equals HR@1.
+    Raises UserError if a cut-off is not an integer of at least 1.
+    """
+    all_cutoffs = [cutoffs] if isinstance(cutoffs, int) else list(cutoffs)
+    if not all_cutoffs or any(not isinstance(cutoff, int | np.integer) or cutoff < 1 for cutoff in all_cutoffs):
+        raise UserError(f"`k` must be integers of at least 1. Received: k={cutoffs!r}")
+    return (*(f"{kind}@{cutoff}" for kind in KINDS for cutoff in sorted(set(all_cutoffs))), "mrr")
+
+
+def compute_per_user(name: str, ranks: np.ndarray) -> np.ndarray:
+    """Returns a metric for each user (section 4.2), float64, from ranks, an array of integers, 0 for the best.
+
+    NDCG@1 equals HR@1. `name`: "mrr", or one of KINDS, "@" and a cut-off.
     """
     if name == "mrr":
         return 1 / (ranks + 1.0)
     kind, cutoff = name.split("@")
-    gains = np.ones(ranks.shape) if kind == "hr" else 1 / np.log2(ranks + 2.0)
-    return np.where(ranks < int(cutoff), gains, 0.0)
+    gains = {"ndcg": 1 / np.log2(ranks + 2.0), "map": 1 / (ranks + 1.0), "precision": np.array(1 / int(cutoff))}
+    return np.where(ranks < int(cutoff), gains.get(kind, np.array(1.0)), 0.0)
 
 
-def compute_metrics(ranks: np.ndarray) -> dict[str, float]:
+def compute_metrics(ranks: np.ndarray, names: Iterable[str] = METRICS) -> dict[str, float]:
     """Returns the mean over users of every metric. `ranks`: int [users], 0 for the best."""
-    return {name: float(compute_per_user(name, ranks).mean()) for name in METRICS}
+    return {name: float(compute_per_user(name, ranks).mean()) for name in names}
 
 
 def compute_list_metrics(listed: np.ndarray, counts: np.ndarray, num_users: int) -> dict[str, float]:

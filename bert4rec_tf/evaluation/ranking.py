@@ -7,14 +7,14 @@ best items read their scores from the same tensor, so that equal scores tie. In 
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.evaluation.metrics import FULL, LIST_LENGTH, NEW, compute_list_metrics, compute_metrics
+from bert4rec_tf.evaluation.metrics import FULL, LIST_LENGTH, METRICS, NEW, compute_list_metrics, compute_metrics
 from bert4rec_tf.evaluation.ranking_task import RankingTask, make_batch
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
@@ -61,11 +61,14 @@ class RankingResult:
     num_candidates: dict[str, np.ndarray]
     list_counts: dict[str, np.ndarray]
 
-    def compute_metrics(self) -> Metrics:
-        """Returns METRICS of the ranks, and LIST_METRICS of the lists, also for NEW (`add_new_protocol`)."""
+    def compute_metrics(self, names: Iterable[str] = METRICS) -> Metrics:
+        """Returns metrics of the ranks, and LIST_METRICS of the lists, also for NEW (`add_new_protocol`)."""
         counts, num_users = self.task.histories.count_items()[1:], self.task.histories.num_users
         return {
-            name: {**compute_metrics(ranks), **compute_list_metrics(self.list_counts[name][1:], counts, num_users)}
+            name: {
+                **compute_metrics(ranks, names),
+                **compute_list_metrics(self.list_counts[name][1:], counts, num_users),
+            }
             for name, ranks in self.task.add_new_protocol(self.ranks).items()
         }
 

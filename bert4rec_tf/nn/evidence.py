@@ -1,6 +1,7 @@
 """Transition evidence: how strongly the items of a history point to each item, by counts that are not trained."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -159,14 +160,14 @@ class TransitionEvidence(keras.layers.Layer):
         splits, neighbors, strengths = (
             tf.convert_to_tensor(weight) for weight in (self.splits, self.neighbors, self.strengths)
         )
-        rows, width = tf.shape(items)[0], tf.shape(items)[1]
+        rows = tf.shape(items)[0]
         numbers, shares = tf.reshape(items, [-1]), tf.reshape(weights, [-1])
         begins = tf.gather(splits, numbers)
         # The pairs of the batch have numbers. Those of a place are from the end of the place before to its own end.
         sizes = tf.cast(tf.gather(splits, numbers + 1) - begins, tf.int64)
         ends = tf.cumsum(sizes)
         offsets = tf.cast(begins, tf.int64) - (ends - sizes)
-        first_cells = tf.repeat(tf.range(rows) * (self.num_items + 1), width)
+        first_cells = tf.reshape((tf.range(rows) * (self.num_items + 1))[:, None] + tf.zeros_like(items), [-1])
         total = tf.reduce_max(tf.pad(ends, [[1, 0]]))
         # XLA needs fixed shapes: then the last chunk has numbers without a pair.
         is_fixed = items.shape.is_fully_defined()
@@ -197,9 +198,10 @@ class TransitionEvidence(keras.layers.Layer):
         """
         if not self.built or choose_sum(self.num_items) == PAIRS:
             return None
-        rows = np.repeat(np.arange(self.num_items + 1, dtype=np.int32), np.diff(np.asarray(self.splits)))
+        splits, neighbors, strengths = (np.asarray(part) for part in (self.splits, self.neighbors, self.strengths))
         table = np.zeros([self.num_items + 1] * 2, np.float32)
-        table[rows, np.asarray(self.neighbors)] = np.asarray(self.strengths)
+        for item, (begin, end) in enumerate(itertools.pairwise(splits.tolist())):
+            table[item, neighbors[begin:end]] = strengths[begin:end]
         return tf.convert_to_tensor(table)
 
     @contextlib.contextmanager

@@ -22,7 +22,16 @@ from bert4rec_tf.data.reading.overlaps import join_overlapping
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.candidates import SAMPLERS
-from bert4rec_tf.evaluation.metrics import ANY, COUNT_BASELINES, FULL, NDCG, POPULAR, compute_per_user
+from bert4rec_tf.evaluation.metrics import (
+    ANY,
+    COUNT_BASELINES,
+    FULL,
+    METRICS,
+    NDCG,
+    POPULAR,
+    compute_per_user,
+    name_metrics,
+)
 from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.export.histories import TIMES, read_times
@@ -189,6 +198,8 @@ class FittedModel:
         user: str | None = None,
         item: str | None = None,
         time: str | None = None,
+        k: int | Iterable[int] | None = None,
+        per_user: bool = False,
     ) -> pd.DataFrame:
         """Measures the model on actions that it was not trained on.
 
@@ -199,13 +210,19 @@ class FittedModel:
             test: as the data of `fit`.
             user, item, time: the columns; by default those of the data that the model was trained on, if the test data
                 have them, and else as for `fit`.
+            k: cut-offs, for HR, NDCG, MAP, precision and recall; None for HR and NDCG as `fit` measures them.
+            per_user: whether to return the metrics of each case in place of their means.
 
         Returns:
-            A row for each metric, and a column for each protocol (`evaluation.metrics`).
+            A row for each metric, and a column for each protocol (`evaluation.metrics`). With `per_user`, a row for
+            each case: the user, the item, its `rank` (from 1) among all items that the model may recommend, and the
+            metrics.
 
         Raises:
-            UserError: if no row has a known user and item, the model holds no histories, or lacks such columns.
+            UserError: if no row has a known user and item, the model holds no histories, or lacks such columns; or for
+                a cut-off below 1.
         """
+        names = METRICS if k is None else name_metrics(k)
         claim_tensorflow()
         known_histories, columns = self._histories, self.saved.columns
         rows = inputs.load_any(test, user, item, time, min_actions=1, ordered=False, known_columns=columns)[1]
@@ -232,7 +249,16 @@ class FittedModel:
         task = RankingTask(
             known_histories, users, targets, negatives, all_items=True, excluded=extended, with_seen=with_seen
         )
-        return pd.DataFrame(Ranker(self._score, self.saved.card.get("max_history")).measure(task))
+        ranked = Ranker(self._score, self.saved.card.get("max_history")).rank_and_list(task)
+        if not per_user:
+            return pd.DataFrame(ranked.compute_metrics(names))
+        ranks = ranked.ranks[ANY if with_seen else FULL]
+        ids = {
+            "user": np.asarray(known_histories.users, object)[users].tolist(),
+            "item": known_histories.vocabulary.decode(targets),
+        }
+        table = pd.DataFrame({role: self.saved.restore_ids(role, texts) for role, texts in ids.items()})
+        return table.assign(rank=ranks + 1, **{name: compute_per_user(name, ranks) for name in names})
 
     @speak_python()
     def continue_training(self, more: Any, test_from: str | float | None = None, **options: Any) -> "FittedModel":
