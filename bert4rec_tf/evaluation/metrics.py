@@ -1,7 +1,7 @@
 """Metrics of ranks (HR, NDCG, MRR) and of recommended lists, and a paired comparison of two models. Only NumPy."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,37 @@ def compute_list_metrics(listed: np.ndarray, counts: np.ndarray, num_users: int)
     popularity = float(shares @ (counts / num_users))
     novelty = float(shares @ np.log2(num_users / np.maximum(counts, 1)))
     return dict(zip(LIST_METRICS, (float(np.mean(listed > 0)), popularity, novelty)))
+
+
+DISTANCES = (f"diversity@{LIST_LENGTH}", f"serendipity@{LIST_LENGTH}")
+"""Metrics of the first items of a list, by the distances of items: 1 - the cosine of their vectors."""
+
+
+def compute_distances_per_user(
+    lists: np.ndarray, targets: np.ndarray, histories: Sequence[np.ndarray], vectors: np.ndarray
+) -> np.ndarray:
+    """Returns DISTANCES for each user, float64 [users, 2].
+
+    Diversity is the mean distance of two items of the list (Ziegler et al., WWW 2005); 0 for fewer than two.
+    Serendipity is the mean distance of the target from the items of the history, or 0 if the target is not in the list.
+
+    Args:
+        lists: int [users, k], the items of each list; 0 for none.
+        targets: int [users].
+        histories: the items of each user before the target.
+        vectors: float [n + 1, d]; an item with zeros has the distance 1 from all others.
+    """
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = vectors / np.where(lengths, lengths, 1)
+    diversity, serendipity = np.zeros(len(lists)), np.zeros(len(lists))
+    for user, (row, target, history) in enumerate(zip(lists, targets, histories)):
+        items = units[row[row > 0]]
+        if len(items) > 1:
+            cosines = items @ items.T
+            diversity[user] = 1 - (cosines.sum() - np.trace(cosines)) / (len(items) * (len(items) - 1))
+        if target in row and len(history):
+            serendipity[user] = 1 - (units[history] @ units[target]).mean()
+    return np.stack([diversity, serendipity], axis=1)
 
 
 def compute_random_metrics(num_candidates: np.ndarray) -> dict[str, float]:

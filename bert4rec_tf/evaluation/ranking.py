@@ -54,12 +54,14 @@ class RankingResult:
         ranks: int32 [k], 0 for the best.
         num_candidates: int32 [k], the number of items that each target was ranked among, without itself.
         list_counts: int64 [n + 1], in how many of the users' lists each item is.
+        lists: int32 [k, LIST_LENGTH], the users' lists, 0 for no item; empty unless they were asked for.
     """
 
     task: RankingTask
     ranks: dict[str, np.ndarray]
     num_candidates: dict[str, np.ndarray]
     list_counts: dict[str, np.ndarray]
+    lists: dict[str, np.ndarray]
 
     def compute_metrics(self, names: Iterable[str] = METRICS) -> Metrics:
         """Returns metrics of the ranks, and LIST_METRICS of the lists, also for NEW (`add_new_protocol`)."""
@@ -118,22 +120,25 @@ class Ranker:
                 ranks[protocol][rows] = values
         return ranks
 
-    def rank_and_list(self, task: RankingTask, title: str | None = None) -> RankingResult:
+    def rank_and_list(self, task: RankingTask, title: str | None = None, with_lists: bool = False) -> RankingResult:
         """Returns the ranks, the numbers of candidates, and in how many lists each item is. The task has all items.
 
-        A list is the best LIST_LENGTH of a target's candidates, itself included.
+        A list is the best LIST_LENGTH of a target's candidates, itself included. `with_lists` returns them too.
         """
         candidates = {name: task.count_candidates(name).astype(np.int32) for name in task.protocols}
         ranks = {name: np.zeros(len(task.users), np.int32) for name in task.protocols}
         size = task.histories.num_items + 1
         list_counts = {name: np.zeros(size, np.int64) for name in task.add_new_protocol(candidates)}
+        all_lists = {name: np.zeros([len(task.users), LIST_LENGTH], np.int32) for name in ranks if with_lists}
         for rows, batch_ranks, lists in self._rank_batches(task, title, k=LIST_LENGTH):
             for protocol, counts in list_counts.items():
                 items = lists[FULL][~task.is_repeat[rows]] if protocol == NEW else lists[protocol]
                 counts += np.bincount(items.ravel(), minlength=size)
             for protocol, values in batch_ranks.items():
                 ranks[protocol][rows] = values
-        return RankingResult(task, ranks, candidates, list_counts)
+            for protocol, items in all_lists.items():
+                items[rows] = lists[protocol]
+        return RankingResult(task, ranks, candidates, list_counts, all_lists)
 
     def measure(self, task: RankingTask) -> Metrics:
         """Returns every metric of every protocol (`RankingResult.compute_metrics`)."""

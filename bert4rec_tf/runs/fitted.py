@@ -25,10 +25,12 @@ from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import (
     ANY,
     COUNT_BASELINES,
+    DISTANCES,
     FULL,
     METRICS,
     NDCG,
     POPULAR,
+    compute_distances_per_user,
     compute_per_user,
     name_metrics,
 )
@@ -44,6 +46,7 @@ from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.foundation.stores import LocalCopy
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS
+from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
 from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.driver import open_experiment, run_mode
 from bert4rec_tf.runs.id_texts import load_titles, to_text, to_texts
@@ -58,6 +61,9 @@ from bert4rec_tf.training.trainer import BEST
 
 FIXED = {"data", "model", "preset", "holdout", "titles", "init_from"}
 """What `continue_training` does not take, unlike `fit`."""
+
+DISTANCE_WIDTH = 64
+"""The width of the co-occurrence vectors by which the distances of items are measured."""
 
 NOT_COPIED = ("prepared", ".lock")
 """What `save` does not copy from a work directory."""
@@ -200,6 +206,7 @@ class FittedModel:
         time: str | None = None,
         k: int | Iterable[int] | None = None,
         per_user: bool = False,
+        distances: bool = False,
     ) -> pd.DataFrame:
         """Measures the model on actions that it was not trained on.
 
@@ -212,6 +219,8 @@ class FittedModel:
                 have them, and else as for `fit`.
             k: cut-offs, for HR, NDCG, MAP, precision and recall; None for HR and NDCG as `fit` measures them.
             per_user: whether to return the metrics of each case in place of their means.
+            distances: whether to also measure the diversity and the serendipity of the best ten
+                (`evaluation.metrics.DISTANCES`). Near items are those that co-occur in the known histories.
 
         Returns:
             A row for each metric, and a column for each protocol (`evaluation.metrics`). With `per_user`, a row for
@@ -249,16 +258,28 @@ class FittedModel:
         task = RankingTask(
             known_histories, users, targets, negatives, all_items=True, excluded=extended, with_seen=with_seen
         )
-        ranked = Ranker(self._score, self.saved.card.get("max_history")).rank_and_list(task)
+        ranked = Ranker(self._score, self.saved.card.get("max_history")).rank_and_list(task, with_lists=distances)
+        between = {protocol: np.empty([len(users), 0]) for protocol in ranked.ranks}
+        if distances:
+            histories = [known_histories[user] for user in users.tolist()]
+            vectors = make_cooccurrence_vectors(known_histories, DISTANCE_WIDTH)
+            for protocol, lists in ranked.lists.items():
+                between[protocol] = compute_distances_per_user(lists, targets, histories, vectors)
         if not per_user:
-            return pd.DataFrame(ranked.compute_metrics(names))
-        ranks = ranked.ranks[ANY if with_seen else FULL]
+            means = {name: values.mean(axis=0) for name, values in task.add_new_protocol(between).items()}
+            measured = ranked.compute_metrics(names)
+            return pd.DataFrame(
+                {name: {**ours, **dict(zip(DISTANCES, means[name]))} for name, ours in measured.items()}
+            )
+        protocol = ANY if with_seen else FULL
+        ranks = ranked.ranks[protocol]
         ids = {
             "user": np.asarray(known_histories.users, object)[users].tolist(),
             "item": known_histories.vocabulary.decode(targets),
         }
         table = pd.DataFrame({role: self.saved.restore_ids(role, texts) for role, texts in ids.items()})
-        return table.assign(rank=ranks + 1, **{name: compute_per_user(name, ranks) for name in names})
+        metrics = {name: compute_per_user(name, ranks) for name in names}
+        return table.assign(rank=ranks + 1, **metrics, **dict(zip(DISTANCES, between[protocol].T)))
 
     @speak_python()
     def continue_training(self, more: Any, test_from: str | float | None = None, **options: Any) -> "FittedModel":

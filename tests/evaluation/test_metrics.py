@@ -1,5 +1,7 @@
 """Metrics against plain Python, the level of random scores, and the comparison of two models."""
 
+import itertools
+
 import ir_measures
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from bert4rec_tf.evaluation.metrics import (
     MIN_USERS,
     Difference,
     compute_difference,
+    compute_distances_per_user,
     compute_metrics,
     compute_per_user,
     compute_random_metrics,
@@ -54,6 +57,28 @@ def test_metrics_at_any_cutoff_agree_with_ir_measures(ranks, cutoffs):
 def test_a_cutoff_is_a_positive_integer(cutoffs):
     with pytest.raises(UserError, match="`k` must be integers of at least 1"):
         name_metrics(cutoffs)
+
+
+def test_distances_are_those_of_a_plain_loop():
+    rng = np.random.default_rng(3)
+    vectors = rng.normal(size=(9, 4))
+    vectors[8] = 0
+    lists = np.array([[1, 2, 3, 8], [4, 5, 0, 0], [6, 0, 0, 0], [7, 1, 2, 0]])
+    targets, histories = (
+        np.array([3, 6, 6, 7]),
+        [np.array([4, 5]), np.array([1]), np.array([1, 1, 8]), np.empty(0, int)],
+    )
+
+    def distance(one, other):
+        lengths = np.linalg.norm(vectors[one]) * np.linalg.norm(vectors[other])
+        return 1 - (vectors[one] @ vectors[other] / lengths if lengths else 0)
+
+    for row, target, history, found in zip(
+        lists.tolist(), targets, histories, compute_distances_per_user(lists, targets, histories, vectors)
+    ):
+        pairs = [distance(*pair) for pair in itertools.combinations([item for item in row if item], 2)]
+        surprises = [distance(target, item) for item in history] if target in row else []
+        assert found.tolist() == pytest.approx([np.mean(values) if values else 0 for values in (pairs, surprises)])
 
 
 # Random scores

@@ -113,6 +113,14 @@ def test_each_case_has_its_rank_and_metrics_at_any_cutoff(learnt):
     assert learnt.evaluate(LATER, k=5)["full"]["hr@5"] == learnt.evaluate(LATER)["full"]["hr@5"]
 
 
+def test_lists_have_a_diversity_and_a_serendipity(learnt):
+    means, cases = (learnt.evaluate(LATER, distances=True, per_user=per_user) for per_user in (False, True))
+    names = ["diversity@10", "serendipity@10"]
+    assert cases[names].mean().to_dict() == pytest.approx(means["full"][names].to_dict())
+    assert ((cases["serendipity@10"] > 0) <= (cases["rank"] <= 10)).all() and means.loc[names].gt(0).all(axis=None)
+    pd.testing.assert_frame_equal(means.drop(names), learnt.evaluate(LATER))
+
+
 def test_a_user_s_other_test_rows_are_no_rivals(learnt):
     more = pd.DataFrame([(user, f"i{(3 * user + shift) % 40}", 9) for user in range(60) for shift in (16, 17)])
     ranks = []
