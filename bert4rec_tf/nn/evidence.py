@@ -1,7 +1,6 @@
 """Transition evidence: how strongly the items of a history point to each item, by counts that are not trained."""
 
 import contextlib
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -199,10 +198,12 @@ class TransitionEvidence(keras.layers.Layer):
         if not self.built or choose_sum(self.num_items) == PAIRS:
             return None
         splits, neighbors, strengths = (np.asarray(part) for part in (self.splits, self.neighbors, self.strengths))
-        table = np.zeros([self.num_items + 1] * 2, np.float32)
-        for item, (begin, end) in enumerate(itertools.pairwise(splits.tolist())):
-            table[item, neighbors[begin:end]] = strengths[begin:end]
-        return tf.convert_to_tensor(table)
+        table = tf.Variable(tf.zeros([self.num_items + 1] * 2), trainable=False)
+        for begin in range(0, len(neighbors), MOST_PAIRS_AT_ONCE):  # in NumPy it would take twice the memory
+            part = slice(begin, begin + MOST_PAIRS_AT_ONCE)
+            rows = np.searchsorted(splits, np.arange(begin, begin + len(neighbors[part])), side="right") - 1
+            table.scatter_nd_update(np.stack([rows, neighbors[part]], axis=1), strengths[part])
+        return table.read_value()
 
     @contextlib.contextmanager
     def read_table(self, table: tf.Tensor | None) -> Iterator[None]:

@@ -17,8 +17,9 @@ from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.feature_values import select_features
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation import candidates
-from bert4rec_tf.evaluation.evidence_search import MixSearch, search_settings
+from bert4rec_tf.evaluation.evidence_search import search_settings
 from bert4rec_tf.evaluation.metrics import FULL, NDCG, POPULAR, compute_metrics, needs_seen_items
+from bert4rec_tf.evaluation.mix_search import MixSearch
 from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.foundation.errors import UserError

@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import PopSettings
 from bert4rec_tf.config.run_record import Run, TrainingSettings
 from bert4rec_tf.data.examples import preparation
-from bert4rec_tf.evaluation import evidence_search, ranking
+from bert4rec_tf.evaluation import mix_search, ranking
 from bert4rec_tf.foundation import npz, plots
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.nn import losses
@@ -169,7 +169,7 @@ RUN = {
 }
 
 
-COMPILING = (evidence_search, ranking, losses, steps)
+COMPILING = (mix_search, ranking, losses, steps)
 """The modules that compile what a run computes most often. `tf.config.run_functions_eagerly` would warn of tf.data."""
 
 
