@@ -26,8 +26,8 @@ from bert4rec_tf.nn.top_items import HIDDEN, PAD, Block, Blocks, list_best, scan
 SCORES = 1 << 24
 """The scores of a batch, which limit its users: 64 MB."""
 
-BLOCK_ITEMS = 1 << 17
-"""Items of a block. A catalogue with more is ranked block by block, if scores are products."""
+MOST_ITEMS, BLOCK_ITEMS = 1 << 17, 1 << 14
+"""A catalogue with more than MOST_ITEMS is ranked in blocks of BLOCK_ITEMS, if scores are products."""
 
 FEWEST_USERS, MOST_USERS = 128, 1024
 """Users of a batch. There are fewer than FEWEST_USERS only if all items must be scored at once and are too many."""
@@ -195,7 +195,7 @@ class Ranker:
         return tf.convert_to_tensor(rows), biases
 
     def _choose_batch_size(self, num_items: int, products: tuple[Tensor, ...]) -> int:
-        width = min(num_items, BLOCK_ITEMS) if products else num_items
+        width = _choose_height(num_items) if products else num_items
         return min(max(SCORES // width, FEWEST_USERS if products else 1), self._batch_size)
 
     def _score_and_correct(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
@@ -228,8 +228,7 @@ class Ranker:
                 read = read_scores(Blocks.from_scores(scores), listed, seen, k, with_seen)
             else:
                 vectors = self._model.user_vectors(batch)
-                height = min(num_items + 1, BLOCK_ITEMS)
-                blocks = Blocks.from_products(products, vectors, num_items, height)
+                blocks = Blocks.from_products(products, vectors, num_items, _choose_height(num_items))
                 read = read_scores(blocks, listed, seen, k, with_seen, expect_scores(products, vectors, target[:, 0]))
             ends = [*itertools.accumulate(sizes, initial=1), None]
             *groups, seen_group = (  # the target with the candidates of each protocol, and with the seen items
@@ -247,6 +246,11 @@ class Ranker:
 
         products = [tf.TensorSpec([None, None]), tf.TensorSpec([None])][:num_products]
         return tf_function(rank, input_signature=[BATCH, ROWS, ROWS, *products])
+
+
+def _choose_height(num_items: int) -> int:
+    """Returns how many items a block of products has."""
+    return num_items + 1 if num_items <= MOST_ITEMS else BLOCK_ITEMS
 
 
 class ReadScores(NamedTuple):
