@@ -17,9 +17,10 @@ from bert4rec_tf.data.examples import in_memory, preparation
 from bert4rec_tf.data.examples.cloze import ClozeExamples, cut_windows
 from bert4rec_tf.data.examples.rows import Feed
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
-from bert4rec_tf.evaluation import candidates, popularity_penalty
+from bert4rec_tf.evaluation import candidates
 from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, POPULAR, UNIFORM
-from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
+from bert4rec_tf.evaluation.ranking import Ranker
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS, BERT4Rec, Recommender
 from bert4rec_tf.training import calls
@@ -270,7 +271,7 @@ def measure_evaluation(name: str) -> Iterator[Row]:
     full = RankingTask.from_split(split, "test", {POPULAR: drawn, UNIFORM: drawn}, all_items=True)
     rows = np.random.default_rng(1).permutation(len(split.users))[:SAMPLE_USERS]
     users, targets = split.users[rows], sampled.targets[rows]
-    ranker = popularity_penalty.make_ranker(model)
+    ranker = Ranker(model)
     timings = measuring.alternate(
         {
             "sampled": lambda: ranker.rank(sampled),
@@ -301,7 +302,7 @@ def _rank_among_many(many: shapes.Shape, num_users: int) -> tuple[float, float]:
     drawn = candidates.draw_popular(split.histories("test"), users, 100, 0)
     negatives = {POPULAR: drawn, UNIFORM: drawn}
     task = RankingTask(split.histories("test"), users, split.targets("test")[:num_users], negatives, True)
-    ranker = popularity_penalty.make_ranker(BERT4Rec(many.items, max_length=many.max_length, hidden_dim=WIDTH))
+    ranker = Ranker(BERT4Rec(many.items, max_length=many.max_length, hidden_dim=WIDTH))
     (timing,) = measuring.alternate({"full": lambda: ranker.rank(task)}, rounds=1).values()
     return timing.median, 2 * len(users) * many.items * WIDTH / timing.median / measuring.matrix_rate()
 
@@ -316,7 +317,7 @@ def measure_counting_evaluation(users: int = 10_000, items: int = 10_000, action
     for name in COUNT_BASELINES:
         model = MODELS[name](sequences.num_items)
         model.adapt(split.training(with_validation=True))
-        rankers = {"ours": popularity_penalty.make_ranker(model), "theirs": Ranker(model.score, model.max_history)}
+        rankers = {"ours": Ranker(model), "theirs": Ranker(model.score, model.max_history)}
         calls = {key: partial(ranker.rank, task) for key, ranker in rankers.items()}
         ours, theirs = (users / timing.processor for timing in measuring.alternate(calls, rounds=3).values())
         yield Row(f"evaluation, {name}, {items:,} items", "users/s", ours, theirs, notes)

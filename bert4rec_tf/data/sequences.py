@@ -266,6 +266,16 @@ def pad_rows(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: i
     return np.where(inside, flat[np.where(inside, starts[:, None] + offsets, 0)], PAD).astype(np.int32)
 
 
+def draw_items(sequences: Sequences, popular: bool, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Draws from all items, int32 of `shape`: training's negatives, and the candidates of a measurement.
+
+    If `popular`, draws actions, so each item has its share of these; else every item has the same probability.
+    """
+    if popular:
+        return sequences.items[rng.integers(sequences.num_actions, size=shape)]
+    return rng.integers(1, sequences.num_items + 1, shape, np.int32)
+
+
 @dataclass(frozen=True, eq=False)
 class LeaveOneOut:
     """Holds out each user's last item for the test, and the one before it for validation (section 4.2).

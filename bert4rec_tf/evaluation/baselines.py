@@ -12,10 +12,9 @@ from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue
-from bert4rec_tf.evaluation import popularity_penalty
-from bert4rec_tf.evaluation.full_ranking import DENSE_ITEMS, EVIDENCE_USERS, EvidenceScores
 from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, POPULAR, compute_random_metrics
-from bert4rec_tf.evaluation.ranker import Metrics, Ranker, RankingResult, RankingTask
+from bert4rec_tf.evaluation.ranking import Metrics, Ranker, RankingResult
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.models import MODELS
 
 
@@ -37,13 +36,8 @@ def measure_baselines(
     ranked: dict[str, RankingResult] = {}
     for name in COUNT_BASELINES:
         model = MODELS[name](training.num_items)
-        if name == "item_transitions" and model.num_items <= DENSE_ITEMS:
-            scores = EvidenceScores.from_sequences(training, transitions.resolve(), model.settings.max_history)
-            ranker = Ranker(model.score, model.max_history, EVIDENCE_USERS, scores)
-        else:
-            model.adapt(training, transitions)
-            ranker = popularity_penalty.make_ranker(model)
-        ranked[name] = ranker.rank_and_list(task)
+        model.adapt(training, transitions)
+        ranked[name] = Ranker(model).rank_and_list(task)
     baselines = {name: result.compute_metrics() for name, result in ranked.items()}
     numbers = task.add_new_protocol(num_candidates)
     baselines["random"] = {protocol: compute_random_metrics(values) for protocol, values in numbers.items()}

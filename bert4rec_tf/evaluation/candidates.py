@@ -1,11 +1,12 @@
 """The negatives that a target is ranked among: drawn once per data set, the same for every model. Only NumPy."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from bert4rec_tf.data.sequences import PAD, Sequences
+from bert4rec_tf.data.sequences import PAD, Sequences, draw_items
 from bert4rec_tf.evaluation.metrics import POPULAR, UNIFORM
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.progress import warn
@@ -33,22 +34,14 @@ def draw_popular(
     Returns:
         int32 [k, num_negatives], filled with 0 on the right if there are fewer; the same for the same seed.
     """
-
-    def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-        return sequences.items[rng.integers(sequences.num_actions, size=size)]
-
-    return _draw(sequences, users, num_negatives, (seed, 0), draw, sequences.vocabulary.counts, block_elements)
+    return _draw(sequences, users, num_negatives, seed, True, block_elements)
 
 
 def draw_uniform(
     sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int, block_elements: int = BLOCK_ELEMENTS
 ) -> np.ndarray:
     """Draws negatives like `draw_popular`, but every item with the same probability."""
-
-    def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-        return rng.integers(1, sequences.num_items + 1, size, np.int32)
-
-    return _draw(sequences, users, num_negatives, (seed, 1), draw, np.ones(sequences.num_items), block_elements)
+    return _draw(sequences, users, num_negatives, seed, False, block_elements)
 
 
 SAMPLERS = {POPULAR: draw_popular, UNIFORM: draw_uniform}
@@ -81,27 +74,16 @@ def load_or_draw(
         return negatives
 
 
-Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
-
-
 def _draw(
-    sequences: Sequences,
-    users: np.ndarray,
-    num_negatives: int,
-    seeds: tuple[int, int],
-    draw: Draw,
-    weights: np.ndarray,
-    block_elements: int,
+    sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int, popular: bool, block_elements: int
 ) -> np.ndarray:
-    """Draws block by block, each with its own random stream.
-
-    `seeds`: the caller's seed and the sampler's number. `weights`: [n], proportional to the probabilities of `draw`.
-    """
-    seed, sampler_number = seeds
+    """Draws block by block, each with its own random stream."""
+    weights = sequences.vocabulary.counts if popular else np.ones(sequences.num_items)
     negatives = np.zeros((len(users), num_negatives), np.int32)
     block = max(1, block_elements // (sequences.num_items + 1))
     for number, start in enumerate(range(0, len(users), block)):
-        part, rng = slice(start, start + block), np.random.default_rng([seed, number, sampler_number])
+        rng = np.random.default_rng([seed, number, int(not popular)])
+        part, draw = slice(start, start + block), functools.partial(draw_items, sequences, popular, rng=rng)
         _draw_block(_mark_seen(sequences, users[part]), negatives[part], rng, draw, weights)
     return negatives
 
@@ -116,12 +98,17 @@ def _mark_seen(sequences: Sequences, users: np.ndarray) -> np.ndarray:
 
 
 def _draw_block(
-    is_taken: np.ndarray, negatives: np.ndarray, rng: np.random.Generator, draw: Draw, weights: np.ndarray
+    is_taken: np.ndarray,
+    negatives: np.ndarray,
+    rng: np.random.Generator,
+    draw: Callable[[tuple[int, int]], np.ndarray],
+    weights: np.ndarray,
 ) -> None:
     """Fills `negatives` by rejection sampling, for all users of the block at once.
 
-    Users who still lack negatives after ROUNDS rounds get them at once, from the same distribution: each free item has
-    an exponential arrival time with its weight as the rate, and the first arrivals are taken.
+    `weights`: [n], proportional to the probabilities of `draw`. Users who still lack negatives after ROUNDS rounds get
+    them at once, from the same distribution: each free item has an exponential arrival time with its weight as the
+    rate, and the first arrivals are taken.
     """
     num_negatives, width = negatives.shape[1], is_taken.shape[1]
     num_required = np.minimum(num_negatives, [width - np.count_nonzero(row) for row in is_taken])  # not by `axis`: slow
@@ -131,7 +118,7 @@ def _draw_block(
     for _ in range(ROUNDS):
         if not len(unfinished):
             return
-        items = draw(rng, (len(unfinished), num_negatives + num_negatives // 4 + 1))
+        items = draw((len(unfinished), num_negatives + num_negatives // 4 + 1))
         cells = unfinished[:, None] * width + items
         fresh = ~taken_cells[cells] & _mark_first(items)
         places = filled[unfinished, None] + np.cumsum(fresh, axis=1) - 1

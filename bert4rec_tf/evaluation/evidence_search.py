@@ -1,11 +1,9 @@
-"""Chooses, on the validation items, how transitions are counted and how they join a network's scores."""
+"""Chooses, on the validation items, how transitions are counted."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 from scipy import sparse
 
 from bert4rec_tf.config.transition_settings import (
@@ -20,9 +18,7 @@ from bert4rec_tf.config.transition_settings import (
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, number_within_groups
 from bert4rec_tf.evaluation.metrics import LIST_LENGTH, NDCG, compute_metrics
-from bert4rec_tf.evaluation.ranker import BLOCK_ELEMENTS, RankingTask, cut_by_length, make_batch, sample_rows
-from bert4rec_tf.foundation.graphs import tf_function
-from bert4rec_tf.models.feature_recommender import FeatureRecommender
+from bert4rec_tf.evaluation.ranking_task import sample_rows
 
 SEARCH_USERS, SEARCH_SCORES = 10_000, 1 << 23
 """The search measures at most so many users, with about so many scores above 0: the same users for the same data."""
@@ -125,7 +121,7 @@ class _Search:
         counted = _every_kth_user(self._histories)
         self._share = counted.num_actions / max(self._histories.num_actions, 1)
         window = fixed.window or max(change["window"] for change in GRID["window"])
-        self._counts = list(transitions.count_transitions(counted, window))
+        self._counts = [counts for _, counts in transitions.count_distances(counted, window)]
         self._pairs = sparse.vstack([block.pairs for block in self._counts], format="csr")
         self._pairs.data = np.arange(1, self._pairs.nnz + 1, dtype=np.int32)  # from 1, because 0 means no pair
         neighbors = 10 * self._pairs.nnz // self._num_items + 1  # of all items of a history
@@ -297,97 +293,3 @@ def _mark_seen(histories: Sequences, users: np.ndarray, targets: np.ndarray) -> 
     return sparse.csr_matrix(
         (np.full(len(rows), HIDDEN, np.float32), (rows, items)), (len(users), histories.num_items + 1)
     )
-
-
-GAINS = tuple(2.0 ** (power / 2) for power in range(-6, 13))
-"""The factors of the evidence that are tried, .125 to 64."""
-
-SHARES = tuple(step / 10 for step in range(-8, 5))
-"""The weights of popularity that are tried, as multiples of the factor of the evidence."""
-
-
-def find_best_scale(scores: np.ndarray, targets: np.ndarray) -> float:
-    """Returns the factor of scores with which their softmax makes targets most likely: 1 / temperature.
-
-    `scores`: float32 [k, n], of all items. `targets`: int [k], columns of `scores`.
-    """
-    from scipy import optimize  # here, because its import would delay the first result
-
-    scores = scores - scores.max(axis=1, keepdims=True)
-    target_scores = scores[np.arange(len(targets)), targets]
-
-    def compute_loss(log_scale: float) -> float:
-        scale = np.float32(np.exp(log_scale))
-        sums = np.exp(scale * scores).sum(axis=1, dtype=np.float64)
-        return float(np.mean(np.log(sums) - scale * target_scores))
-
-    best = optimize.minimize_scalar(compute_loss, bounds=(-7, 2), method="bounded", options={"xatol": 1e-3})
-    return float(np.exp(best.x))
-
-
-class MixSearch:
-    """Chooses how evidence joins a network's scores, by NDCG@10 among all items on validation items.
-
-    The choice is stored in `model.evidence.mix`. The first call tries all GAINS; a later one, the neighbours of the
-    last choice. Then the sum of both is scaled (`find_best_scale`), which leaves the ranks as they are.
-
-    Args:
-        model: a model with evidence that has counted the training sequences.
-        task: the validation items.
-        settings: how the evidence was counted.
-    """
-
-    def __init__(self, model: FeatureRecommender, task: RankingTask, settings: CompleteSettings) -> None:
-        self._model, self._task = model, task
-        evidence, size = model.evidence, model.num_items + 1
-        pairs = [np.asarray(weight) for weight in (evidence.strengths, evidence.neighbors, evidence.splits)]
-        table = sparse.csr_matrix(tuple(pairs), (size, size))
-        most = min(BLOCK_USERS, BLOCK_ELEMENTS // size + 1)
-        self._is_scaled = np.isin(np.arange(len(task.users)), sample_rows(len(task.users), most))
-        weights = weigh_histories(task.histories, task.users, replace(settings, max_history=model.max_history))
-        self._sums = (weights @ table).tocsr()
-        self._log_shares = np.asarray(evidence.log_shares)
-        self._start = float(min(SHARES, key=lambda share: abs(share - settings.popularity_weight / 2)))
-        singles, rows = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
-        self._score = tf_function(
-            lambda batch: model.network_scores(model.network_vectors(batch)),
-            input_signature=[{"users": singles, "items": rows, "lengths": singles}],
-        )
-
-    def choose(self) -> np.ndarray:
-        """Chooses the mix, sets it in the model, and returns the ranks with it, int64 [k]."""
-        mixes = self._propose_mixes()
-        ranks: list[list[np.ndarray]] = [[] for _ in mixes]
-        places, unhidden = [], []
-        for rows in cut_by_length(self._task, BLOCK_USERS):
-            batch = make_batch(self._task, rows, self._model.max_history)
-            places.append(rows)
-            scores = np.pad(self._score(batch).numpy(), [[0, 0], [1, 0]])
-            unhidden.append(scores[self._is_scaled[rows], 1:])
-            scores[:, 0] = HIDDEN
-            seen, targets = self._task.list_seen(rows), self._task.targets[rows]
-            scores[np.arange(len(rows)).repeat(seen.shape[1]), seen.ravel()] = HIDDEN
-            sums = self._sums[rows].toarray()
-            for mix, blocks in zip(mixes, ranks):
-                blocks.append(rank_dense(scores + mix[0] * sums, mix[0] * mix[1] * self._log_shares, targets))
-        users = np.concatenate(places)
-        order = np.argsort(users)
-        mix_ranks = [np.concatenate(blocks)[order] for blocks in ranks]
-        best = max(range(len(mixes)), key=lambda place: compute_metrics(mix_ranks[place])[NDCG])
-        gain, share = mixes[best]
-        users = users[self._is_scaled[users]]
-        added = gain * (self._sums[users].toarray() + share * self._log_shares)
-        scale = find_best_scale(np.concatenate(unhidden) + added[:, 1:], self._task.targets[users] - 1)
-        self._model.evidence.mix.assign([gain, gain * share, scale])
-        return mix_ranks[best]
-
-    def _propose_mixes(self) -> list[tuple[np.float32, np.float32]]:
-        gain, popularity, _ = np.asarray(self._model.evidence.mix).tolist()
-        if not gain:
-            mixes = [(gain, self._start) for gain in GAINS]
-        else:
-            row = int(np.argmin(np.abs(np.log(np.array(GAINS) / gain))))
-            column = int(np.argmin(np.abs(np.array(SHARES) - popularity / gain)))
-            near = [(row, column), (row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)]
-            mixes = [(GAINS[i], SHARES[j]) for i, j in near if 0 <= i < len(GAINS) and 0 <= j < len(SHARES)]
-        return [(np.float32(gain), np.float32(share)) for gain, share in mixes]

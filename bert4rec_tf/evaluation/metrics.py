@@ -1,7 +1,7 @@
 """Metrics of ranks (HR, NDCG, MRR) and of recommended lists, and a paired comparison of two models. Only NumPy."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,10 @@ COUNT_BASELINES = {"pop": "POP", "item_transitions": "item_transitions"}
 """Model that every run is compared with -> its title in tables. They take seconds."""
 
 METRICS = ("hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr")
+"""What every run measures."""
+
+KINDS = ("hr", "ndcg", "map", "precision", "recall")
+"""What can be measured at any cut-off. Each user has one target, so recall is HR, and precision is HR / k."""
 
 NDCG = "ndcg@10"
 """The metric by which models and settings are compared."""
@@ -42,21 +46,32 @@ def needs_seen_items(repeats: Mapping[str, float]) -> bool:
     return repeats["validation"] > MANY_REPEATS
 
 
-def compute_per_user(name: str, ranks: np.ndarray) -> np.ndarray:
-    """Returns one of METRICS for each user (section 4.2), float64 [users], from ranks, int [users], 0 for the best.
+def name_metrics(cutoffs: int | Iterable[int]) -> tuple[str, ...]:
+    """Returns the names of KINDS at each cut-off, and MRR.
 
-    NDCG@1 equals HR@1.
+    Raises UserError if a cut-off is not an integer of at least 1.
+    """
+    all_cutoffs = [cutoffs] if isinstance(cutoffs, int) else list(cutoffs)
+    if not all_cutoffs or any(not isinstance(cutoff, int | np.integer) or cutoff < 1 for cutoff in all_cutoffs):
+        raise UserError(f"`k` must be integers of at least 1. Received: k={cutoffs!r}")
+    return (*(f"{kind}@{cutoff}" for kind in KINDS for cutoff in sorted(set(all_cutoffs))), "mrr")
+
+
+def compute_per_user(name: str, ranks: np.ndarray) -> np.ndarray:
+    """Returns a metric for each user (section 4.2), float64, from ranks, an array of integers, 0 for the best.
+
+    NDCG@1 equals HR@1. `name`: "mrr", or one of KINDS, "@" and a cut-off.
     """
     if name == "mrr":
         return 1 / (ranks + 1.0)
     kind, cutoff = name.split("@")
-    gains = np.ones(len(ranks)) if kind == "hr" else 1 / np.log2(ranks + 2.0)
-    return np.where(ranks < int(cutoff), gains, 0.0)
+    gains = {"ndcg": 1 / np.log2(ranks + 2.0), "map": 1 / (ranks + 1.0), "precision": np.array(1 / int(cutoff))}
+    return np.where(ranks < int(cutoff), gains.get(kind, np.array(1.0)), 0.0)
 
 
-def compute_metrics(ranks: np.ndarray) -> dict[str, float]:
+def compute_metrics(ranks: np.ndarray, names: Iterable[str] = METRICS) -> dict[str, float]:
     """Returns the mean over users of every metric. `ranks`: int [users], 0 for the best."""
-    return {name: float(compute_per_user(name, ranks).mean()) for name in METRICS}
+    return {name: float(compute_per_user(name, ranks).mean()) for name in names}
 
 
 def compute_list_metrics(listed: np.ndarray, counts: np.ndarray, num_users: int) -> dict[str, float]:
@@ -75,6 +90,37 @@ def compute_list_metrics(listed: np.ndarray, counts: np.ndarray, num_users: int)
     popularity = float(shares @ (counts / num_users))
     novelty = float(shares @ np.log2(num_users / np.maximum(counts, 1)))
     return dict(zip(LIST_METRICS, (float(np.mean(listed > 0)), popularity, novelty)))
+
+
+DISTANCES = (f"diversity@{LIST_LENGTH}", f"serendipity@{LIST_LENGTH}")
+"""Metrics of the first items of a list, by the distances of items: 1 - the cosine of their vectors."""
+
+
+def compute_distances_per_user(
+    lists: np.ndarray, targets: np.ndarray, histories: Sequence[np.ndarray], vectors: np.ndarray
+) -> np.ndarray:
+    """Returns DISTANCES for each user, float64 [users, 2].
+
+    Diversity is the mean distance of two items of the list (Ziegler et al., WWW 2005); 0 for fewer than two.
+    Serendipity is the mean distance of the target from the items of the history, or 0 if the target is not in the list.
+
+    Args:
+        lists: int [users, k], the items of each list; 0 for none.
+        targets: int [users].
+        histories: the items of each user before the target.
+        vectors: float [n + 1, d]; an item with zeros has the distance 1 from all others.
+    """
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = vectors / np.where(lengths, lengths, 1)
+    diversity, serendipity = np.zeros(len(lists)), np.zeros(len(lists))
+    for user, (row, target, history) in enumerate(zip(lists, targets, histories)):
+        items = units[row[row > 0]]
+        if len(items) > 1:
+            cosines = items @ items.T
+            diversity[user] = 1 - (cosines.sum() - np.trace(cosines)) / (len(items) * (len(items) - 1))
+        if target in row and len(history):
+            serendipity[user] = 1 - (units[history] @ units[target]).mean()
+    return np.stack([diversity, serendipity], axis=1)
 
 
 def compute_random_metrics(num_candidates: np.ndarray) -> dict[str, float]:

@@ -9,16 +9,15 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD
-from bert4rec_tf.export import top_items
 from bert4rec_tf.export.functions import FUNCTIONS, INPUTS, find_inputs
-from bert4rec_tf.export.products import FEWEST_ROWS, find_best
-from bert4rec_tf.export.top_items import HIDDEN
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.nn import top_items
+from bert4rec_tf.nn.top_items import HIDDEN, Blocks, find_best
 
-NOTHING = np.zeros([1, 0], np.int32)
-"""No items."""
+BLOCK_SCORES, FEWEST_ROWS, MOST_ROWS = 1 << 22, 1 << 10, 1 << 16
+"""A block of products has about BLOCK_SCORES scores, few enough for the cache, of FEWEST_ROWS to MOST_ROWS items."""
 
 MAX_PENALTY = 1e38
 """Keeps a corrected score above HIDDEN, however large the correction is."""
@@ -209,14 +208,8 @@ class Service(tf.Module):
 
         def find_similar(rows: Tensor) -> tuple[Tensor, Tensor]:
             queries = tf.gather(numbers, rows)[:, None]
-            if self._has_products:
-                products = self._score_products()
-                vectors = tf.math.l2_normalize(tf.gather(products[0], queries[:, 0]), axis=1)
-                similar, scores, _ = find_best(products, self._num_items, vectors, k, queries, is_cosine=True)
-                return tf.where(queries == PAD, PAD, similar), tf.where(queries == PAD, HIDDEN, scores)
-            scores = self._similarities(tf.maximum(queries[:, 0], 1))
-            scores = tf.where(queries == PAD, HIDDEN, top_items.hide_items(scores, queries))
-            return top_items.select_top(scores, None, k)
+            similar, scores, _ = find_best(self._compare_in_blocks(queries[:, 0]), k, queries)
+            return tf.where(queries == PAD, PAD, similar), tf.where(queries == PAD, HIDDEN, scores)
 
         dtypes = (tf.int32, tf.float32)
         similar, scores = top_items.map_row_blocks(
@@ -281,31 +274,42 @@ class Service(tf.Module):
         vectors, cold = tf.gather(encoded.vectors, rows), tf.gather(encoded.cold, rows)[:, None]
         any_cold = tf.reduce_any(cold)
 
-        def adjust(scores: Tensor, begin: Tensor, end: Tensor) -> Tensor:
-            shares = self._log_shares[begin:end]
-            scores = tf.cond(any_cold, lambda: tf.where(cold, shares, scores), lambda: scores)
-            return correct(scores, self._log_counts[begin:end])
+        def adjust(block: top_items.Block) -> Tensor:
+            places = block.first, block.begin, block.end
+            shares = top_items.hide_passed(self._log_shares[block.begin : block.end], *places)
+            scores = tf.cond(any_cold, lambda: tf.where(cold, shares, block.scores), lambda: block.scores)
+            return correct(scores, self._log_counts[block.begin : block.end])
 
-        if self._has_products:
-            items, scores, normalisers = find_best(
-                self._score_products(), self._num_items, vectors, k, hidden, adjust, self._scores_are_logits
-            )
-        else:
-            scores = tf.cast(self._score_vectors(vectors), tf.float32)
-            normalisers = self._compute_normalisers(vectors, scores)
-            scores = top_items.hide_items(adjust(scores, 1, self._num_items + 1), hidden)
-            items, scores = top_items.select_top(scores, None, k)
+        items, scores, normalisers = find_best(
+            self._score_in_blocks(vectors), k, hidden, adjust, self._scores_are_logits
+        )
         return items, scores - tf.where(cold, 0.0, normalisers)
 
-    def _compute_normalisers(self, vectors: Tensor, scores: Tensor | None = None) -> tf.Tensor:
-        """Returns log-normalisers, float32 [r, 1], 0 if scores are no logits. `scores`: of all items, if computed."""
+    def _compute_normalisers(self, vectors: Tensor) -> tf.Tensor:
+        """Returns log-normalisers, float32 [r, 1], 0 if scores are no logits."""
+        number = tf.shape(vectors)[0]
         if not self._scores_are_logits:
-            return tf.zeros([tf.shape(vectors)[0], 1])
-        if self._has_products:
-            no_items = tf.constant(0)
-            return find_best(self._score_products(), self._num_items, vectors, no_items, NOTHING, is_logits=True)[2]
-        scores = tf.cast(self._score_vectors(vectors), tf.float32) if scores is None else scores
-        return tf.reduce_logsumexp(scores, axis=1, keepdims=True)
+            return tf.zeros([number, 1])
+        nothing = tf.zeros([number, 0], tf.int32)
+        return find_best(self._score_in_blocks(vectors), tf.constant(0), nothing, is_logits=True)[2]
+
+    def _score_in_blocks(self, vectors: Tensor) -> Blocks:
+        """Returns the scores of all items for vectors, float32 [r, d]."""
+        if not self._has_products:
+            return Blocks.from_scores(tf.cast(self._score_vectors(vectors), tf.float32))
+        return self._multiply_in_blocks(vectors)
+
+    def _compare_in_blocks(self, items: Tensor) -> Blocks:
+        """Returns how similar all items are to `items`, int32 [r]."""
+        if not self._has_products:
+            return Blocks.from_scores(self._similarities(tf.maximum(items, 1)))
+        vectors = tf.math.l2_normalize(tf.gather(self._score_products()[0], items), axis=1)
+        return self._multiply_in_blocks(vectors, is_cosine=True)
+
+    def _multiply_in_blocks(self, vectors: Tensor, is_cosine: bool = False) -> Blocks:
+        height = tf.clip_by_value(BLOCK_SCORES // tf.maximum(tf.shape(vectors)[0], 1), FEWEST_ROWS, MOST_ROWS)
+        height = tf.minimum(height, self._num_items + 1)
+        return Blocks.from_products(self._score_products(), vectors, self._num_items, height, is_cosine)
 
     def _score_items(self, encoded: EncodedRequest, rows: Tensor, items: Tensor) -> tf.Tensor:
         """Returns the scores of `items`, int32 [r, c]: float32 [r, c], HIDDEN for item 0."""

@@ -1,6 +1,5 @@
 """Item transitions: recommends what came after the last items in other histories. Only counts; not in the paper."""
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 import keras
@@ -56,10 +55,13 @@ class ItemTransitions(Recommender):
         return tf.where(sums > 0, sums, -float("inf"))
 
 
-def find_pairs(
-    sequences: Sequences, settings: ItemTransitionsSettings, popularity_power: float = 0.0
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yields pairs of items with evidence: first items, ascending, second items, and the evidence of each pair.
+def count_evidence(
+    evidence: TransitionEvidence,
+    sequences: Sequences,
+    settings: ItemTransitionsSettings,
+    popularity_power: float = 0.0,
+) -> None:
+    """Counts the transitions of training histories and sets the evidence, by settings without a None.
 
     The counts of a pair are divided by (n p(a))^`popularity_power`, with n items and the popularity p of the second.
     """
@@ -68,32 +70,20 @@ def find_pairs(
     weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
     size = sequences.num_items + 1
     most = min(settings.num_neighbors or size, max(MOST_PAIRS // size, 1))
-    for first_item, counts in transitions.count_weighted(sequences, weights, settings.backward):
+    num_pairs = np.zeros(size, np.int64)
+    parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
+    for first_item, counts in transitions.count_transitions(sequences, weights, settings.backward):
         if popularity_power:
             counts.data *= factors[counts.indices]
-        rows, columns, values = transitions.select_strongest_pairs(
+        rows, *part = transitions.select_strongest_pairs(
             transitions.weigh_evidence(counts, settings.smoothing, sequences.num_items), most
         )
-        yield first_item + rows, columns, values
-
-
-def count_evidence(
-    evidence: TransitionEvidence,
-    sequences: Sequences,
-    settings: ItemTransitionsSettings,
-    popularity_power: float = 0.0,
-) -> None:
-    """Counts the transitions of training histories and sets the evidence (`find_pairs`), by settings without a None."""
-    parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
-    num_pairs = np.zeros(sequences.num_items + 1, np.int64)
-    for rows, columns, values in find_pairs(sequences, settings, popularity_power):
-        num_pairs += np.bincount(rows, minlength=len(num_pairs))
-        parts[0].append(columns)
-        parts[1].append(values)
-    columns = np.concatenate(parts[0])
-    parts[0].clear()  # before the values are joined, to save memory
-    values = np.concatenate(parts[1])
-    parts[1].clear()
-    splits = np.concatenate([[0], np.cumsum(num_pairs)])
-    ages = transitions.weigh_ages(evidence.max_history, settings)
-    evidence.assign(splits, columns, values, transitions.compute_log_shares(sequences.count_items()), ages)
+        num_pairs += np.bincount(first_item + rows, minlength=size)
+        for arrays, array in zip(parts, part):
+            arrays.append(array)
+    joined = []
+    for arrays in parts:
+        joined.append(np.concatenate(arrays))
+        arrays.clear()  # before the next ones are joined, to save memory
+    splits, ages = np.r_[0, np.cumsum(num_pairs)], transitions.weigh_ages(evidence.max_history, settings)
+    evidence.assign(splits, *joined, log_shares, ages)

@@ -1,5 +1,7 @@
 """Transition evidence: how strongly the items of a history point to each item, by counts that are not trained."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -8,6 +10,44 @@ import tensorflow as tf
 
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.types import Shape, Tensor
+
+DENSE_ITEMS = 11_000
+"""Of so many items, all pairs may be in a table: of half a gigabyte at most."""
+
+PAIRS_PER_ROW, MOST_PAIRS_AT_ONCE = 1 << 14, 1 << 20
+"""How many pairs are added at once: so many for each history, and at most so many for a batch."""
+
+PAIRS, ROWS, PRODUCT = "pairs", "rows", "product"
+
+
+def choose_sum(num_items: int) -> str:
+    """Returns the quickest way to sum the evidence of thousands of histories on this machine.
+
+    PAIRS adds the neighbours of each item. ROWS adds the rows of a table of all pairs, to the same bits. PRODUCT
+    multiplies the weights of all items with that table: the most work, and the quickest on an accelerator.
+    """
+    if num_items > DENSE_ITEMS:
+        return PAIRS
+    return PRODUCT if tf.config.list_logical_devices("GPU") else ROWS
+
+
+def multiply_rows(table: Tensor, items: Tensor, weights: Tensor) -> tf.Tensor:
+    """Returns the weighted sums of rows of a table, float32 [n, n], by ROWS or PRODUCT: float32 [b, n].
+
+    `items`, `weights`: int32 [b, w] and float32 [b, w]. Items of 0 do not count.
+    """
+    shape = [tf.shape(items)[0], table.shape[0]]
+    if choose_sum(table.shape[0] - 1) == PRODUCT:
+        rows = tf.broadcast_to(tf.range(shape[0])[:, None], tf.shape(items))
+        return tf.matmul(tf.scatter_nd(tf.stack([rows, items], axis=2), weights, shape), table)
+    places = tf.where(items != 0)
+    columns = tf.cast(tf.gather_nd(items, places), tf.int64)
+    histories = tf.raw_ops.SparseTensorToCSRSparseMatrix(
+        indices=tf.stack([places[:, 0], columns], axis=1),
+        values=tf.gather_nd(weights, places),
+        dense_shape=tf.cast(shape, tf.int64),
+    )
+    return tf.raw_ops.SparseMatrixMatMul(a=histories, b=table)
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -32,6 +72,7 @@ class TransitionEvidence(keras.layers.Layer):
     def __init__(self, num_items: int, max_history: int, **options: Any) -> None:
         super().__init__(trainable=False, **options)
         self.num_items, self.max_history = num_items, max_history
+        self._table: tf.Tensor | None = None
 
     def build(self, input_shape: Shape) -> None:
         """Makes the weights. `input_shape`: (number of pairs,)."""
@@ -110,28 +151,68 @@ class TransitionEvidence(keras.layers.Layer):
     def sum_pairs(self, items: Tensor, weights: Tensor) -> tf.Tensor:
         """Returns the weighted sums of the evidence of each row's `items`, int32 [b, w]: float32 [b, n + 1].
 
-        One row after the other, so a sum does not depend on what else is in the batch. `weights`: float32 [b, w].
+        `weights`: float32 [b, w]. The terms of a row are added in the order of its items. So a sum does not depend on
+        what else is in the batch, except in a matrix product (`choose_sum`).
         """
+        if self._table is not None:
+            return multiply_rows(self._table, items, weights)
         splits, neighbors, strengths = (
             tf.convert_to_tensor(weight) for weight in (self.splits, self.neighbors, self.strengths)
         )
+        rows = tf.shape(items)[0]
+        numbers, shares = tf.reshape(items, [-1]), tf.reshape(weights, [-1])
+        begins = tf.gather(splits, numbers)
+        # The pairs of the batch have numbers. Those of a place are from the end of the place before to its own end.
+        sizes = tf.cast(tf.gather(splits, numbers + 1) - begins, tf.int64)
+        ends = tf.cumsum(sizes)
+        offsets = tf.cast(begins, tf.int64) - (ends - sizes)
+        first_cells = tf.reshape((tf.range(rows) * (self.num_items + 1))[:, None] + tf.zeros_like(items), [-1])
+        total = tf.reduce_max(tf.pad(ends, [[1, 0]]))
+        # XLA needs fixed shapes: then the last chunk has numbers without a pair.
+        is_fixed = items.shape.is_fully_defined()
+        limit = PAIRS_PER_ROW * (items.shape[0] if is_fixed else tf.cast(rows, tf.int64))
+        most = min(limit, MOST_PAIRS_AT_ONCE) if is_fixed else tf.minimum(limit, MOST_PAIRS_AT_ONCE)
 
-        def sum_row(row: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-            numbers, shares = row
-            begins = tf.gather(splits, numbers)
-            ends = tf.cumsum(tf.gather(splits, numbers + 1) - begins)
-            total = tf.reduce_max(tf.pad(ends, [[1, 0]]))
-            # The place in the row of each of its pairs: how many places of the row have ended before.
-            marks = tf.tensor_scatter_nd_add(tf.zeros([total + 1], tf.int32), ends[:, None], tf.ones_like(ends))
-            owners = tf.cumsum(marks)[:-1]
-            offsets = begins - tf.pad(ends, [[1, 0]])[:-1]
-            places = tf.gather(offsets, owners) + tf.range(total)
-            terms = tf.gather(strengths, places) * tf.gather(shares, owners)
-            columns = tf.gather(neighbors, places)
-            return tf.tensor_scatter_nd_add(tf.zeros([self.num_items + 1]), columns[:, None], terms)
+        def add_chunk(begin: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            size = most if is_fixed else tf.minimum(most, total - begin)
+            # The place of each pair: how many places have ended before.
+            passed = tf.clip_by_value(ends - begin, 0, size)
+            marks = tf.tensor_scatter_nd_add(tf.zeros([size + 1], tf.int32), passed[:, None], tf.ones_like(numbers))
+            places = tf.minimum(tf.cumsum(marks)[:size], tf.size(numbers) - 1)
+            pairs = begin + tf.range(size, dtype=tf.int64)
+            is_pair = pairs < total
+            pairs = tf.where(is_pair, pairs + tf.gather(offsets, places), 0)
+            terms = tf.where(is_pair, tf.gather(strengths, pairs) * tf.gather(shares, places), 0.0)
+            cells = tf.gather(first_cells, places) + tf.gather(neighbors, pairs)
+            return begin + size, tf.tensor_scatter_nd_add(sums, cells[:, None], terms)
 
-        row_type = tf.TensorSpec([self.num_items + 1], tf.float32)
-        return tf.map_fn(sum_row, (items, weights), fn_output_signature=row_type)
+        start = tf.constant(0, tf.int64), tf.zeros([rows * (self.num_items + 1)])
+        _, sums = tf.while_loop(lambda begin, _: begin < total, add_chunk, start, parallel_iterations=1)
+        return tf.reshape(sums, [rows, self.num_items + 1])
+
+    def make_table(self) -> tf.Tensor | None:
+        """Returns the evidence of all pairs, float32 [n + 1, n + 1]; None if `choose_sum` prefers the pairs.
+
+        With it, the sums of thousands of histories take a fraction of the time (`read_table`).
+        """
+        if not self.built or choose_sum(self.num_items) == PAIRS:
+            return None
+        splits, neighbors, strengths = (np.asarray(part) for part in (self.splits, self.neighbors, self.strengths))
+        table = tf.Variable(tf.zeros([self.num_items + 1] * 2), trainable=False)
+        for begin in range(0, len(neighbors), MOST_PAIRS_AT_ONCE):  # in NumPy it would take twice the memory
+            part = slice(begin, begin + MOST_PAIRS_AT_ONCE)
+            rows = np.searchsorted(splits, np.arange(begin, begin + len(neighbors[part])), side="right") - 1
+            table.scatter_nd_update(np.stack([rows, neighbors[part]], axis=1), strengths[part])
+        return table.read_value()
+
+    @contextlib.contextmanager
+    def read_table(self, table: tf.Tensor | None) -> Iterator[None]:
+        """Inside the block, sums read a table from `make_table` in place of the pairs, unless it is None."""
+        self._table = table
+        try:
+            yield
+        finally:
+            self._table = None
 
     def load_own_variables(self, store: Any) -> None:
         """Makes the weights for as many pairs as a Keras file has, and loads them."""

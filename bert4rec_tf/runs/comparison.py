@@ -1,5 +1,6 @@
 """Compares two evaluated runs on the same data user by user."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, Difference, compute_difference, compute_per_user
@@ -11,8 +12,8 @@ Comparison = dict[str, dict[str, Difference]]
 """Protocol -> metric -> difference."""
 
 
-def compare(first: Path, second: Path) -> Comparison:
-    """Compares the ranks of two work directories.
+def compare(first: Path, second: Path, names: Iterable[str] = METRICS) -> Comparison:
+    """Compares the ranks of two work directories, by metrics (`evaluation.metrics.compute_per_user`).
 
     Raises UserError if one is not a work directory, has not been evaluated or has damaged ranks, or if their data or
     candidates differ.
@@ -30,7 +31,7 @@ def compare(first: Path, second: Path) -> Comparison:
     return {
         protocol: {
             name: compute_difference(*(compute_per_user(name, run_ranks[protocol]) for run_ranks in ranks))
-            for name in METRICS
+            for name in names
         }
         for protocol in PROTOCOLS
     }

@@ -22,8 +22,20 @@ from bert4rec_tf.data.reading.overlaps import join_actions
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.candidates import SAMPLERS
-from bert4rec_tf.evaluation.metrics import ANY, COUNT_BASELINES, FULL, NDCG, POPULAR, compute_per_user
-from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
+from bert4rec_tf.evaluation.metrics import (
+    ANY,
+    COUNT_BASELINES,
+    DISTANCES,
+    FULL,
+    METRICS,
+    NDCG,
+    POPULAR,
+    compute_distances_per_user,
+    compute_per_user,
+    name_metrics,
+)
+from bert4rec_tf.evaluation.ranking import Ranker
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.export.histories import TIMES, read_times
 from bert4rec_tf.export.layout import CONFIG, MODEL
 from bert4rec_tf.export.options import ExportOptions
@@ -34,6 +46,7 @@ from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.foundation.stores import LocalCopy, Url
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS
+from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
 from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.driver import open_experiment, run_mode
 from bert4rec_tf.runs.id_texts import load_titles, to_text, to_texts
@@ -47,6 +60,9 @@ from bert4rec_tf.training import loop
 
 FIXED = {"data", "model", "preset", "holdout", "titles", "init_from"}
 """What `continue_training` does not take, unlike `fit`."""
+
+DISTANCE_WIDTH = 64
+"""The width of the co-occurrence vectors by which the distances of items are measured."""
 
 NOT_COPIED = ("prepared", ".lock")
 """What `save` does not copy from a work directory."""
@@ -187,6 +203,9 @@ class FittedModel:
         user: str | None = None,
         item: str | None = None,
         time: str | None = None,
+        k: int | Iterable[int] | None = None,
+        per_user: bool = False,
+        distances: bool = False,
     ) -> pd.DataFrame:
         """Measures the model on actions that it was not trained on.
 
@@ -197,13 +216,21 @@ class FittedModel:
             test: as the data of `fit`.
             user, item, time: the columns; by default those of the data that the model was trained on, if the test data
                 have them, and else as for `fit`.
+            k: cut-offs, for HR, NDCG, MAP, precision and recall; None for HR and NDCG as `fit` measures them.
+            per_user: whether to return the metrics of each case in place of their means.
+            distances: whether to also measure the diversity and the serendipity of the best ten
+                (`evaluation.metrics.DISTANCES`). Near items are those that co-occur in the known histories.
 
         Returns:
-            A row for each metric, and a column for each protocol (`evaluation.metrics`).
+            A row for each metric, and a column for each protocol (`evaluation.metrics`). With `per_user`, a row for
+            each case: the user, the item, its `rank` (from 1) among all items that the model may recommend, and the
+            metrics.
 
         Raises:
-            UserError: if no row has a known user and item, the model holds no histories, or lacks such columns.
+            UserError: if no row has a known user and item, the model holds no histories, or lacks such columns; or for
+                a cut-off below 1.
         """
+        names = METRICS if k is None else name_metrics(k)
         claim_tensorflow()
         known_histories, columns = self._histories, self.saved.columns
         rows = inputs.load_any(test, user, item, time, to_train=False, ordered=False, known_columns=columns)[1]
@@ -230,7 +257,28 @@ class FittedModel:
         task = RankingTask(
             known_histories, users, targets, negatives, all_items=True, excluded=extended, with_seen=with_seen
         )
-        return pd.DataFrame(Ranker(self._score, self.saved.card.get("max_history")).measure(task))
+        ranked = Ranker(self._score, self.saved.card.get("max_history")).rank_and_list(task, with_lists=distances)
+        between = {protocol: np.empty([len(users), 0]) for protocol in ranked.ranks}
+        if distances:
+            histories = [known_histories[user] for user in users.tolist()]
+            vectors = make_cooccurrence_vectors(known_histories, DISTANCE_WIDTH)
+            for protocol, lists in ranked.lists.items():
+                between[protocol] = compute_distances_per_user(lists, targets, histories, vectors)
+        if not per_user:
+            means = {name: values.mean(axis=0) for name, values in task.add_new_protocol(between).items()}
+            measured = ranked.compute_metrics(names)
+            return pd.DataFrame(
+                {name: {**ours, **dict(zip(DISTANCES, means[name]))} for name, ours in measured.items()}
+            )
+        protocol = ANY if with_seen else FULL
+        ranks = ranked.ranks[protocol]
+        ids = {
+            "user": np.asarray(known_histories.users, object)[users].tolist(),
+            "item": known_histories.vocabulary.decode(targets),
+        }
+        table = pd.DataFrame({role: self.saved.restore_ids(role, texts) for role, texts in ids.items()})
+        metrics = {name: compute_per_user(name, ranks) for name in names}
+        return table.assign(rank=ranks + 1, **metrics, **dict(zip(DISTANCES, between[protocol].T)))
 
     @speak_python()
     def continue_training(self, more: Any, test_from: str | float | None = None, **options: Any) -> "FittedModel":

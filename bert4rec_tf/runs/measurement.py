@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bert4rec_tf.config.run_record import SELECT
-from bert4rec_tf.evaluation import metrics, popularity_penalty
+from bert4rec_tf.evaluation import metrics
 from bert4rec_tf.evaluation.baselines import measure_baselines
+from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.runs.environment import describe_environment
@@ -27,9 +28,7 @@ def measure(experiment: "Experiment", model: Recommender) -> dict[str, Any]:
     run, split, workdir = experiment.run, experiment.split, experiment.workdir
     task = experiment.make_task("test", all_items=True)
     training = select_training_data(split, find_measured_phase(run))
-    ranked = popularity_penalty.make_ranker(model).rank_and_list(
-        task, None if experiment.silent else "measuring on test"
-    )
+    ranked = Ranker(model).rank_and_list(task, None if experiment.silent else "measuring on test")
     selected = _load_selected(experiment, model)
     repeats = {**experiment.repeats, "test": float(task.is_repeat.mean())}
     arrays = {f"{protocol}_candidates": number for protocol, number in ranked.num_candidates.items()}
@@ -61,7 +60,7 @@ def measure(experiment: "Experiment", model: Recommender) -> dict[str, Any]:
     }
     if selected is not None:
         validation = experiment.make_task("validation", all_items=True)
-        content["validation"] = popularity_penalty.make_ranker(selected).measure(validation)
+        content["validation"] = Ranker(selected).measure(validation)
     for phase in list_phases(run):
         state = loop.read_state(workdir.path / phase)
         content[phase] = {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}

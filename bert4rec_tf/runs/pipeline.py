@@ -19,9 +19,11 @@ from bert4rec_tf.data.examples.rows import Examples, Feed
 from bert4rec_tf.data.feature_values import select_features
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation import candidates
-from bert4rec_tf.evaluation.evidence_search import MixSearch, search_settings
+from bert4rec_tf.evaluation.evidence_search import search_settings
 from bert4rec_tf.evaluation.metrics import FULL, NDCG, POPULAR, compute_metrics, needs_seen_items
-from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
+from bert4rec_tf.evaluation.mix_search import MixSearch
+from bert4rec_tf.evaluation.ranking import Ranker
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.runs import measurement, phases, warm_start
@@ -308,7 +310,7 @@ class Experiment:
         protocol, team, share = self.run.training.selection_metric, self.team, (self.team.index, self.team.count)
         among_all = RankingTask.from_split(self.split, "validation", {}, all_items=True).sample(VALIDATION_USERS)
         task = among_all if protocol == FULL else self.make_task("validation")
-        ranker = Ranker(model.score, model.max_history)
+        ranker = Ranker(model)
         is_chosen = self.run.uses_evidence and self._read_fixed_mix() is None
         search = MixSearch(model, among_all, self.transitions) if is_chosen else None
 

@@ -90,7 +90,8 @@ def make_comparison_table(comparison: Comparison, num_negatives: int) -> str:
         interval = [f"{value:+.4f}" for value in (difference.mean, difference.low, difference.high)]
         return [*means, *interval, f"{difference.p_value:.2g}"]
 
-    lines = _make_blocks(["first", "second", "difference", "low", "high", "p"], num_negatives, cells)
+    titles = ["first", "second", "difference", "low", "high", "p"]
+    lines = _make_blocks(titles, num_negatives, cells, list(comparison[FULL]))
     interval = "low, high: 95 % confidence interval of the difference, paired over users."
     return "\n".join([*lines, "", interval, "If you compare many metrics or models, require a smaller p."])
 

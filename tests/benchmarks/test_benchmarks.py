@@ -13,7 +13,8 @@ from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import cut_windows
 from bert4rec_tf.data.sequences import LeaveOneOut, mask_token
 from bert4rec_tf.evaluation.metrics import POPULAR
-from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
+from bert4rec_tf.evaluation.ranking import Ranker
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.models import BERT4Rec
 
 MASKING = MaskingSettings(mask_proportion=0.4, max_predictions=4, window_step=0.5, mask_copies=2)

@@ -1,17 +1,14 @@
-"""The search for how transitions are counted and how they join a network's scores, beside plain Python."""
+"""The search for how transitions are counted, beside plain Python."""
 
 import itertools
-import math
 from dataclasses import replace
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
-from support import models
-from support.evidence_oracle import histories_of, plain_evidence, plain_log_shares, plain_sums
+from support.evidence_oracle import histories_of, make_walks, plain_evidence, plain_log_shares, plain_sums, rank_by_hand
 from support.ranking_oracle import FEW, make_sequences, plain_metrics
 
 from bert4rec_tf.config.transition_settings import (
@@ -23,29 +20,8 @@ from bert4rec_tf.config.transition_settings import (
 )
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import evidence_search
-from bert4rec_tf.evaluation.evidence_search import (
-    GAINS,
-    HIDDEN,
-    SHARES,
-    MixSearch,
-    find_best_scale,
-    rank_dense,
-    rank_sparse,
-    search_settings,
-)
-from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
-from bert4rec_tf.evaluation.ranker import RankingTask
-from bert4rec_tf.models import SASRec
-
-TOLERANCE = 1e-6
-"""Scores that differ by a smaller part are a tie."""
-
-
-def rank_by_hand(scores, target, seen):
-    """How many items but the target reach its score. `scores`: item -> score. Seen items are no rivals."""
-    rivals = [item for item in scores if item != target and item not in seen]
-    return sum(scores[item] >= scores[target] - TOLERANCE * abs(scores[target]) for item in rivals)
-
+from bert4rec_tf.evaluation.evidence_search import HIDDEN, rank_dense, rank_sparse, search_settings
+from bert4rec_tf.evaluation.metrics import NDCG
 
 # The ranks of sparse scores.
 
@@ -75,19 +51,6 @@ def test_sparse_scores_are_ranked_as_plain_loops_do(seed, num_items, weight):
 
 
 # The settings of the counts.
-
-
-def make_walks(seed, num_users=40, num_items=30):
-    """Histories of steps to either side on a circle, with some jumps, so an item before says as much as one after."""
-    rng = np.random.default_rng(seed)
-    histories = []
-    for _ in range(num_users):
-        history = [int(rng.integers(num_items))]
-        for _ in range(rng.integers(3, 8)):
-            step = rng.choice([-1, 1]) if rng.random() < 0.8 else rng.integers(num_items)
-            history.append(int((history[-1] + step) % num_items))
-        histories.append([item + 1 for item in history])
-    return make_sequences([*histories, [1, 2]], num_items)
 
 
 SMALL_GRID = {
@@ -193,101 +156,3 @@ def test_of_large_data_the_actions_of_every_kth_user_are_counted():
     for most, step in ((histories.num_actions // 3 + 1, 3), (histories.num_actions, 1)):
         counted = evidence_search._every_kth_user(histories, most)
         assert histories_of(counted) == histories_of(histories)[::step]
-
-
-# How the evidence joins a network.
-
-
-def best_scale_by_hand(scores, targets):
-    """The scale with which all items' softmax makes the targets most likely, of scales .5 % apart."""
-    scales = 1.005 ** np.arange(-1_300, 400)
-    scores = scores - scores.max(axis=1, keepdims=True)
-    own = scores[np.arange(len(scores)), targets]
-    return min(scales, key=lambda scale: np.mean(np.log(np.exp(scale * scores).sum(axis=1)) - scale * own))
-
-
-@pytest.mark.parametrize("sharpness", [0.2, 1.0, 30.0])
-def test_the_best_scale_is_that_of_a_fine_grid(sharpness):
-    """Targets drawn by the softmax of scores, which are then `sharpness` times too large."""
-    rng = np.random.default_rng(1)
-    scores = 2 * rng.normal(size=(400, 12))
-    targets = np.argmax(scores + rng.gumbel(size=scores.shape), axis=1)
-    scores *= sharpness
-    found = find_best_scale(scores.astype(np.float32), targets)
-    assert found == pytest.approx(best_scale_by_hand(scores, targets), rel=0.01)
-    assert found * sharpness == pytest.approx(1, rel=0.2)
-
-
-class PlainMix:
-    """The ranks with a mix, by plain loops over users and items."""
-
-    def __init__(self, model, task, settings):
-        self._task = task
-        known, size = histories_of(task.histories), model.num_items
-        self._histories = [known[user] for user in task.users.tolist()]
-        evidence = plain_evidence(known, size, settings)
-        kernel = replace(settings, max_history=model.max_history)
-        self._sums = [plain_sums(evidence, history, kernel) for history in self._histories]
-        self._shares = plain_log_shares(known, size)
-        width = max(map(len, self._histories))
-        items = np.array([[*row, *[0] * (width - len(row))] for row in self._histories], np.int32)
-        lengths = np.array(list(map(len, self._histories)), np.int32)
-        batch = {"users": task.users.astype(np.int32), "items": items, "lengths": lengths}
-        self._network = model.network_scores(model.network_vectors(batch)).numpy().tolist()
-
-    def join(self, gain, share):
-        """Each user's item -> score."""
-        return [
-            {
-                item: own + gain * sums[item] + gain * share * self._shares[item]
-                for item, own in enumerate(scores, start=1)
-            }
-            for scores, sums in zip(self._network, self._sums)
-        ]
-
-    def ranks(self, gain, share):
-        rows = zip(self.join(gain, share), self._task.targets.tolist(), self._histories)
-        return [rank_by_hand(scores, target, set(history)) for scores, target, history in rows]
-
-    def best_scale(self, gain, share):
-        return best_scale_by_hand(
-            np.array([list(scores.values()) for scores in self.join(gain, share)]), self._task.targets - 1
-        )
-
-    def best(self, mixes):
-        """The first mix with the best NDCG@10, and its ranks."""
-        found = [(self.ranks(*mix), mix) for mix in mixes]
-        return max(found, key=lambda one: compute_metrics(np.array(one[0]))[NDCG])
-
-
-def list_neighbors(gain, share):
-    row, column = GAINS.index(gain), SHARES.index(share)
-    near = [(row, column), (row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)]
-    return [(GAINS[i], SHARES[j]) for i, j in near if 0 <= i < len(GAINS) and 0 <= j < len(SHARES)]
-
-
-def assert_chooses_as_by_hand(search, model, plain, mixes):
-    ranks, (gain, share) = plain.best(mixes)
-    assert search.choose().tolist() == ranks
-    assert model.evidence.mix.numpy()[:2].tolist() == pytest.approx([gain, gain * share])
-    assert model.evidence.mix.numpy()[2] == pytest.approx(plain.best_scale(gain, share), rel=0.01)
-    return gain, share
-
-
-def test_the_mix_with_the_best_ranks_is_chosen():
-    split = LeaveOneOut(make_sequences(histories_of(make_walks(7, num_items=models.NUM_ITEMS)), models.NUM_ITEMS))
-    task = RankingTask.from_split(split, "validation", {}, all_items=True)
-    exact = {"distance_power": 0.0, "distance_decay": 0.5}  # sums of powers of two have no rounding, so ties are ties
-    settings = ItemTransitionsSettings(popularity_weight=-0.41, **exact).resolve()
-    keras.utils.set_random_seed(1)
-    options = {"evidence": "transitions", "evidence_popularity_power": 0.0}  # other powers are rounded
-    model = SASRec(models.NUM_ITEMS, **options, hidden_dim=16, max_length=5)
-    model.adapt(split.training(with_validation=False), settings)
-    model.own_items.assign(8.0 * model.own_items.numpy())
-    search = MixSearch(model, task, settings)
-    first = [(gain, -0.2) for gain in GAINS]  # half of the popularity weight, in steps of a tenth
-    mix = assert_chooses_as_by_hand(search, model, PlainMix(model, task, settings), first)
-    for _ in range(2):
-        model.own_items.assign(1.5 * model.own_items.numpy())
-        mix = assert_chooses_as_by_hand(search, model, PlainMix(model, task, settings), list_neighbors(*mix))
-    assert math.isfinite(mix[0])

@@ -1,9 +1,13 @@
 """Metrics against plain Python, the level of random scores, and the comparison of two models."""
 
+import itertools
+
+import ir_measures
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ir_measures import AP, RR, P, R, Success, nDCG
 from scipy import stats
 from support.ranking_oracle import FEW, plain_metrics
 
@@ -12,9 +16,11 @@ from bert4rec_tf.evaluation.metrics import (
     MIN_USERS,
     Difference,
     compute_difference,
+    compute_distances_per_user,
     compute_metrics,
     compute_per_user,
     compute_random_metrics,
+    name_metrics,
 )
 from bert4rec_tf.foundation.errors import UserError
 
@@ -27,6 +33,52 @@ def test_metrics_are_those_of_a_plain_loop(ranks):
     expected = plain_metrics(ranks)
     assert compute_metrics(np.array(ranks, np.int32)) == pytest.approx(expected)
     assert set(expected) == set(METRICS)
+
+
+@FEW
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=20), st.lists(st.integers(1, 25), min_size=1, max_size=3))
+def test_metrics_at_any_cutoff_agree_with_ir_measures(ranks, cutoffs):
+    """Each user has one relevant item, so its rank decides everything."""
+    measures = {"hr": Success, "ndcg": nDCG, "map": AP, "precision": P, "recall": R}
+    names = {f"{kind}@{cutoff}": measure @ cutoff for kind, measure in measures.items() for cutoff in cutoffs}
+    names["mrr"] = RR
+    qrels = [ir_measures.Qrel(str(user), "target", 1) for user in range(len(ranks))]
+    run = [
+        ir_measures.ScoredDoc(str(user), "target" if place == rank else str(place), -float(place))
+        for user, rank in enumerate(ranks)
+        for place in range(31)
+    ]
+    judged = ir_measures.calc_aggregate(names.values(), qrels, run)
+    found = compute_metrics(np.array(ranks), name_metrics(cutoffs))
+    assert found == pytest.approx({name: judged[measure] for name, measure in names.items()}, abs=1e-6)
+
+
+@pytest.mark.parametrize("cutoffs", [0, [], [5, 0], [2.5], "10"])
+def test_a_cutoff_is_a_positive_integer(cutoffs):
+    with pytest.raises(UserError, match="`k` must be integers of at least 1"):
+        name_metrics(cutoffs)
+
+
+def test_distances_are_those_of_a_plain_loop():
+    rng = np.random.default_rng(3)
+    vectors = rng.normal(size=(9, 4))
+    vectors[8] = 0
+    lists = np.array([[1, 2, 3, 8], [4, 5, 0, 0], [6, 0, 0, 0], [7, 1, 2, 0]])
+    targets, histories = (
+        np.array([3, 6, 6, 7]),
+        [np.array([4, 5]), np.array([1]), np.array([1, 1, 8]), np.empty(0, int)],
+    )
+
+    def distance(one, other):
+        lengths = np.linalg.norm(vectors[one]) * np.linalg.norm(vectors[other])
+        return 1 - (vectors[one] @ vectors[other] / lengths if lengths else 0)
+
+    for row, target, history, found in zip(
+        lists.tolist(), targets, histories, compute_distances_per_user(lists, targets, histories, vectors)
+    ):
+        pairs = [distance(*pair) for pair in itertools.combinations([item for item in row if item], 2)]
+        surprises = [distance(target, item) for item in history] if target in row else []
+        assert found.tolist() == pytest.approx([np.mean(values) if values else 0 for values in (pairs, surprises)])
 
 
 # Random scores

@@ -10,7 +10,8 @@ from support.ranking_oracle import make_sequences, plain_ranks
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import popularity_penalty
 from bert4rec_tf.evaluation.candidates import SAMPLERS
-from bert4rec_tf.evaluation.ranker import Ranker, RankingTask
+from bert4rec_tf.evaluation.ranking import Ranker
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.foundation.errors import UserError
 
 NUM_ITEMS = 30
@@ -35,10 +36,10 @@ def by_hand(alpha):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 40.0])
 def test_items_are_ranked_by_score_less_alpha_times_the_logarithm_of_their_count(alpha):
-    counts = popularity_penalty.compute_log_counts(SPLIT.training(with_validation=True).count_items()[1:])
+    penalties = popularity_penalty.compute_penalties(np.array(COUNTS), alpha)
     negatives = {name: draw(SPLIT.sequences, SPLIT.users, 10, seed=1) for name, draw in SAMPLERS.items()}
     task = RankingTask.from_split(SPLIT, "test", negatives, all_items=True)
-    ranks = Ranker(popularity_penalty.correct_scores(score, counts, alpha)).rank(task)
+    ranks = Ranker(score, penalties=penalties).rank(task)
     for protocol, expected in plain_ranks(task, by_hand(alpha)).items():
         assert ranks[protocol].tolist() == expected, protocol
 
@@ -46,4 +47,4 @@ def test_items_are_ranked_by_score_less_alpha_times_the_logarithm_of_their_count
 @pytest.mark.parametrize("alpha", [-0.1, math.nan, math.inf])
 def test_a_correction_is_not_negative(alpha):
     with pytest.raises(UserError, match="`popularity_correction` must be at least 0 and finite"):
-        popularity_penalty.compute_penalties(np.zeros(3, np.float32), alpha)
+        popularity_penalty.compute_penalties(np.zeros(3, int), alpha)

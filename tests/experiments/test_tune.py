@@ -13,7 +13,7 @@ import optuna
 from bert4rec_tf.config import presets
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import NDCG
-from bert4rec_tf.evaluation.ranker import RankingTask
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.runs import tuning
 from experiments import tune
 from experiments.plan import Plan

@@ -5,17 +5,18 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from support.evidence_oracle import histories_of, plain_evidence, plain_log_shares, plain_scores
+from support.evidence_oracle import histories_of, plain_counts, plain_evidence, plain_log_shares, plain_scores
 from support.ranking_oracle import FEW, any_histories, make_sequences
 
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
-from bert4rec_tf.evaluation import popularity_penalty
 from bert4rec_tf.evaluation.metrics import FULL, NDCG, compute_metrics
-from bert4rec_tf.evaluation.ranker import RankingTask
+from bert4rec_tf.evaluation.ranking import Ranker
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.models.item_transitions import ItemTransitions
+from bert4rec_tf.nn import evidence
 
 EXACT = {"distance_power": 0.0, "distance_decay": 0.5}
 """Sums of powers of two have no rounding, so ties are ties."""
@@ -87,34 +88,27 @@ def test_the_strongest_neighbors_are_kept(sequences, window, backward, num_neigh
 
 
 @FEW
-@given(any_histories(), st.integers(1, 5), st.integers(1, 100))
-def test_blocks_of_any_size_count_the_same_bits(sequences, window, block_actions):
+@given(any_histories(), st.integers(1, 5), st.sampled_from([0.0, 0.3]), st.integers(1, 100))
+def test_blocks_of_any_size_and_dense_tables_count_the_same_bits(sequences, window, backward, block_actions):
     weights = transitions.weigh_distances(window, 0.7, 0.8)
 
-    def combine(**options):
-        blocks = list(transitions.count_transitions(sequences, window, **options))
-        rows = [block.combine(weights, 0.3).toarray() for block in blocks]
-        sizes = [len(part) for part in rows]
-        assert [block.first_item for block in blocks] == [0, *np.cumsum(sizes)[:-1]]
-        return np.concatenate(rows), len(blocks)
-
-    (whole, one), (parts, several) = combine(), combine(block_actions=block_actions)
-    np.testing.assert_array_equal(whole, parts)
-    assert len(whole) == sequences.num_items + 1 and one == 1
-    assert several > 1 or block_actions > sequences.num_actions / 2
-
-
-@FEW
-@given(any_histories(), st.integers(1, 5), st.sampled_from([0.0, 0.3]))
-def test_dense_tables_count_the_same_bits(sequences, window, backward):
-    def count(dense_share):
-        weights = transitions.weigh_distances(window, 0.7, 0.8)
-        blocks = list(transitions.count_weighted(sequences, weights, backward, dense_share, dense_cells=40))
+    def count(**options):
+        blocks = list(transitions.count_transitions(sequences, weights, backward, **options))
         sizes = [counts.shape[0] for _, counts in blocks]
         assert [first_item for first_item, _ in blocks] == [0, *np.cumsum(sizes)[:-1]]
-        return np.concatenate([counts.toarray() for _, counts in blocks])
+        return np.concatenate([counts.toarray() for _, counts in blocks]), len(blocks)
 
-    np.testing.assert_array_equal(count(dense_share=0), count(dense_share=1_000_000))
+    whole, one = count(dense_share=0)
+    assert len(whole) == sequences.num_items + 1 and one == 1
+    settings = ItemTransitionsSettings(window=window, distance_power=0.7, distance_decay=0.8, backward=backward)
+    expected = np.zeros_like(whole)
+    for pair, value in plain_counts(histories_of(sequences), settings).items():
+        expected[pair] = value
+    np.testing.assert_allclose(whole, expected, rtol=1e-12)
+    for dense_share in (0, 1_000_000):
+        parts, several = count(dense_share=dense_share, block_actions=block_actions)
+        np.testing.assert_array_equal(whole, parts)
+        assert several > 1 or block_actions > sequences.num_actions / 2
 
 
 @FEW
@@ -156,6 +150,47 @@ def test_a_graph_scores_as_the_model_does_whatever_the_shapes():
     assert graph(vectors[:0], np.zeros((0, 3), np.int32)).shape == (0, 3)
 
 
+@FEW
+@given(any_histories(), settings_of(), st.integers(0, 99), st.sampled_from([1, 3, 1 << 20]))
+def test_every_way_to_sum_evidence_gives_the_same(sequences, settings, seed, most_pairs):
+    """Pairs in chunks of any size and rows of a table to the bit, also of a row alone; a product up to rounding."""
+    model, some = counted(sequences, settings), draw_histories(sequences.num_items, seed)
+    layer, batch = model.evidence, make_batch(some)
+    encoded = model.user_vectors(batch)
+    items, weights = tf.split(encoded, 2, axis=1)
+    items = tf.cast(items, tf.int32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evidence, "MOST_PAIRS_AT_ONCE", most_pairs)
+        sums = layer.sum_pairs(items, weights).numpy()
+        for row in range(len(some)):
+            np.testing.assert_array_equal(layer.sum_pairs(items[row : row + 1], weights[row : row + 1])[0], sums[row])
+        open_shape = [tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, None], tf.float32)]
+        graph = tf.function(layer.sum_pairs, input_signature=open_shape)
+        np.testing.assert_array_equal(graph(items, weights), sums)
+        for way in (evidence.ROWS, evidence.PRODUCT):
+            patch.setattr(evidence, "choose_sum", lambda num_items, way=way: way)
+            with layer.read_table(layer.make_table()):
+                by_table = layer.sum_pairs(items, weights).numpy()
+            np.testing.assert_allclose(by_table, sums, rtol=1e-5 if way == evidence.PRODUCT else 0, atol=1e-6)
+
+
+def test_xla_compiles_every_sum_that_it_can():
+    model = counted(make_sequences([np.arange(1, 9), np.arange(8, 0, -1), [3, 3, 1]], 9))
+    items, weights = tf.constant([[3, 4, 3], [9, 0, 0]]), tf.constant([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]])
+    expected = model.evidence.sum_pairs(items, weights)
+    np.testing.assert_array_equal(tf.function(model.evidence.sum_pairs, jit_compile=True)(items, weights), expected)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evidence, "choose_sum", lambda num_items: evidence.PRODUCT)
+
+        @tf.function(jit_compile=True)
+        def multiply(items, weights):
+            with model.evidence.read_table(table):
+                return model.evidence.sum_pairs(items, weights)
+
+        table = model.evidence.make_table()
+        np.testing.assert_allclose(multiply(items, weights), expected, rtol=1e-6)
+
+
 # Figures of a reference program, for the same counts and the same kernels.
 
 
@@ -164,7 +199,7 @@ def measure_test_items(sequences, settings):
     split = LeaveOneOut(sequences)
     model = counted(split.training(with_validation=True), settings)
     task = RankingTask.from_split(split, "test", {}, all_items=True)
-    return compute_metrics(popularity_penalty.make_ranker(model).rank(task)[FULL])[NDCG]
+    return compute_metrics(Ranker(model).rank(task)[FULL])[NDCG]
 
 
 @pytest.mark.slow

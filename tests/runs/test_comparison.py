@@ -100,6 +100,14 @@ def test_the_command_prints_a_table(first, second):
         assert float(row[6]) == pytest.approx(difference.p_value, rel=0.06)
 
 
+def test_the_command_compares_at_any_cutoff(first, second):
+    ended = console("compare", str(first.path), str(second.path), "--k=3,7", cwd=first.path.parent)
+    names = [line.split()[0] for line in ended.stdout.splitlines()[2:13]]
+    assert names == [*(f"{kind}@{k}" for kind in ("hr", "ndcg", "map", "precision", "recall") for k in (3, 7)), "mrr"]
+    wrong = console("compare", str(first.path), str(second.path), "--k=0", cwd=first.path.parent)
+    assert_mistake(wrong, "`k` must be integers of at least 1")
+
+
 def assert_mistake(ended, message):
     assert message in refused(ended) and not ended.stdout and ended.stderr.count("\n") == 1
 

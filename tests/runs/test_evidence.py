@@ -19,8 +19,8 @@ from bert4rec_tf.config.run_record import ALL, FIXED, RETRAIN, SELECT, SELECT_AN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
-from bert4rec_tf.evaluation.evidence_search import GAINS, SHARES
 from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, NDCG, PROTOCOLS
+from bert4rec_tf.evaluation.mix_search import GAINS, SHARES
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs import phases
 from bert4rec_tf.runs.phases import select_training_data

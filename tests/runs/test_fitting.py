@@ -100,6 +100,27 @@ def test_own_test_rows_are_ranked_as_plain_loops_do(learnt):
     assert list(found) == ["popular", "uniform", "full"]
 
 
+def test_each_case_has_its_rank_and_metrics_at_any_cutoff(learnt):
+    cases, means = learnt.evaluate(LATER, k=[3, 20], per_user=True), learnt.evaluate(LATER, k=[3, 20])
+    assert cases["user"].tolist() == LATER["user_id"].tolist() and cases["item"].tolist() == LATER["movieId"].tolist()
+    for user, item, rank in zip(cases["user"], cases["item"], cases["rank"]):
+        scores = learnt.recommend(user=user, k=40).set_index("item")["score"]
+        assert rank == sum(scores >= scores[item])
+    assert cases["hr@20"].tolist() == (cases["rank"] <= 20).tolist()
+    names = [f"{kind}@{cutoff}" for kind in ("hr", "ndcg", "map", "precision", "recall") for cutoff in (3, 20)]
+    assert list(cases) == ["user", "item", "rank", *names, "mrr"]
+    assert cases[[*names, "mrr"]].mean().to_dict() == pytest.approx(means["full"][[*names, "mrr"]].to_dict())
+    assert learnt.evaluate(LATER, k=5)["full"]["hr@5"] == learnt.evaluate(LATER)["full"]["hr@5"]
+
+
+def test_lists_have_a_diversity_and_a_serendipity(learnt):
+    means, cases = (learnt.evaluate(LATER, distances=True, per_user=per_user) for per_user in (False, True))
+    names = ["diversity@10", "serendipity@10"]
+    assert cases[names].mean().to_dict() == pytest.approx(means["full"][names].to_dict())
+    assert ((cases["serendipity@10"] > 0) <= (cases["rank"] <= 10)).all() and means.loc[names].gt(0).all(axis=None)
+    pd.testing.assert_frame_equal(means.drop(names), learnt.evaluate(LATER))
+
+
 def test_a_user_s_other_test_rows_are_no_rivals(learnt):
     more = pd.DataFrame([(user, f"i{(3 * user + shift) % 40}", 9) for user in range(60) for shift in (16, 17)])
     ranks = []

@@ -32,7 +32,7 @@ from bert4rec_tf.config.run_record import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, METRICS, PROTOCOLS
-from bert4rec_tf.evaluation.ranker import RankingTask
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs import phases
 

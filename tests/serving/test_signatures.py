@@ -20,10 +20,10 @@ from support.exports import (
 from support.profiles import examples
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert4rec_tf.export import top_items
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BprMf, Pop
+from bert4rec_tf.nn import top_items
 
 USERS = ["ann", "日本", "two words"]
 TRAINED = np.random.default_rng(6).integers(0, 200, NUM_ITEMS)

@@ -5,6 +5,8 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
+from support.ranking_oracle import make_sequences
+
 
 def plain_counts(histories, settings):
     """(b, a) -> the weighted count C_ba, by two loops over every history."""
@@ -71,3 +73,26 @@ def plain_scores(histories, num_items, history, settings):
 
 def histories_of(sequences):
     return [sequences[user].tolist() for user in range(sequences.num_users)]
+
+
+TOLERANCE = 1e-6
+"""Scores that differ by a smaller part are a tie."""
+
+
+def rank_by_hand(scores, target, seen):
+    """How many items but the target reach its score. `scores`: item -> score. Seen items are no rivals."""
+    rivals = [item for item in scores if item != target and item not in seen]
+    return sum(scores[item] >= scores[target] - TOLERANCE * abs(scores[target]) for item in rivals)
+
+
+def make_walks(seed, num_users=40, num_items=30):
+    """Histories of steps to either side on a circle, with some jumps, so an item before says as much as one after."""
+    rng = np.random.default_rng(seed)
+    histories = []
+    for _ in range(num_users):
+        history = [int(rng.integers(num_items))]
+        for _ in range(rng.integers(3, 8)):
+            step = rng.choice([-1, 1]) if rng.random() < 0.8 else rng.integers(num_items)
+            history.append(int((history[-1] + step) % num_items))
+        histories.append([item + 1 for item in history])
+    return make_sequences([*histories, [1, 2]], num_items)

@@ -14,7 +14,7 @@ from bert4rec_tf.config.execution import ExecutionSettings
 from bert4rec_tf.config.model_settings import PopSettings
 from bert4rec_tf.config.run_record import Run, TrainingSettings
 from bert4rec_tf.data.examples import preparation
-from bert4rec_tf.evaluation import evidence_search, full_ranking, ranker
+from bert4rec_tf.evaluation import mix_search, ranking
 from bert4rec_tf.foundation import npz, plots
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.nn import losses
@@ -176,7 +176,7 @@ RUN = {
 }
 
 
-COMPILING = (evidence_search, full_ranking, ranker, losses, step, calls)
+COMPILING = (mix_search, ranking, losses, step, calls)
 """The modules that compile what a run computes most often. `tf.config.run_functions_eagerly` would warn of tf.data."""
 
 

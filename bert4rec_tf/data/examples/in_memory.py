@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.examples.rows import Examples, Tables, choose_index_type, gather_rows
-from bert4rec_tf.data.sequences import PAD, Sequences, number_within_groups
+from bert4rec_tf.data.sequences import PAD, Sequences, draw_items, number_within_groups
 from bert4rec_tf.foundation.types import Batch, Tensor
 
 ROUNDS = 20
@@ -44,13 +44,13 @@ class UnseenItems:
 
         Returns int32 [b, size]; 0 for users who have seen every item.
         """
-        items = self._draw_any((len(users), size), rng)
+        items = draw_items(self._sequences, self.popular, (len(users), size), rng)
         owners = np.broadcast_to(users[:, None], items.shape)
         rejected = self.have_seen(owners, items)
         for _ in range(ROUNDS):
             if not rejected.any():
                 return items
-            items[rejected] = self._draw_any((rejected.sum(),), rng)
+            items[rejected] = draw_items(self._sequences, self.popular, (rejected.sum(),), rng)
             rejected[rejected] = self.have_seen(owners[rejected], items[rejected])
         for row in np.flatnonzero(rejected.any(axis=1)):
             unseen = np.setdiff1d(np.arange(1, self.num_items + 1), self._sequences[users[row]])
@@ -58,12 +58,6 @@ class UnseenItems:
                 rng.choice(unseen, rejected[row].sum(), p=self._compute_shares(unseen)) if len(unseen) else PAD
             )
         return items
-
-    def _draw_any(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-        """Draws from all items, int32 of `shape`. If `popular`, draws actions, so each item has its share of these."""
-        if self.popular:
-            return self._sequences.items[rng.integers(len(self._sequences.items), size=shape)]
-        return rng.integers(1, self.num_items + 1, shape, np.int32)
 
     def _compute_shares(self, unseen: np.ndarray) -> np.ndarray | None:
         """Returns the probabilities of a user's unseen items; None if they are equal."""

@@ -9,7 +9,8 @@ from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue, OrderlessCatalogue
 from bert4rec_tf.evaluation.candidates import draw_popular
 from bert4rec_tf.evaluation.metrics import POPULAR, compute_metrics
-from bert4rec_tf.evaluation.ranker import RankingTask, rank_targets
+from bert4rec_tf.evaluation.ranking import rank_targets
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 
 CATALOGUES = {"markov": MarkovCatalogue(), "orderless": OrderlessCatalogue()}
 

@@ -23,9 +23,11 @@ from support.ranking_oracle import (
 
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.data.sequences import LeaveOneOut
+from bert4rec_tf.evaluation import ranking
 from bert4rec_tf.evaluation.candidates import SAMPLERS, draw_popular
 from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW, POPULAR, PROTOCOLS, compute_metrics, compute_random_metrics
-from bert4rec_tf.evaluation.ranker import Ranker, RankingTask, cut_by_length, rank_targets
+from bert4rec_tf.evaluation.ranking import Ranker, rank_targets
+from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.models.pop import Pop
 
 # Ranks
@@ -221,8 +223,9 @@ def test_ranker_agrees_with_a_loop_over_users(max_history, all_items):
     assert all(len(set(ranks)) > 5 for ranks in expected.values())
 
 
-@pytest.mark.parametrize("block_elements", [5 * NUM_ITEMS, 1 << 25])
-def test_ranks_do_not_depend_on_how_many_scores_are_held_at_a_time(block_elements):
+@pytest.mark.parametrize("most_scores", [5 * NUM_ITEMS, 1 << 25])
+def test_ranks_do_not_depend_on_how_many_scores_are_held_at_a_time(most_scores, monkeypatch):
+    monkeypatch.setattr(ranking, "SCORES", most_scores)
     task = random_task(all_items=True)
     expected = Ranker(toy_score, 9).rank(task)
     sizes = []
@@ -231,9 +234,9 @@ def test_ranks_do_not_depend_on_how_many_scores_are_held_at_a_time(block_element
         tf.py_function(lambda users: sizes.append(len(users)), [batch["users"]], [])
         return toy_score(batch, candidates)
 
-    np.testing.assert_equal(Ranker(score, 9, batch_size=16, block_elements=block_elements).rank(task), expected)
+    np.testing.assert_equal(Ranker(score, 9, batch_size=16).rank(task), expected)
     assert sum(sizes) == len(task.users)
-    assert max(sizes) == max(1, min(16, block_elements // NUM_ITEMS))
+    assert max(sizes) == max(1, min(16, most_scores // NUM_ITEMS))
 
 
 # POP
@@ -253,14 +256,14 @@ def test_pop_is_below_random_on_beauty_with_popular_negatives(real_data):
     assert measured["hr@10"] == pytest.approx(published, abs=0.015)
 
 
-@given(any_histories(), st.integers(1, 9), st.integers(1, 60), st.integers(1, 4))
-def test_batches_hold_every_user_once_and_few_long_histories(sequences, size, most_cells, least):
+@given(any_histories(), st.integers(1, 9), st.integers(1, 60))
+def test_batches_hold_every_user_once_and_few_long_histories(sequences, size, most_cells):
     task = RankingTask.from_split(LeaveOneOut(sequences), "test", {})
-    parts = cut_by_length(task, size, most_cells, least)
+    parts = task.cut_by_length(size, most_cells)
     lengths = task.histories.lengths[task.users]
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(task.users)))
     assert (np.diff(lengths[np.concatenate(parts)]) >= 0).all()
     for rows in parts:
-        assert len(rows) <= size and (len(rows) <= least or len(rows) * lengths[rows].max() <= most_cells)
+        assert len(rows) <= size and (len(rows) == 1 or len(rows) * lengths[rows].max() <= most_cells)
     if most_cells >= size * lengths.max():
         assert len(parts) == math.ceil(len(task.users) / size)

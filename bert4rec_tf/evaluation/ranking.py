@@ -1,0 +1,346 @@
+"""Ranks the held-out items. A rank is the number of items that beat the target; one per user and protocol.
+
+Users are scored in batches, on the device that computes the model. A target, its candidates, the seen items and the
+best items read their scores from the same tensor, so that equal scores tie. In a tie, the target is beaten.
+"""
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.evaluation.metrics import FULL, LIST_LENGTH, METRICS, NEW, compute_list_metrics, compute_metrics
+from bert4rec_tf.evaluation.ranking_task import RankingTask, make_batch
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.graphs import tf_function
+from bert4rec_tf.foundation.progress import Progress
+from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.nn.top_items import HIDDEN, PAD, Block, Blocks, list_best, scan_blocks, select_top, start_best
+
+SCORES = 1 << 24
+"""The scores of a batch, which limit its users: 64 MB."""
+
+MOST_ITEMS, BLOCK_ITEMS = 1 << 17, 1 << 14
+"""A catalogue with more than MOST_ITEMS is ranked in blocks of BLOCK_ITEMS, if scores are products."""
+
+FEWEST_USERS, MOST_USERS = 128, 1024
+"""Users of a batch. There are fewer than FEWEST_USERS only if all items must be scored at once and are too many."""
+
+SINGLES, ROWS = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
+BATCH = {"users": SINGLES, "items": ROWS, "lengths": SINGLES}
+"""What models get, as for `Recommender.score`."""
+
+NAN = "`scores` must be numbers. Received: NaN; the training has diverged"
+
+Metrics = dict[str, dict[str, float]]
+"""Protocol -> metric -> value."""
+
+Score = Callable[[Batch, Tensor | None], Tensor]
+"""(batch, candidates) -> scores, like `Recommender.score`."""
+
+
+@dataclass(frozen=True, eq=False)
+class RankingResult:
+    """The result of ranking the targets of a task, by protocol.
+
+    Attributes:
+        task: the task, which has all items.
+        ranks: int32 [k], 0 for the best.
+        num_candidates: int32 [k], the number of items that each target was ranked among, without itself.
+        list_counts: int64 [n + 1], in how many of the users' lists each item is.
+        lists: int32 [k, LIST_LENGTH], the users' lists, 0 for no item; empty unless they were asked for.
+    """
+
+    task: RankingTask
+    ranks: dict[str, np.ndarray]
+    num_candidates: dict[str, np.ndarray]
+    list_counts: dict[str, np.ndarray]
+    lists: dict[str, np.ndarray]
+
+    def compute_metrics(self, names: Iterable[str] = METRICS) -> Metrics:
+        """Returns metrics of the ranks, and LIST_METRICS of the lists, also for NEW (`add_new_protocol`)."""
+        counts, num_users = self.task.histories.count_items()[1:], self.task.histories.num_users
+        return {
+            name: {
+                **compute_metrics(ranks, names),
+                **compute_list_metrics(self.list_counts[name][1:], counts, num_users),
+            }
+            for name, ranks in self.task.add_new_protocol(self.ranks).items()
+        }
+
+
+class Ranker:
+    """Ranks targets with a model. Keep the object between evaluations, because it holds the compiled functions.
+
+    Args:
+        model: a model, whose weights may change between calls, but not its evidence; or a function (batch, candidates)
+            -> scores, like `Recommender.score`.
+        max_history: how many of the last items a function reads; None for all.
+        penalties: float32 [n + 1], subtracted from the items' scores.
+        batch_size: the most users of a batch; None for as many as are quick.
+    """
+
+    def __init__(
+        self,
+        model: Recommender | Score,
+        max_history: int | None = None,
+        penalties: np.ndarray | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        self._model: Any = model if isinstance(model, Recommender) else None
+        self._score: Score = model.score if isinstance(model, Recommender) else model
+        self._evidence = self._model and self._model.evidence
+        self.max_history = self._model.max_history if self._model else max_history
+        self._penalties, self._batch_size = penalties, batch_size or MOST_USERS
+        self._evidence_table = self._evidence and self._evidence.make_table()
+        self._score_candidates = tf_function(self._score_and_correct, input_signature=[BATCH, ROWS])
+        self._find_graph = functools.cache(self._make_graph)
+
+    def rank(
+        self, task: RankingTask, title: str | None = None, share: tuple[int, int] = (0, 1)
+    ) -> dict[str, np.ndarray]:
+        """Ranks each target under every protocol, in one pass over the model.
+
+        Args:
+            title: the title of the progress; None to show none.
+            share: (i, n) ranks every n-th batch from batch i on, and leaves the other ranks 0. So the ranks of all n
+                shares add up to those of one call, to the bit.
+
+        Returns protocol -> int32 [k], 0 for the best. Raises UserError if a score is NaN.
+        """
+        ranks = {protocol: np.zeros(len(task.users), np.int32) for protocol in task.protocols}
+        for rows, batch_ranks, _ in self._rank_batches(task, title, share):
+            for protocol, values in batch_ranks.items():
+                ranks[protocol][rows] = values
+        return ranks
+
+    def rank_and_list(self, task: RankingTask, title: str | None = None, with_lists: bool = False) -> RankingResult:
+        """Returns the ranks, the numbers of candidates, and in how many lists each item is. The task has all items.
+
+        A list is the best LIST_LENGTH of a target's candidates, itself included. `with_lists` returns them too.
+        """
+        candidates = {name: task.count_candidates(name).astype(np.int32) for name in task.protocols}
+        ranks = {name: np.zeros(len(task.users), np.int32) for name in task.protocols}
+        size = task.histories.num_items + 1
+        list_counts = {name: np.zeros(size, np.int64) for name in task.add_new_protocol(candidates)}
+        all_lists = {name: np.zeros([len(task.users), LIST_LENGTH], np.int32) for name in ranks if with_lists}
+        for rows, batch_ranks, lists in self._rank_batches(task, title, k=LIST_LENGTH):
+            for protocol, counts in list_counts.items():
+                items = lists[FULL][~task.is_repeat[rows]] if protocol == NEW else lists[protocol]
+                counts += np.bincount(items.ravel(), minlength=size)
+            for protocol, values in batch_ranks.items():
+                ranks[protocol][rows] = values
+            for protocol, items in all_lists.items():
+                items[rows] = lists[protocol]
+        return RankingResult(task, ranks, candidates, list_counts, all_lists)
+
+    def measure(self, task: RankingTask) -> Metrics:
+        """Returns every metric of every protocol (`RankingResult.compute_metrics`)."""
+        return self.rank_and_list(task).compute_metrics()
+
+    def score_candidates(self, task: RankingTask) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the scores of the target (column 0) and of every negative, float32 [k, 1 + c], and these items.
+
+        The items are int32 [k, 1 + c], 0 for none.
+        """
+        candidates = task.list_candidates(slice(None))
+        scores = np.empty(candidates.shape, np.float32)
+        for rows in task.cut_by_length(self._batch_size):
+            scores[rows] = self._score_candidates(make_batch(task, rows, self.max_history), candidates[rows]).numpy()
+        return scores, candidates
+
+    def _rank_batches(
+        self, task: RankingTask, title: str | None, share: tuple[int, int] = (0, 1), k: int = 0
+    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]]:
+        """Yields the rows of each batch, and by protocol the ranks, int32 [b], and lists, int32 [b, k]."""
+        products = self._read_products() if task.all_items else ()
+        num_items, columns = task.histories.num_items, task.columns_by_protocol()
+        parts = task.cut_by_length(self._choose_batch_size(num_items, products) if task.all_items else self._batch_size)
+        parts = parts[share[0] :: share[1]]
+        users = sum(map(len, parts)) // max(len(parts), 1)
+        with contextlib.closing(Progress(title or "", len(parts), 0, users, silent=title is None)) as progress:
+            for rows in parts:
+                batch, candidates = make_batch(task, rows, self.max_history), task.list_candidates(rows)
+                if task.all_items:
+                    sizes = tuple(len(places) for places in columns.values())
+                    rank = self._find_graph(num_items, sizes, task.with_seen, k, len(products))
+                    *results, has_nan = rank(batch, candidates, task.list_seen(rows), *products)
+                    if has_nan:
+                        raise UserError(NAN)
+                    ranks, lists = (dict(zip(task.protocols, map(np.asarray, part))) for part in results)
+                else:
+                    scores, lists = self._score_candidates(batch, candidates).numpy(), {}
+                    some = {protocol: np.r_[0, places] for protocol, places in columns.items()}
+                    ranks = {
+                        name: rank_targets(scores[:, places], candidates[:, places]) for name, places in some.items()
+                    }
+                yield rows, ranks, lists
+                progress.advance()
+
+    def _read_products(self) -> tuple[Tensor, ...]:
+        """Returns the item rows and biases, if scores are products; else nothing."""
+        products = self._model and self._model.score_products()
+        if products is None:
+            return ()
+        rows, biases = products
+        biases = tf.zeros([rows.shape[0]]) if biases is None else tf.convert_to_tensor(biases)
+        if self._penalties is not None:
+            biases -= np.pad(self._penalties, [0, rows.shape[0] - len(self._penalties)])
+        return tf.convert_to_tensor(rows), biases
+
+    def _choose_batch_size(self, num_items: int, products: tuple[Tensor, ...]) -> int:
+        width = _choose_height(num_items) if products else num_items
+        return min(max(SCORES // width, FEWEST_USERS if products else 1), self._batch_size)
+
+    def _score_and_correct(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
+        """Returns what `Recommender.score` does, less the penalties."""
+        if self._evidence is None:
+            scores = self._score(batch, candidates)
+        else:
+            with self._evidence.read_table(self._evidence_table):
+                scores = self._score(batch, candidates)
+        if self._penalties is None:
+            return scores
+        return scores - (self._penalties[1:] if candidates is None else tf.gather(self._penalties, candidates))
+
+    def _make_graph(
+        self, num_items: int, sizes: tuple[int, ...], with_seen: bool, k: int, num_products: int
+    ) -> Callable[..., Any]:
+        """Returns a graph: (batch, candidates, seen, *products) -> ranks, lists, whether a score is NaN.
+
+        Ranks and lists are in the order of `RankingTask.protocols`.
+
+        Args:
+            sizes: how many columns of `candidates`, after the target, each sampled protocol has.
+            with_seen: whether to rank among every item too.
+        """
+
+        def rank(batch: Batch, candidates: Tensor, seen: Tensor, *products: Tensor) -> tuple[list, list, Tensor]:
+            listed, target = tf.concat([candidates, seen], axis=1), candidates[:, :1]
+            if not products:
+                scores = tf.ensure_shape(self._score_and_correct(batch), [None, num_items])
+                read = read_scores(Blocks.from_scores(scores), listed, seen, k, with_seen)
+            else:
+                vectors = self._model.user_vectors(batch)
+                blocks = Blocks.from_products(products, vectors, num_items, _choose_height(num_items))
+                read = read_scores(blocks, listed, seen, k, with_seen, expect_scores(products, vectors, target[:, 0]))
+            ends = [*itertools.accumulate(sizes, initial=1), None]
+            *groups, seen_group = (  # the target with the candidates of each protocol, and with the seen items
+                [tf.concat([part[:, :1], part[:, begin:end]], axis=1) for part in (read.scores, listed)]
+                for begin, end in itertools.pairwise(ends)
+            )
+            among_all = count_others(read.num_reached, num_items)
+            among_unseen = among_all - count_reached(*seen_group)
+            ranks = [*(count_reached(*group) for group in groups), among_unseen, among_all]
+            lists = []
+            for group in groups if k else ():
+                scores, items = (tf.roll(part, -1, axis=1) for part in group)  # in a tie the target loses
+                lists.append(select_top(scores, items, k)[0])
+            return ranks, [*lists, read.best, read.best_of_all], read.has_nan
+
+        products = [tf.TensorSpec([None, None]), tf.TensorSpec([None])][:num_products]
+        return tf_function(rank, input_signature=[BATCH, ROWS, ROWS, *products])
+
+
+def _choose_height(num_items: int) -> int:
+    """Returns how many items a block of products has."""
+    return num_items + 1 if num_items <= MOST_ITEMS else BLOCK_ITEMS
+
+
+class ReadScores(NamedTuple):
+    """What `read_scores` reads.
+
+    Attributes:
+        scores: float32 [b, c], of the listed items; HIDDEN for 0.
+        num_reached: int32 [b], how many scores are at least that of the first listed item, its own included.
+        has_nan: bool [], whether a score is NaN.
+        best, best_of_all: int32 [b, k], the best items without and with the seen ones; 0 where there are fewer.
+    """
+
+    scores: tf.Tensor
+    num_reached: tf.Tensor
+    has_nan: tf.Tensor
+    best: tf.Tensor
+    best_of_all: tf.Tensor
+
+
+def read_scores(
+    blocks: Blocks, listed: Tensor, seen: Tensor, k: int, with_seen: bool, expected: Tensor | None = None
+) -> ReadScores:
+    """Reads the scores of all items once.
+
+    Args:
+        listed: int32 [b, c], the target and other items; 0 for none.
+        seen: int32 [b, any], items that are not among the best; 0 for none.
+        with_seen: whether to also find the best with the seen items.
+        expected: float32 [b], the targets' scores; they are only needed for several blocks, because a target may be in
+            the last one. If they are rounded differently from those in the blocks, everything is read again.
+    """
+    number = tf.shape(listed)[0]
+    is_whole = blocks.height == blocks.num_items + 1
+
+    def scan(limit: Tensor | None) -> tuple:
+        def visit(state: Any, block: Block) -> Any:
+            scores, num_reached, has_nan, best, best_of_all = state
+            is_here, columns = block.find_columns(listed)
+            scores = tf.where(is_here, tf.gather(block.scores, columns, batch_dims=1), scores)
+            targets = scores[:, 0] if limit is None else limit
+            num_reached += tf.reduce_sum(tf.cast(block.scores >= targets[:, None], tf.int32), axis=1)
+            has_nan |= tf.reduce_any(tf.math.is_nan(block.scores))
+            if k and with_seen:
+                best_of_all = block.add_best(best_of_all, k)
+            if k:
+                best = block.hide(seen).add_best(best, k)
+            return scores, num_reached, has_nan, best, best_of_all
+
+        nothing = tf.fill(tf.shape(listed), HIDDEN), tf.zeros([number], tf.int32), tf.constant(False)
+        return scan_blocks(blocks, visit, (*nothing, start_best(number, k), start_best(number, k)))
+
+    found = scan(None if is_whole else expected)
+    if not is_whole:
+        found = tf.cond(tf.reduce_all(found[0][:, 0] == expected), lambda: found, lambda: scan(found[0][:, 0]))
+    return ReadScores(*found[:3], *map(list_best, found[3:]))
+
+
+def rank_unseen(blocks: Blocks, targets: Tensor, seen: Tensor) -> tf.Tensor:
+    """Returns the ranks of targets, int32 [b], among all items but the `seen` ones, int32 [b, any], from one block."""
+    listed = tf.concat([targets[:, None], seen], axis=1)
+    read = read_scores(blocks, listed, seen, 0, False)
+    return count_others(read.num_reached, blocks.num_items) - count_reached(read.scores, listed)
+
+
+def count_others(num_reached: Tensor, num_items: int) -> tf.Tensor:
+    """Returns how many items but the target reach its score. If that is HIDDEN, so does what is no item."""
+    return tf.minimum(num_reached, num_items) - 1
+
+
+def count_reached(scores: Tensor, items: Tensor) -> tf.Tensor:
+    """Returns how many items reach the score of the target in column 0, int32 [b]. In a tie, the target is beaten.
+
+    `scores`: float32 [b, 1 + c]. `items`: int32 [b, 1 + c], 0 for none.
+    """
+    reached = (scores >= scores[:, :1]) & (items != PAD)
+    return tf.reduce_sum(tf.cast(reached[:, 1:], tf.int32), axis=1)
+
+
+def expect_scores(products: tuple[Tensor, ...], vectors: Tensor, items: Tensor) -> tf.Tensor:
+    """Returns the score of one item for each vector, float32 [b], mostly rounded as in a block of products."""
+    rows, biases = products
+    scores = tf.matmul(vectors, tf.gather(rows, items), transpose_b=True)
+    return tf.linalg.diag_part(scores) + tf.gather(biases, items)
+
+
+def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """Returns how many candidates beat the target in column 0, int64 [k]. In a tie, the target is beaten.
+
+    `scores`: float [k, 1 + c]. `candidates`: int32 [k, 1 + c], 0 for none. Raises UserError if a score is NaN.
+    """
+    if np.isnan(scores[candidates > 0]).any():
+        raise UserError(NAN)
+    return ((scores >= scores[:, :1]) & (candidates > 0))[:, 1:].sum(axis=1)

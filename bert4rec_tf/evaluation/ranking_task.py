@@ -1,0 +1,145 @@
+"""What a model is measured on: histories, held-out items and candidates, in batches. Only NumPy."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, pad_rows
+from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW
+from bert4rec_tf.foundation.types import Batch
+
+MOST_CELLS = 1 << 22
+"""Items of the histories of a batch, with padding."""
+
+
+@dataclass(frozen=True, eq=False)
+class RankingTask:
+    """What a model is evaluated on: histories, their held-out items, and the candidates.
+
+    Attributes:
+        histories: the items before the held-out one, for all users of the data set.
+        users: [k] int64, the users to evaluate.
+        targets: [k] int32, their held-out items.
+        negatives: protocol -> integers [k, c], filled with 0 if there are fewer.
+        all_items: whether to also rank the target among all items that are not in its history.
+        excluded: the items that ranking among all items leaves out; None for those of the histories.
+        with_seen: with `all_items`, whether to also rank the target among every item, the seen ones too (ANY).
+    """
+
+    histories: Sequences
+    users: np.ndarray
+    targets: np.ndarray
+    negatives: Mapping[str, np.ndarray]
+    all_items: bool = False
+    excluded: Sequences | None = None
+    with_seen: bool = False
+
+    @classmethod
+    def from_split(
+        cls,
+        split: LeaveOneOut,
+        part: str,
+        negatives: Mapping[str, np.ndarray],
+        all_items: bool = False,
+        with_seen: bool = False,
+    ) -> "RankingTask":
+        """Returns the task of `part`, "validation" or "test"."""
+        histories, targets = split.histories(part), split.targets(part)
+        return cls(histories, split.users, targets, negatives, all_items, with_seen=with_seen)
+
+    def sample(self, most: int) -> "RankingTask":
+        """Returns the task of `most` users, the same ones each time; this task if it has no more."""
+        if len(self.users) <= most:
+            return self
+        rows = sample_rows(len(self.users), most)
+        negatives = {protocol: items[rows] for protocol, items in self.negatives.items()}
+        return replace(self, users=self.users[rows], targets=self.targets[rows], negatives=negatives)
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The protocols that rank every target. `add_new_protocol` has one more, for some of them."""
+        among_all = (FULL, ANY) if self.with_seen else (FULL,)
+        return (*self.negatives, *among_all) if self.all_items else tuple(self.negatives)
+
+    @cached_property
+    def is_repeat(self) -> np.ndarray:
+        """Whether each target is in its user's history, bool [k]."""
+        return self.histories.have_items(self.users, self.targets)
+
+    def add_new_protocol(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns values of users by protocol, [k], and under NEW those of FULL for the targets that are no repeats.
+
+        NEW is left out if it would be FULL, because no target is a repeat, or if all targets are.
+        """
+        has_both = self.all_items and self.is_repeat.any() and not self.is_repeat.all()
+        return {**values, NEW: values[FULL][~self.is_repeat]} if has_both else dict(values)
+
+    def count_candidates(self, protocol: str) -> np.ndarray:
+        """Returns the number of items that each target is ranked among, without itself, int64 [k]."""
+        if protocol == ANY:
+            return np.full(len(self.users), self.histories.num_items - 1)
+        if protocol != FULL:
+            return np.count_nonzero(self.negatives[protocol], axis=1)
+        return self.histories.num_items - 1 - self._num_seen
+
+    @cached_property
+    def _num_seen(self) -> np.ndarray:
+        parts = np.array_split(np.arange(len(self.users)), 64)
+        return np.concatenate([np.count_nonzero(self.list_seen(rows), axis=1) for rows in parts])
+
+    def list_candidates(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Returns the target (column 0) and the negatives of every protocol, int32 [rows, 1 + c]; 0 for none."""
+        return np.concatenate([self.targets[rows, None], *(items[rows] for items in self.negatives.values())], axis=1)
+
+    def columns_by_protocol(self) -> dict[str, np.ndarray]:
+        """Returns protocol -> int64 [c], the columns of `list_candidates` that have its negatives."""
+        ends = np.cumsum([1, *(items.shape[1] for items in self.negatives.values())])
+        return {name: np.arange(*places) for name, places in zip(self.negatives, itertools.pairwise(ends))}
+
+    def list_seen(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the items that full ranking leaves out: the `excluded` items of each user, without the target.
+
+        They are int32 [rows, width], ascending, with 0 in place of the target and of repeated items.
+        """
+        users, excluded = self.users[rows], self.excluded or self.histories
+        lengths = excluded.lengths[users]
+        width = int(lengths.max(initial=0))
+        items = np.sort(pad_rows(excluded.items, excluded.splits[users], lengths, width), axis=1)
+        repeated = np.zeros(items.shape, bool)
+        repeated[:, 1:] = items[:, 1:] == items[:, :-1]
+        return np.where(repeated | (items == self.targets[rows, None]), PAD, items)
+
+    def cut_by_length(
+        self, size: int, most_cells: int = MOST_CELLS, rows: np.ndarray | None = None
+    ) -> list[np.ndarray]:
+        """Returns the rows of each batch: up to `size` users with histories of similar length.
+
+        A batch has at most `most_cells` items in whole histories, with padding: as many may be seen items.
+
+        `rows`: the rows to cut, in any order; None for all.
+        """
+        lengths, all_rows = self.histories.lengths[self.users], np.arange(len(self.users))
+        all_rows = all_rows if rows is None else rows
+        by_length, parts, begin = all_rows[np.argsort(lengths[all_rows], kind="stable")], [], 0
+        while begin < len(by_length):
+            rows = by_length[begin : begin + size]
+            parts.append(rows[: max(most_cells // max(int(lengths[rows[-1]]), 1), 1)])
+            begin += len(parts[-1])
+        return parts
+
+
+def sample_rows(number: int, most: int) -> np.ndarray:
+    """Returns `most` of the numbers 0 to `number` - 1, ascending, the same ones each time; all if there are no more."""
+    if number <= most:
+        return np.arange(number)
+    return np.sort(np.random.default_rng(0).choice(number, most, replace=False))
+
+
+def make_batch(task: RankingTask, rows: np.ndarray, max_history: int | None) -> Batch:
+    """Returns the last items of users' histories. `max_history`: how many at most; None for all."""
+    longest = int(task.histories.lengths[task.users[rows]].max())
+    items, lengths = task.histories.take_last(task.users[rows], min(longest, max_history or longest))
+    return {"users": task.users[rows].astype(np.int32), "items": items, "lengths": lengths}
