@@ -89,7 +89,7 @@ def test_cloze_batches_hide_items_and_every_epoch_hides_others():
     dataset, again = make_batches(), make_batches()
     epochs = [read(dataset) for _ in range(2)]
     for batch in epochs[0]:
-        assert batch["items"].shape == (16, 8) and batch["mask_targets"].shape == (16, 4)
+        assert batch["items"].shape == (16, 8) and batch["mask_targets"].shape == (16, 3)
         hidden = np.take_along_axis(batch["items"], batch["mask_positions"], axis=1)
         assert (hidden[batch["mask_targets"] > 0] == NUM_ITEMS + 1).all()
     assert len(epochs[0]) == dataset.cardinality() == len(epochs[1])

@@ -41,7 +41,7 @@ HELP_GROUPS = {
         *("item_features", "data_dir"),
     ),
     "model": ("model", "preset", "max_length", "seed", "init_from"),
-    "time": ("minutes", "steps", "patience", "threads", "compile", "steps_per_call", "checkpoint_seconds"),
+    "time": ("minutes", "steps", "patience", "threads", "compile", "checkpoint_seconds"),
     "output": ("workdir", "export_dir", "k", "with_histories", "mode", "verbose"),
 }
 """Group -> its flags that --help shows. --helpfull shows all."""

@@ -43,7 +43,7 @@ def measure_baselines(
     baselines["random"] = {protocol: compute_random_metrics(values) for protocol, values in numbers.items()}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None
     if isinstance(generator, MarkovCatalogue) and generator.make_sequences().fingerprint == split.sequences.fingerprint:
-        true_scores = tf.constant(generator.compute_scores(split.sequences, task.histories))
+        true_scores = tf.constant(generator.compute_scores(split.sequences, task.histories), tf.float32)
         ranker = Ranker(lambda batch, candidates: tf.gather(true_scores, batch["users"]))
         baselines["ceiling"] = ranker.measure(task)
     published = _read_published(run, split)

@@ -168,7 +168,9 @@ class KerasModel(keras.Model):
 
     def _track_loss(self, batch: Batch, loss: Tensor) -> dict[str, Tensor]:
         tracker = next(metric for metric in self.metrics if metric.name == "loss")
-        tracker.update_state(loss, sample_weight=tf.shape(batch["items"])[0])
+        with tf.control_dependencies([loss]):  # else rows would be counted where the data have ended
+            rows = tf.identity(tf.shape(batch["items"])[0])
+        tracker.update_state(loss, sample_weight=rows)
         return {"loss": tracker.result()}
 
     def compute_metrics(self, x: Any, y: Tensor | None, y_pred: Tensor, sample_weight: Any = None) -> dict[str, Tensor]:
