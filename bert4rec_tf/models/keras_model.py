@@ -60,11 +60,11 @@ class KerasModel(keras.Model):
         if jit_compile == "auto":
             jit_compile = devices.has_accelerator()
         super().compile(optimizer, jit_compile=jit_compile, **options)
+        self.optimizer.build(self.trainable_variables)  # a graph that makes variables is traced twice
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles a loaded model as the saved one was."""
         self.compile(**keras.saving.deserialize_keras_object(config))
-        self.optimizer.build(self.trainable_variables)
 
     def train_step(self, data: Any) -> dict[str, Tensor]:
         """Updates the weights by one batch of the kind that `training_loss` takes. Returns the mean `loss`."""
