@@ -17,7 +17,6 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.signals import delay_interrupts
-from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.training import checkpoints, workers
 from bert4rec_tf.training.calls import CALL_SECONDS, Feed, ReadAhead, TrainingCalls
 from bert4rec_tf.training.optimizer import make_optimizer
@@ -83,6 +82,11 @@ class Watch:
     silent: bool = False
     later_steps: int = 0
     report: Callable[[dict[str, float]], None] | None = None
+
+    def start_progress(self, last_step: int, done: int, batch_size: int) -> Progress:
+        progress = Progress(self.title, last_step, done, batch_size, self.silent, later=self.later_steps)
+        progress.say(f"{self.title}: compiling the graph, which makes the first step slow")
+        return progress
 
 
 def train(
@@ -154,18 +158,10 @@ class _Training:
         state, training = self.state, self.settings.training
         calls = TrainingCalls(self.model, self.optimizer, self.batches, training.clip_norm, self.settings.execution)
         pace = self._make_pace(calls)
-        self.progress = Progress(
-            self.watch.title,
-            self.last_step,
-            state.step,
-            training.batch_size,
-            self.watch.silent,
-            later=self.watch.later_steps,
+        self.progress = self.watch.start_progress(self.last_step, state.step, training.batch_size)
+        self.tensorboard = TensorBoardWriter(
+            self.folder / "tensorboard" if self.team.is_chief else None, training.clip_norm
         )
-        self.progress.say(f"{self.watch.title}: compiling the graph, which makes the first step slow")
-        writes = self.team.is_chief and not isinstance(self.folder, Url)  # A store cannot append to a file.
-        place = self.folder / "tensorboard" if writes else None
-        self.tensorboard = TensorBoardWriter(place, training.clip_norm)
         reader = ReadAhead(calls.read)
         begin, saved = time.monotonic() - state.seconds, time.monotonic()
         with (

@@ -41,6 +41,7 @@ class StoredExamples(Examples):
         shards: from `preparation.prepare_shards`.
         windows: the window of each example, in the order of the shards.
         num_items: n.
+        only_mask_tokens: whether masks replace items by the mask token alone.
     """
 
     def __init__(self, shards: Shards, windows: Windows, num_items: int, only_mask_tokens: bool) -> None:

@@ -6,7 +6,6 @@ in length, a feature `name_lengths`. One record per row would take ten times as 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import no_autograph
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.foundation.stores import LocalCopy
 
 MANIFEST = "manifest.json"
 LENGTHS = "_lengths"
@@ -75,10 +73,6 @@ class Shards:
     def num_examples(self) -> int:
         return sum(self.sizes)
 
-    @cached_property
-    def _copy(self) -> LocalCopy:
-        return LocalCopy(self.folder)
-
     def write_manifest(self, fingerprint: str) -> None:
         """Writes the manifest. A folder that has it is complete."""
         manifest = self._make_manifest(fingerprint)
@@ -120,10 +114,7 @@ class Shards:
         }
 
     def read(self, names: Sequence[str]) -> Iterator[dict[str, tuple[np.ndarray, np.ndarray]]]:
-        """Yields each shard's columns: int64 values of all rows, one after the other, and how many each row has.
-
-        Shards in a store are copied first.
-        """
+        """Yields each shard's columns: int64 values of all rows, one after the other, and how many each row has."""
         spec = {
             name: tf.io.RaggedFeature(
                 tf.int64,
@@ -139,7 +130,7 @@ class Shards:
 
         for shard, size in zip(self.names, self.sizes):
             blocks = -(-size // BLOCK)
-            stored = tf.data.TFRecordDataset(str(self._copy.folder / shard))
+            stored = tf.data.TFRecordDataset(str(self.folder / shard))
             (columns,) = stored.apply(tf.data.experimental.assert_cardinality(blocks)).batch(blocks).map(parse)
             yield {name: _split_rows(column) for name, column in columns.items()}
 
