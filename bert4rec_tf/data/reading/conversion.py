@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from bert4rec_tf.config.data_names import Interactions, PublishedFile
-from bert4rec_tf.data.reading import layouts, records, tables, text, unpacking
+from bert4rec_tf.data.reading import blocks, layouts, records, tables, text
 from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Layout
 from bert4rec_tf.data.reading.grouping import make_sequences
 from bert4rec_tf.data.reading.report import Report
@@ -61,7 +61,7 @@ class SourceFiles:
             yield from tables.read_rows(path, layout, rows)
             return
         progress = show_transfer(f"reading {path.name}", path.stat().st_size)
-        with progress, unpacking.open_unpacked(path, watch=progress.update) as stream:
+        with progress, blocks.open_unpacked(path, watch=progress.update) as stream:
             yield from (text if layout.kind == TEXT else records).read_rows(stream, layout, rows)
 
 
@@ -113,7 +113,7 @@ def convert(interactions: Interactions, to_train: bool = True) -> tuple[Sequence
 
 def read_layout(path: Path, interactions: Interactions) -> Layout:
     """Returns the layout of a file. Raises UserError if it cannot be read or its columns cannot be found."""
-    with unpacking.open_unpacked(path) as stream:
+    with blocks.open_unpacked(path) as stream:
         return layouts.find_layout(path, interactions, stream.read(layouts.SAMPLE_BYTES))
 
 

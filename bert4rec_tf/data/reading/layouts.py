@@ -1,7 +1,5 @@
 """Finds the layout of a file of interactions from its first rows, or asks."""
 
-import csv
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +23,7 @@ from bert4rec_tf.data.reading.columns import (
     find_known_columns,
 )
 from bert4rec_tf.data.reading.rows import shorten
-from bert4rec_tf.data.reading.text import ANY_BLANKS, UNQUOTED, split_line
+from bert4rec_tf.data.reading.text import ANY_BLANKS, split_lines
 from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
@@ -79,16 +77,6 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
         raise UserError(f"{path}: the file is empty")
     separator = separator or _find_separator(path, options, lines, first_line)
     return _find_text_layout(columns, separator, split_lines(lines, separator), first_line)
-
-
-def split_lines(lines: Sequence[str], separator: str) -> list[list[str]]:
-    """Splits lines of text, whose quoted fields may have line ends."""
-    if separator in UNQUOTED:
-        return [split_line(line, separator) for line in lines]
-    try:
-        return [row for row in csv.reader(io.StringIO("\n".join(lines)), delimiter=separator) if row]
-    except csv.Error:
-        return [split_line(line, separator) for line in lines]
 
 
 def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], first_line: int) -> Layout:
@@ -176,8 +164,8 @@ def _find_separator(path: Path, options: Interactions, lines: Sequence[str], num
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     first = lines[0].strip()
     candidates = [text for text in (("\t",) if suffix == ".tsv" else SEPARATORS) if text in first]
-    candidates = [text for text in candidates if len(split_line(first, text)) > 1]
-    if not candidates and suffix != ".csv" and len(split_line(first, ANY_BLANKS)) > 1:
+    candidates = [text for text in candidates if len(split_lines([first], text)[0]) > 1]
+    if not candidates and suffix != ".csv" and len(split_lines([first], ANY_BLANKS)[0]) > 1:
         return ANY_BLANKS
     if not candidates:
         raise UserError(f"{path}, line {number}: expected at least two columns, found {shorten(first)!r}")

@@ -32,10 +32,10 @@ def parse_record(kind: str, line: str) -> Mapping[str, Any]:
 def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a file. Raises UserError at a bad row, unless `rows` skips them."""
     names, known_keys = tuple(layout.used_columns), set(layout.names)
-    for block in blocks.read_blocks(stream, rows.source):
+    for content, first in blocks.read_blocks(stream, rows.source):
         numbers, records, unreadable = list[int](), list[Sequence[Any]](), list[BadRow]()
-        for number, line in blocks.split_lines(block):
-            text = line.rstrip("\r\n")
+        for number, line in enumerate(content.splitlines(), first):
+            text = line.decode("utf-8", "replace")
             if not text.strip():
                 continue
             try:

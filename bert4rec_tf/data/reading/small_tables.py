@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from bert4rec_tf.data.reading import tables, text, unpacking
+from bert4rec_tf.data.reading import blocks, tables, text
 from bert4rec_tf.data.reading.columns import guess_column
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -67,7 +67,7 @@ def read_columns(source: Any, title: str, id_names: Sequence[str], id_name: str 
 
 def _read_text(path: Path, id_names: Sequence[str]) -> dict[str, list[str]]:
     try:
-        with unpacking.open_unpacked(path) as file:
+        with blocks.open_unpacked(path) as file:
             content = file.read()
     except OSError as error:
         raise files.unreadable_error(path, error) from error
