@@ -24,16 +24,7 @@ from bert4rec_tf.data.reading import conversion, grouping
 from bert4rec_tf.data.reading.conversion import SourceFiles
 from bert4rec_tf.data.reading.report import Report, describe_findings, describe_repeats
 from bert4rec_tf.data.reading.rows import Findings
-from bert4rec_tf.data.reading.times import (
-    EARLIEST,
-    LATEST,
-    NUMBER,
-    PER_SECOND,
-    Times,
-    choose_unit,
-    describe_times,
-    refuse_future,
-)
+from bert4rec_tf.data.reading.times import EARLIEST, LATEST, PER_SECOND, Times
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -125,24 +116,21 @@ class Conversion:
         """Does what `conversion.convert` does."""
         interactions, layout = self.interactions, conversion.read_layout(self.paths[0], self.interactions)
         actions, findings, times = self._read_files(SourceFiles(interactions, self.paths, layout))
-        if interactions.test_from is not None and not layout.times:
-            grouping.parse_test_from(interactions.test_from, None, None)  # raises
         sizes_before = self._count_sizes(actions)
         notes = describe_findings(findings, layout, interactions)
         unit, first_later, meaning = None, None, ""
         if layout.times and sizes_before["actions"]:
-            if times.kind == NUMBER:
-                unit = choose_unit(self._count_units(actions), sizes_before["actions"], interactions.title)
-            meaning = describe_times(times.kind, unit)
-            if not interactions.future_times:
-                refuse_future(actions.agg(f.max("time")).collect()[0][0], times.kind, unit, interactions.title)
+            latest = actions.agg(f.max("time")).collect()[0][0]
+            unit, meaning = times.describe(
+                lambda: self._count_units(actions), sizes_before["actions"], latest, interactions
+            )
             if interactions.duplicates == "drop":
                 actions, more = self._drop_repeats(actions, sizes_before["actions"])
                 notes += more
         actions = self._filter_actions(actions)
         vocabulary = self._make_vocabulary(actions)
         if interactions.test_from is not None:
-            first_later = grouping.parse_test_from(interactions.test_from, unit, times)
+            first_later = times.parse_moment(interactions.test_from, unit)
         users = self._list_users(actions, first_later)
         histories = self._sort_actions(actions, vocabulary)
         sequences = Sequences(
@@ -156,7 +144,7 @@ class Conversion:
         return sequences, grouping.make_report(interactions, layout, meaning, sizes_before, sequences, notes)
 
     def _drop_repeats(self, actions: DataFrame, before: int) -> tuple[DataFrame, list[str]]:
-        """Does what `grouping.find_repeats` finds, and describes it."""
+        """Does what `grouping.order_actions` does with repeats, and describes them."""
         firsts = actions.groupBy("user", "item", "time").agg(f.min("place").alias("place"))
         firsts = self._read_stored(self._write(firsts, "firsts"))
         number = before - firsts.count()

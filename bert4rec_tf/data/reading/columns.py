@@ -146,6 +146,8 @@ class Columns:
                 f"{self.source}: the columns of users, items and times must differ. Received: "
                 f"{', '.join([user, item, *times])}"
             )
+        if self.options.test_from is not None and not times:
+            raise UserError(f"`test_from` needs a column of times. Received: test_from={self.options.test_from}")
         others = [name for name in rest if name not in times and not ROW_NUMBERS.match(name)]
         if event is None and not self.options.is_published:
             event = next((name for name in others if _normalize(name) in EVENT_NAMES and _has_few(sample[name])), None)

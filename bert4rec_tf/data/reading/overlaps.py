@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from bert4rec_tf.data.reading.grouping import find_repeats, join_times, sort_ids
+from bert4rec_tf.data.reading.grouping import join_times, order_actions, sort_ids
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, number_within_groups
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
@@ -44,9 +44,8 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
     order, num_repeats, times = np.argsort(user_codes, kind="stable"), 0, None
     if known.times is not None and new.times is not None:
         all_times = join_times([known.times.values, new.times.values], "the known and the new actions")
-        order = np.lexsort((all_times, user_codes))
-        is_repeat = find_repeats(user_codes[order], item_codes[order], all_times[order])
-        num_repeats, order = int(np.count_nonzero(is_repeat)), order[~is_repeat]
+        order, repeats = order_actions(user_codes, item_codes, all_times)
+        num_repeats = len(repeats)
         times = ActionTimes(all_times[order], known.times.meaning)
     both = Sequences.from_codes(user_codes[order], item_codes[order], users, items)
     both = replace(both, columns={**new.columns, **known.columns}, times=times)
