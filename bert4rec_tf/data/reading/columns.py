@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -82,6 +82,7 @@ class Layout:
         header_ids: what its header has for users and items, if it may be repeated.
         skip: the number of lines before the first row of a TEXT.
         may_lack_times: whether there are no times and nobody said so.
+        integer_types: columns of integers -> their type, such as "int64", which those of a TEXT have if all are.
         doubts: what the user should be warned of.
         remarks: what the report says.
     """
@@ -97,6 +98,7 @@ class Layout:
     header_ids: tuple[str, str] | None = None
     skip: int = 0
     may_lack_times: bool = False
+    integer_types: Mapping[str, str] = field(default_factory=dict)
     doubts: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -105,11 +107,13 @@ class Layout:
         """The columns to read, each once."""
         return list(dict.fromkeys([self.user, self.item, *self.times, *([self.event] if self.event else [])]))
 
-    @property
-    def roles(self) -> dict[str, str]:
-        """`user`, `item` and, if there are times, `time` -> its column, or several with commas between them."""
-        times = {"time": ",".join(self.times)} if self.times else {}
-        return {"user": self.user, "item": self.item, **times}
+    def describe(self) -> dict[str, dict[str, str]]:
+        """Returns the columns as `Sequences.columns` has them: several columns of times with commas between them."""
+        columns = {"user": {"name": self.user}, "item": {"name": self.item}}
+        for column in columns.values():
+            if column["name"] in self.integer_types:
+                column["type"] = self.integer_types[column["name"]]
+        return columns | ({"time": {"name": ",".join(self.times)}} if self.times else {})
 
     def __str__(self) -> str:
         order = f"time {','.join(self.times)!r}" if self.times else "the order of the file (no time)"

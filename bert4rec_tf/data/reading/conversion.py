@@ -77,7 +77,7 @@ def list_files(interactions: Interactions) -> list[Path]:
             matches = path.glob_files()
         elif path.is_dir():
             inside = (path / "**/*.parquet").glob_files() if isinstance(path, Url) else path.glob("**/*.parquet")
-            matches = [file for file in inside if file.is_file() and not tables.is_hidden(file, path)]
+            matches = [file for file in inside if file.is_file() and not _is_hidden(file, path)]
             if not matches:
                 raise UserError(f"{path}: a folder without .parquet files; name others by a pattern: '{path}/*.csv'")
         elif glob.has_magic(str(path)) and not path.exists():
@@ -92,6 +92,11 @@ def list_files(interactions: Interactions) -> list[Path]:
     if both := sorted(name for name in names if f"{name}.gz" in names):
         raise UserError(f"{both[0]}: is there twice, packed too ({both[0]}.gz). Name only one of them")
     return sorted(paths.values(), key=lambda path: (isinstance(path, Url), path))
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    """Returns whether a file in a folder, or a folder on the way, begins with `_` or `.`, as unfinished ones do."""
+    return any(part.startswith(("_", ".")) for part in str(path).removeprefix(str(folder)).strip("/\\").split("/"))
 
 
 def convert(interactions: Interactions, to_train: bool = True) -> tuple[Sequences, Report]:
@@ -118,18 +123,8 @@ def read_layout(path: Path, interactions: Interactions) -> Layout:
 
 
 def describe_columns(interactions: Interactions) -> dict[str, dict[str, str]]:
-    """Returns the columns of the first file as `Sequences.columns` has them. Raises UserError as `read_layout`.
-
-    The type of a TEXT's ids is the one that they have if all are whole numbers (`runs.id_texts.check_types`).
-    """
-    path = list_files(interactions)[0]
-    layout = read_layout(path, interactions)
-    if layout.kind == PARQUET:
-        return tables.describe_columns(layout, tables.read_head(path).schema)
-    columns = {role: {"name": name} for role, name in layout.roles.items()}
-    if layout.kind == TEXT:
-        columns["user"]["type"] = columns["item"]["type"] = "int64"
-    return columns
+    """Returns the columns of the first file as `Sequences.columns` has them. Raises UserError as `read_layout`."""
+    return read_layout(list_files(interactions)[0], interactions).describe()
 
 
 def parse_pairs(content: bytes, path: Path) -> Sequences:
@@ -140,10 +135,8 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
     """
     if not content.strip():
         raise UserError(f"{path}: the file is empty")
-    layout, interactions = (
-        Layout(TEXT, "user", "item", separator=ANY_BLANKS, names=("user", "item")),
-        PublishedFile(str(path)),
-    )
+    interactions = PublishedFile(str(path))
+    layout = Layout(TEXT, "user", "item", separator=ANY_BLANKS, names=("user", "item"))
     rows = Rows(str(path), Times(), layout, interactions, integers=True)
     tables = list(text.read_rows(io.BytesIO(content), layout, rows))
     return make_sequences(tables, interactions, layout, rows.findings, rows.times)[0]

@@ -53,8 +53,8 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
         if path.suffix == ".gz":
             raise UserError(f"{path}: Parquet is packed already and is not read from .gz; unpack it")
         head = tables.read_head(path)
-        sample = {name: tables.list_texts(head.column(place)) for place, name in enumerate(head.column_names)}
-        return columns.layout_from_sample(PARQUET, head.column_names, sample)
+        layout = columns.layout_from_sample(PARQUET, head.column_names, tables.read_sample(head))
+        return replace(layout, integer_types=tables.list_integer_types(head.schema))
     text = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     lines = re.split(r"\r\n|\r|\n", text)
     if len(start) == SAMPLE_BYTES and len(lines) > 1:
@@ -115,6 +115,7 @@ def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], f
         separator=separator,
         skip=first_line if has_header else first_line - 1,
         has_header=has_header,
+        integer_types=dict.fromkeys(names, "int64"),
         header_ids=header_ids if has_header and not is_numbered else None,
         doubts=(*layout.doubts, *[MAYBE_HEADER] * (first == ["0", "1"] and not has_header)),
     )

@@ -50,8 +50,8 @@ def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Tabl
         raise UserError(f"{rows.source}, row {number + 1}: a quote is never closed")
 
 
-def read_table(content: bytes, separator: str, source: str) -> list[list[str]]:
-    """Returns the columns of a small text in UTF-8, each with its first row. Blank lines are skipped.
+def read_table(content: bytes, separator: str, source: str) -> pa.Table:
+    """Returns the rows of a small text in UTF-8, the first too, as strings. Blank lines are skipped.
 
     Raises UserError if a row has more or fewer fields than the first, or a quote is not closed. `source`: for messages.
     """
@@ -59,7 +59,7 @@ def read_table(content: bytes, separator: str, source: str) -> list[list[str]]:
     first = next((line for line in content.splitlines() if line), b"")
     width = len(split_lines([first.decode()], separator)[0]) if first else 0
     if width < 2:
-        return [[first.decode()]] if first else []
+        return pa.table({"0": [first.decode()] if first else []})
     columns, misfits, unfinished = _parse_rows(content, separator, width, range(width))
     if misfits:
         kind, text = _explain_misfit(misfits[0])
@@ -67,7 +67,7 @@ def read_table(content: bytes, separator: str, source: str) -> list[list[str]]:
         raise UserError(f"{source}, row {misfits[0].number}: {kind}: {shorten(text)!r}{advice}")
     if unfinished:
         raise UserError(f"{source}, row {columns.num_rows + 1}: a quote is never closed")
-    return [column.to_pylist() for column in columns.columns]
+    return columns
 
 
 def split_lines(lines: Iterable[str], separator: str) -> list[list[str]]:
