@@ -71,13 +71,6 @@ class Findings:
         for key, place in later.late_keys.items():
             self.late_keys.setdefault(key, place)
 
-    def list_skipped(self) -> list[str]:
-        """Returns a line for each kind of row that was skipped."""
-        return [
-            f"skipped {count:,} {'rows' if kind == HEADER else 'bad rows'}: {kind} (the first: {first})"
-            for kind, (count, first) in self.skipped.items()
-        ]
-
 
 @dataclass
 class Rows:
@@ -133,9 +126,7 @@ class Rows:
         texts = {"user": columns[layout.user], "item": columns[layout.item]}
         if layout.times:
             texts["time"] = join_columns([columns[name] for name in layout.times])
-        is_used = self._select_events(columns)
-        if layout.header_ids is not None and not self.options.is_published:
-            is_used &= ~self._find_headers(texts, layout.header_ids, numbers)
+        is_used = self._select_used(columns, numbers)
         if not is_used.all():
             texts = {role: column.filter(pa.array(is_used)) for role, column in texts.items()}
             numbers = np.asarray(numbers)[is_used]
@@ -159,30 +150,26 @@ class Rows:
         self._refuse_or_count(bad, num_rows + len(unreadable))
         return pa.table(good_columns)
 
-    def _select_events(self, columns: Mapping[str, pa.Array]) -> np.ndarray:
-        """Returns which rows have an event that is to be kept, bool [rows]. Counts the events."""
-        layout, wanted = self.layout, self.options.events
-        if layout.event is None:
-            return np.ones(len(columns[layout.user]), bool)
-        events = columns[layout.event].fill_null("")
-        events = pc.utf8_trim(events, characters=BLANKS) if self.plain else events
-        pairs = pc.value_counts(events).to_pylist()
-        self.findings.events += Counter({pair["values"]: pair["counts"] for pair in pairs})
-        if wanted is None:
-            return np.ones(len(events), bool)
-        names = pa.array([name.strip() for name in wanted.split(",")])
-        return pc.is_in(events, names).to_numpy(zero_copy_only=False)
-
-    def _find_headers(
-        self, texts: Mapping[str, pa.Array], header_ids: tuple[str, str], numbers: Sequence[int] | np.ndarray
-    ) -> np.ndarray:
-        """Returns which rows repeat the header, bool [rows], as in files that were put together. Counts them."""
-        found = pc.equal(texts["user"], header_ids[0]).fill_null(False).to_numpy(zero_copy_only=False)
-        if found.any():
-            found &= pc.equal(texts["item"], header_ids[1]).fill_null(False).to_numpy(zero_copy_only=False)
-        if found.any():
-            self.findings.count(HEADER, self.locate(int(numbers[int(found.argmax())])), int(found.sum()))
-        return found
+    def _select_used(self, columns: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Returns which rows have an event to keep and are not the header again, bool [rows]. Counts both."""
+        layout, wanted, is_used = self.layout, self.options.events, np.ones(len(numbers), bool)
+        if layout.event is not None:
+            events = columns[layout.event].fill_null("")
+            events = pc.utf8_trim(events, characters=BLANKS) if self.plain else events
+            pairs = pc.value_counts(events).to_pylist()
+            self.findings.events += Counter({pair["values"]: pair["counts"] for pair in pairs})
+            if wanted is not None:
+                names = pa.array([name.strip() for name in wanted.split(",")])
+                is_used &= pc.is_in(events, names).to_numpy(zero_copy_only=False)
+        if layout.header_ids is not None:
+            is_header = pc.equal(columns[layout.user], layout.header_ids[0])
+            if pc.any(is_header).as_py():
+                is_header = pc.and_(is_header, pc.equal(columns[layout.item], layout.header_ids[1]))
+                places = np.flatnonzero(is_header.fill_null(False))
+                if len(places):
+                    self.findings.count(HEADER, self.locate(int(numbers[places[0]])), len(places))
+                is_used[places] = False
+        return is_used
 
     def _check_ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray]:
         """Returns the ids, cleaned, and each row's index in _KINDS, uint8 [rows]."""
