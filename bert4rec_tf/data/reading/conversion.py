@@ -49,14 +49,8 @@ class SourceFiles:
         layout = read_layout(path, self.interactions)
         if str(layout) != str(self.layout):
             raise UserError(f"{path}: its columns are {layout}; those of {self.paths[0]} are {self.layout}")
-        rows = Rows(
-            str(path),
-            times,
-            layout,
-            self.interactions,
-            findings,
-            among=path.name if len(self.paths) > 1 else None,
-        )
+        among = path.name if len(self.paths) > 1 else None
+        rows = Rows(str(path), times, layout, self.interactions, findings, among=among)
         if layout.kind == PARQUET:
             yield from tables.read_rows(path, layout, rows)
             return
@@ -155,31 +149,23 @@ def load_or_convert(
 
     The sequences have the columns of the user's own files, which are not stored. Warns of doubts about these files.
     """
-    converted = _load_stored(path)
+    converted = None
+    try:
+        converted = load(path) if path.exists() else None
+    except npz.CorruptFileError as error:
+        warn(f"{error}; converted again")
     if converted is None:
         converted = convert()
-        _store(path, *converted)
+        try:
+            files.make_folder(path.parent)
+            save(path, *converted)
+        except UserError as error:
+            warn(f"{error}; the converted data are not kept")
     sequences, report = converted[0], replace(converted[1], path=interactions.title)
     if interactions.is_published:
         return sequences, report
     report.warn_of_doubts(sequences)
     return replace(sequences, columns=describe_columns(interactions)), report
-
-
-def _load_stored(path: Path) -> tuple[Sequences, Report] | None:
-    try:
-        return load(path) if path.exists() else None
-    except npz.CorruptFileError as error:
-        warn(f"{error}; converted again")
-        return None
-
-
-def _store(path: Path, sequences: Sequences, report: Report) -> None:
-    try:
-        files.make_folder(path.parent)
-        save(path, sequences, report)
-    except UserError as error:
-        warn(f"{error}; the converted data are not kept")
 
 
 def locate_conversion(folder: Path, interactions: Interactions, checksums: list[str]) -> Path:

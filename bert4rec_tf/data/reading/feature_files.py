@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.data.feature_values import Features, attach_features
@@ -134,11 +135,10 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     ids = ["" if raw is None else raw for raw in columns[id_column]]
     if isinstance(source, (str, Path, Url)):  # as the ids of texts with actions
         ids = [raw.strip(BLANKS) for raw in ids]
-    places = {raw: place for place, raw in enumerate(dict.fromkeys(ids))}
-    bad = find_bad_id(np.array(list(places), object))
+    rows, unique_ids = pd.factorize(np.array(ids, object))
+    bad = find_bad_id(unique_ids)
     if bad is not None:
         raise UserError(f"{title}: an id must not be empty and contain no line break. Received: {bad!r}")
-    rows = np.array([places[raw] for raw in ids], np.int64)
     names, pairs = list[str](), [np.empty((0, 2), np.int64)]
     numbers, vectors = list[str](), list[np.ndarray]()
     for column, cells in columns.items():
@@ -146,7 +146,7 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
             continue
         if any(map(has_fraction, lists := [_parse_list(cell) for cell in cells])):
             whose = f"{title}, column {column}, {'item' if kind == ITEM_FEATURES else 'user'}"
-            vectors.append(_stack_vectors(lists, rows, list(places), whose))
+            vectors.append(_stack_vectors(lists, rows, unique_ids, whose))
             numbers += [f"{' '.join(column.split())}[{number}]" for number in range(vectors[-1].shape[1])]
         else:
             column_names, entries = _list_entries(column, lists, rows, title)
@@ -157,9 +157,9 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     if not names and not numbers:
         raise UserError(f"{title}: no column has a value that {FEWEST} rows share")
     entries = np.unique(np.concatenate(pairs), axis=0)
-    splits = np.searchsorted(entries[:, 0], np.arange(len(places) + 1))
+    splits = np.searchsorted(entries[:, 0], np.arange(len(unique_ids) + 1))
     return Features(
-        np.array(list(places), object),
+        unique_ids,
         splits,
         entries[:, 1].astype(np.int32),
         np.array(names + numbers, object),
@@ -176,7 +176,7 @@ def _parse_list(cell: Any) -> Any:
     return cell
 
 
-def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: Sequence[str], whose: str) -> np.ndarray:
+def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: np.ndarray, whose: str) -> np.ndarray:
     """Returns the vector of each id, float32 [ids, width]; zeros for an id without one.
 
     Args:
@@ -187,49 +187,43 @@ def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: Sequence[str], w
     Raises:
         UserError: for a cell that is no list of finite numbers, another width than the first, or two vectors of an id.
     """
-    vectors, has_vector = np.zeros((len(ids), 0), np.float32), np.zeros(len(ids), bool)
+    vectors: dict[int, np.ndarray] = {}
     for row, cell in zip(rows.tolist(), cells):
         if _is_empty(cell) or (isinstance(cell, (list, tuple, np.ndarray)) and not len(cell)):
             continue
-        vector = _parse_vector(cell)
-        if vector is None:
+        vector, what = _parse_vector(cell), f"{whose} {ids[row]}:"
+        width = len(next(iter(vectors.values()), vector))
+        if not np.isfinite(vector).all():
             received = " ".join(str(cell).split())[:100]
-            raise UserError(f"{whose} {ids[row]}: a vector must be a list of finite numbers. Received: {received}")
-        if not vectors.shape[1]:
-            vectors = np.zeros((len(ids), len(vector)), np.float32)
-        if len(vector) != vectors.shape[1]:
-            expected = f"must have {vectors.shape[1]} numbers, as the first one"
-            raise UserError(f"{whose} {ids[row]}: a vector {expected}. Received: {len(vector)} numbers")
-        if has_vector[row] and not np.array_equal(vectors[row], vector):
-            raise UserError(f"{whose} {ids[row]}: must have one vector. Received: two different ones")
-        vectors[row], has_vector[row] = vector, True
-    return vectors
+            raise UserError(f"{what} a vector must be a list of finite numbers. Received: {received}")
+        if len(vector) != width:
+            expected = f"must have {width} numbers, as the first one"
+            raise UserError(f"{what} a vector {expected}. Received: {len(vector)} numbers")
+        if not np.array_equal(vectors.setdefault(row, vector), vector):
+            raise UserError(f"{what} must have one vector. Received: two different ones")
+    none = np.zeros(len(next(iter(vectors.values()))), np.float32)
+    return np.stack([vectors.get(row, none) for row in range(len(ids))])
 
 
-def _parse_vector(cell: Any) -> np.ndarray | None:
-    """Returns a list of finite numbers, float32 [width]; None for anything else."""
-    try:
+def _parse_vector(cell: Any) -> np.ndarray:
+    """Returns a list of numbers, float32 [width]; NaN for anything else."""
+    with np.errstate(over="ignore"), contextlib.suppress(ValueError):  # of lists of several lengths
         numbers = np.asarray(cell)
-    except ValueError:  # lists of several lengths
-        return None
-    if numbers.ndim != 1 or numbers.dtype.kind not in "fiu":
-        return None
-    with np.errstate(over="ignore"):
-        numbers = numbers.astype(np.float32)
-    return numbers if np.isfinite(numbers).all() else None
+        if numbers.ndim == 1 and numbers.dtype.kind in "fiu":
+            return numbers.astype(np.float32, copy=False)
+    return np.array([np.nan], np.float32)
 
 
 def _list_entries(column: str, cells: Sequence[Any], rows: np.ndarray, title: str) -> tuple[list[str], np.ndarray]:
     """Returns the names of a column's values, sorted, and pairs of row and place of its name, int64 [entries, 2]."""
-    numbers = _parse_numbers(cells, f"{title}: column {column}")
-    texts = _split_texts(cells, f"{title}: column {column}") if numbers is None else _bin_numbers(numbers)
-    pairs = {(int(row), value) for row, values in zip(rows, texts) for value in values}
+    whose = f"{title}: column {column}"
+    numbers = _parse_numbers(cells, whose)
+    texts = _split_texts(cells, whose) if numbers is None else _bin_numbers(numbers)
+    pairs = {(row, value) for row, values in zip(rows.tolist(), texts) for value in values}
     counts = Counter(value for _, value in pairs)
-    frequent = sorted(value for value, count in counts.items() if count >= FEWEST)
-    places = {value: place for place, value in enumerate(frequent)}
+    places = {value: place for place, value in enumerate(sorted(value for value in counts if counts[value] >= FEWEST))}
     entries = [(row, places[value]) for row, value in pairs if value in places]
-    name = " ".join(column.split())
-    return [f"{name}={value}" for value in frequent], np.array(entries, np.int64).reshape(-1, 2)
+    return [f"{' '.join(column.split())}={value}" for value in places], np.array(entries, np.int64).reshape(-1, 2)
 
 
 def _parse_numbers(cells: Sequence[Any], whose: str) -> np.ndarray | None:
@@ -261,20 +255,16 @@ def _parse_number(cell: Any) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-def _bin_numbers(numbers: np.ndarray) -> Iterator[list[str]]:
-    """Yields each number's bin as a text such as `1995..1997`: the least and the greatest number in the bin."""
-    sorted_numbers = np.sort(numbers[~np.isnan(numbers)])
-    edges = np.unique(np.quantile(sorted_numbers, np.arange(1, BINS) / BINS))
-    bins = np.searchsorted(edges, sorted_numbers, side="right")
-    spans = {
-        number: (sorted_numbers[bins == number][0], sorted_numbers[bins == number][-1]) for number in np.unique(bins)
-    }
+def _bin_numbers(numbers: np.ndarray) -> list[list[str]]:
+    """Returns each number's bin as a text such as `1995..1997`: the least and the greatest number in the bin."""
+    edges = np.unique(np.nanquantile(numbers, np.arange(1, BINS) / BINS))
+    bins = np.searchsorted(edges, numbers, side="right")
+    spans = pd.Series(numbers).groupby(bins).agg(["min", "max"]).dropna()
     for digits in range(6, 18):  # as few as give the bins different names
-        names = {number: f"{low:.{digits}g}..{high:.{digits}g}" for number, (low, high) in spans.items()}
+        names = {span.Index: f"{span.min:.{digits}g}..{span.max:.{digits}g}" for span in spans.itertuples()}
         if len(set(names.values())) == len(names):
             break
-    for number in numbers:
-        yield [] if math.isnan(number) else [names[np.searchsorted(edges, number, side="right")]]
+    return [[] if math.isnan(number) else [names[place]] for number, place in zip(numbers, bins.tolist())]
 
 
 def _split_texts(cells: Sequence[Any], whose: str) -> Iterator[list[str]]:
