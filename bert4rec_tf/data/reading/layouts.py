@@ -82,7 +82,9 @@ def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], f
     if width < 2:
         raise UserError(f"{path}, line {first_line}: expected at least two columns, found {shorten(first[0])!r}")
     places = _find_places(first)
-    has_header, is_numbered, names = len(places) == 2 or bool(columns.requested_names), False, first
+    requests = options.user_column, options.item_column, options.time_column, options.event_column
+    has_header = len(places) == 2 or any(name not in (None, NO_TIME) for name in requests)
+    is_numbered, names = False, first
     if options.columns:
         names = [name.strip() for name in options.columns.split(",")]
         if len(names) != width:
