@@ -112,7 +112,7 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     A cell holds one value, or several: a list, or a text with `|` between them; or with commas or semicolons, if these
     cut a column's cells into fewer different values than there are different cells (with a warning). A column of more
     than BINS different numbers is cut at its quantiles into BINS categories. An empty cell is no value. An id has the
-    values of all its rows. Values that fewer than FEWEST ids have are left out. The result depends only on the content.
+    values of all its rows. Values that fewer than FEWEST ids have are left out.
 
     A column is one of vectors if any cell is a list with a fraction: floats in Parquet and Arrow, lists or NumPy arrays
     of them in a DataFrame, JSON in CSV. Then every cell is empty or such a list, and all are equally long.
@@ -191,16 +191,16 @@ def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: np.ndarray, whos
     for row, cell in zip(rows.tolist(), cells):
         if _is_empty(cell) or (isinstance(cell, (list, tuple, np.ndarray)) and not len(cell)):
             continue
-        vector, what = _parse_vector(cell), f"{whose} {ids[row]}:"
+        vector, fault = _parse_vector(cell), ""
         width = len(next(iter(vectors.values()), vector))
         if not np.isfinite(vector).all():
-            received = " ".join(str(cell).split())[:100]
-            raise UserError(f"{what} a vector must be a list of finite numbers. Received: {received}")
-        if len(vector) != width:
-            expected = f"must have {width} numbers, as the first one"
-            raise UserError(f"{what} a vector {expected}. Received: {len(vector)} numbers")
-        if not np.array_equal(vectors.setdefault(row, vector), vector):
-            raise UserError(f"{what} must have one vector. Received: two different ones")
+            fault = f"a vector must be a list of finite numbers. Received: {' '.join(str(cell).split())[:100]}"
+        elif len(vector) != width:
+            fault = f"a vector must have {width} numbers, as the first one. Received: {len(vector)} numbers"
+        elif not np.array_equal(vectors.setdefault(row, vector), vector):
+            fault = "must have one vector. Received: two different ones"
+        if fault:
+            raise UserError(f"{whose} {ids[row]}: {fault}")
     none = np.zeros(len(next(iter(vectors.values()))), np.float32)
     return np.stack([vectors.get(row, none) for row in range(len(ids))])
 

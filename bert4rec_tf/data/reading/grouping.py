@@ -34,10 +34,9 @@ def make_sequences(
 ) -> tuple[Sequences, Report]:
     """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
-    A user's actions are ordered by time, then by row. Those with the item and the time of an earlier one are dropped,
-    unless `interactions` keeps them. One pass then keeps the users and items with enough actions; then users with too
-    few left are dropped. With `k_core` this is repeated until nothing changes. Users are numbered in the order of their
-    ids, and items by falling count, then by id; those of a published file by first appearance.
+    A user's actions are ordered by time, then by row (`order_actions`), and then filtered (`filter_actions`). Users are
+    numbered in the order of their ids, and items by falling count, then by id; those of a published file by first
+    appearance.
 
     Args:
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
@@ -161,7 +160,8 @@ def filter_actions(
 ) -> np.ndarray:
     """Returns which actions to keep, bool [actions].
 
-    `k_core`: whether to repeat until all users and items that are left have enough actions.
+    One pass keeps the users and items with enough actions; then users with too few left are dropped. With `k_core` this
+    is repeated until nothing changes.
     """
 
     def has_enough(codes: np.ndarray, least: int) -> np.ndarray:

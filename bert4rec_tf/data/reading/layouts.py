@@ -45,8 +45,7 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     columns = Columns(str(path), options)
     if _PACKED.match(start):
         raise UserError(f"{path}: is packed; unpack it, or pack only the text with gzip, under a name that ends in .gz")
-    is_record = re.match(rb"\s*\{", start.removeprefix(BOM))
-    if (options.columns or options.separator) and (is_record or start.startswith(b"PAR1")):
+    if (options.columns or options.separator) and re.match(rb"(\xef\xbb\xbf)?\s*\{|PAR1", start):
         raise UserError(f"{path}: its columns have names; leave out --columns and --separator, which are for texts")
     if start.startswith(b"PAR1"):
         if path.suffix == ".gz":
@@ -106,14 +105,14 @@ def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], f
     body = [row for row in rows[has_header:] if len(row) == width]
     sample = {name: [row[place].strip() for row in body] for place, name in enumerate(names)}
     layout = columns.layout_from_sample(TEXT, names, sample)
-    header_ids = (first[names.index(layout.user)], first[names.index(layout.item)])
+    may_repeat = has_header and not is_numbered and not options.is_published
     return replace(
         layout,
         separator=separator,
         skip=first_line if has_header else first_line - 1,
         has_header=has_header,
         integer_types=dict.fromkeys(names, "int64"),
-        header_ids=header_ids if has_header and not is_numbered and not options.is_published else None,
+        header_ids=(first[names.index(layout.user)], first[names.index(layout.item)]) if may_repeat else None,
         doubts=(*layout.doubts, *[MAYBE_HEADER] * (first == ["0", "1"] and not has_header)),
     )
 
@@ -130,11 +129,10 @@ def _require_pairs(path: str, rows: list[list[str]], separator: str) -> None:
             f"{path}: seems to have one line per user, with a user and all of his items. That form is not read. Turn "
             f"it into one row per action: {tool.replace('FILE', path)}"
         )
-    usual = {2: ["user", "item"], 4: ["user", "item", IGNORED, "time"]}
-    names = usual.get(len(rows[0]), ["user", "item", "time", *[IGNORED] * (len(rows[0]) - 3)])
-    second = f"; row 2: {_show(rows[1])}" if len(rows) > 1 else ""
+    width, shown = len(rows[0]), "; row 2: ".join(map(_show, rows[:2]))
+    names = ["user", "item", *[IGNORED] * (width == 4), "time", *[IGNORED] * width][:width]
     raise UserError(
-        f"{path}: its first line names no known columns. Row 1: {_show(rows[0])}{second}. If there is no header, say "
+        f"{path}: its first line names no known columns. Row 1: {shown}. If there is no header, say "
         f"what the columns are, such as --columns={','.join(names)} (with {IGNORED} for others); if the first line is "
         "a header, give --user_column, --item_column, --time_column"
     )

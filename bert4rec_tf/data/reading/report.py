@@ -72,8 +72,8 @@ class Report:
 def describe_findings(findings: Findings, layout: Layout, options: Interactions) -> list[str]:
     """Returns lines on skipped rows, events, and ids and keys that were met."""
     lines = [
-        f"skipped {count:,} {'rows' if kind == HEADER else 'bad rows'}: {kind} (the first: {first})"
-        for kind, (count, first) in findings.skipped.items()
+        f"skipped {count:,} {'rows' if kind == HEADER else 'bad rows'}: {kind} (the first: {findings.firsts[kind]})"
+        for kind, count in findings.skipped.items()
     ]
     if findings.events and layout.event is not None:
         counts = [f"{count:,} {event or '(empty)'}" for event, count in findings.events.most_common(MOST_SHOWN)]

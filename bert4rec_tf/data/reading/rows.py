@@ -47,29 +47,29 @@ class Findings:
     """What was met in the rows of a source.
 
     Attributes:
-        skipped: kind of row -> how many were skipped, and where the first is.
+        skipped, firsts: kind of row -> how many were skipped, and where the first is.
         events: kind of event -> how many rows have it.
         other_forms: raw ids that were not in Unicode's form NFC.
         late_keys: key of a record that the first ones lack -> where the first one is.
     """
 
-    skipped: dict[str, tuple[int, str]] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+    firsts: dict[str, str] = field(default_factory=dict)
     events: Counter[str] = field(default_factory=Counter)
     other_forms: set[str] = field(default_factory=set)
     late_keys: dict[str, str] = field(default_factory=dict)
 
     def count(self, kind: str, place: str, number: int = 1) -> None:
-        before, first = self.skipped.get(kind, (0, place))
-        self.skipped[kind] = before + number, first
+        self.skipped[kind] += number
+        self.firsts.setdefault(kind, place)
 
     def add(self, later: "Findings") -> None:
         """Adds what was met in later rows."""
-        for kind, (number, place) in later.skipped.items():
-            self.count(kind, place, number)
+        self.skipped += later.skipped
         self.events += later.events
         self.other_forms |= later.other_forms
-        for key, place in later.late_keys.items():
-            self.late_keys.setdefault(key, place)
+        self.firsts = self.firsts | later.firsts | self.firsts
+        self.late_keys = self.late_keys | later.late_keys | self.late_keys
 
 
 @dataclass
@@ -77,13 +77,11 @@ class Rows:
     """Separates the good rows of one source from the bad ones.
 
     Attributes:
-        source: the name of the file, for messages.
-        times: what reads the times.
-        layout: where the columns are.
+        source, option: for messages, the name of the file, and the option that skips bad rows.
+        times, layout: what reads the times, and where the columns are.
         options: whether to skip and count bad rows (else the first is an error), and which events to keep.
         findings: what is met.
         integers: whether ids must be integers.
-        option: for messages, the option that skips bad rows.
         among: the file's name if it is one of several, to show before the number.
     """
 
