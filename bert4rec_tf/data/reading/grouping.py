@@ -114,12 +114,15 @@ def order_actions(
 
     Left out are those that repeat user, item and time of one before, if `drops_repeats`.
     """
-    order, is_repeat = np.lexsort((times, users)), np.zeros(len(users), bool)
+    order = np.lexsort((times, users))
     if not drops_repeats:
         return order, order[:0]
-    is_same = np.zeros(len(users), bool)  # as the one before, but for the item
+    is_same, is_repeat = np.zeros(len(order), bool), np.zeros(len(order), bool)
     times, users = times[order], users[order]
-    is_same[1:] = (times[1:] == times[:-1]) & (users[1:] == users[:-1])
+    is_same[1:] = (times[1:] == times[:-1]) & (users[1:] == users[:-1])  # as the one before, but for the item
+    del times, users
+    if not is_same.any():
+        return order, order[:0]
     in_group = np.flatnonzero(is_same | np.append(is_same[1:], False))
     groups = pd.DataFrame({"group": np.cumsum(~is_same[in_group]), "item": items[order[in_group]]})
     is_repeat[in_group] = groups.duplicated()
