@@ -196,10 +196,8 @@ def save(path: Path, sequences: Sequences, report: Report) -> None:
         "items": sequences.items,
         "splits": sequences.splits,
     }
-    if sequences.num_later is not None:
-        content["num_later"] = sequences.num_later
-    if sequences.times is not None:
-        content["times"] = sequences.times.values
+    optional = {"num_later": sequences.num_later, "times": sequences.times and sequences.times.values}
+    content |= {name: values for name, values in optional.items() if values is not None}
     npz.write(path, content | {"counts": sequences.vocabulary.counts})
 
 
@@ -209,14 +207,8 @@ def load(path: Path) -> tuple[Sequences, Report]:
     try:
         users, items = (np.array(npz.decode_lines(arrays[name]), object) for name in ("users", "names"))
         report = Report(**json.loads(arrays["report"].tobytes()))
-        sequences = Sequences(
-            arrays["items"],
-            arrays["splits"],
-            users,
-            Vocabulary(items, arrays["counts"]),
-            arrays.get("num_later"),
-            times=ActionTimes(arrays["times"], report.times) if "times" in arrays else None,
-        )
-        return sequences, report
+        times = ActionTimes(arrays["times"], report.times) if "times" in arrays else None
+        vocabulary, num_later = Vocabulary(items, arrays["counts"]), arrays.get("num_later")
+        return Sequences(arrays["items"], arrays["splits"], users, vocabulary, num_later, times=times), report
     except (KeyError, ValueError, TypeError) as error:
         raise npz.CorruptFileError(f"{path}: not a kept conversion ({error})") from error

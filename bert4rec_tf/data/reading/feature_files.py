@@ -158,13 +158,8 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
         raise UserError(f"{title}: no column has a value that {FEWEST} rows share")
     entries = np.unique(np.concatenate(pairs), axis=0)
     splits = np.searchsorted(entries[:, 0], np.arange(len(unique_ids) + 1))
-    return Features(
-        unique_ids,
-        splits,
-        entries[:, 1].astype(np.int32),
-        np.array(names + numbers, object),
-        np.hstack(vectors) if vectors else None,
-    )
+    values, all_names = entries[:, 1].astype(np.int32), np.array(names + numbers, object)
+    return Features(unique_ids, splits, values, all_names, np.hstack(vectors) if vectors else None)
 
 
 def _parse_list(cell: Any) -> Any:

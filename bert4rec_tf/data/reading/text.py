@@ -3,7 +3,7 @@
 import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -123,15 +123,11 @@ def _parse_rows(
     # columns, or too many if there are no quotes. In both cases Arrow passes it to `skip` with the text before it.
     end = '"' + separator * width
     content += (b"" if content.endswith((b"\n", b"\r")) else b"\n") + end.encode()
+    quotes: dict[str, Any] = {"quote_char": '"' if is_quoted else False, "newlines_in_values": is_quoted}
     columns = pyarrow.csv.read_csv(
         pa.BufferReader(content),
         pyarrow.csv.ReadOptions(column_names=names, block_size=len(content), use_threads=False),
-        pyarrow.csv.ParseOptions(
-            delimiter=separator,
-            quote_char='"' if is_quoted else False,
-            newlines_in_values=is_quoted,
-            invalid_row_handler=skip,
-        ),
+        pyarrow.csv.ParseOptions(delimiter=separator, invalid_row_handler=skip, **quotes),
         pyarrow.csv.ConvertOptions(include_columns=list(types), column_types=types, check_utf8=False),
     )
     return columns, misfits, misfits.pop().text.removesuffix(end).encode()
