@@ -21,10 +21,9 @@ from pyarrow import parquet
 from bert4rec_tf.cluster import tasks
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import conversion, grouping
-from bert4rec_tf.data.reading.conversion import SourceFiles
 from bert4rec_tf.data.reading.report import Report, describe_findings, describe_repeats
-from bert4rec_tf.data.reading.rows import Findings
-from bert4rec_tf.data.reading.times import EARLIEST, LATEST, PER_SECOND, Times
+from bert4rec_tf.data.reading.rows import Rows
+from bert4rec_tf.data.reading.times import EARLIEST, LATEST, PER_SECOND
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -114,10 +113,11 @@ class Conversion:
 
     def convert(self) -> tuple[Sequences, Report]:
         """Does what `conversion.convert` does."""
-        interactions, layout = self.interactions, conversion.read_layout(self.paths[0], self.interactions)
-        actions, findings, times = self._read_files(SourceFiles(interactions, self.paths, layout))
+        interactions, source = self.interactions, conversion.open_first(self.interactions, self.paths)
+        layout, times = source.layout, source.times
+        actions = self._read_files(source)
         sizes_before = self._count_sizes(actions)
-        notes = describe_findings(findings, layout, interactions)
+        notes = describe_findings(source)
         unit, first_later, meaning = None, None, ""
         if layout.times and sizes_before["actions"]:
             latest = actions.agg(f.max("time")).collect()[0][0]
@@ -141,7 +141,7 @@ class Conversion:
             None if first_later is None else users["num_later"].to_numpy(),
             times=ActionTimes(histories["time"].to_numpy(), meaning) if layout.times else None,
         )
-        return sequences, grouping.make_report(interactions, layout, meaning, sizes_before, sequences, notes)
+        return sequences, grouping.make_report(source, meaning, sizes_before, sequences, notes, to_train=True)
 
     def _drop_repeats(self, actions: DataFrame, before: int) -> tuple[DataFrame, list[str]]:
         """Does what `grouping.order_actions` does with repeats, and describes them."""
@@ -154,23 +154,23 @@ class Conversion:
         first = repeats.agg(f.min_by(f.struct("user", "item"), "place")).collect()[0][0]
         return firsts, describe_repeats(number, (first["user"], first["item"]))
 
-    def _read_files(self, source: SourceFiles) -> tuple[DataFrame, Findings, Times]:
-        """Returns the good rows (`user`, `item`, `place` and perhaps `time`), the rest, and what read the times."""
+    def _read_files(self, source: Rows) -> DataFrame:
+        """Returns the good rows: `user`, `item`, `place` and perhaps `time`. Adds to the findings of `source`."""
         has_times = bool(source.layout.times)
-        kind = self.spark.map(tasks.find_kind_of_times, [source])[0] if has_times else None
+        if has_times:
+            source.times.kind = self.spark.map(tasks.find_kind_of_times, [self.paths], [source])[0]
         folder = self.stage / "rows"
         files.remove_folder(folder)
         files.make_folder(folder)
-        read_file = partial(tasks.read_file, source=source, kind=kind, folder=folder)
-        summaries = self.spark.map(read_file, range(len(self.paths)))
+        read_file = partial(tasks.read_file, source=source, folder=folder)
+        summaries = self.spark.map(read_file, range(len(self.paths)), self.paths)
         actions = self._read_stored(folder)
         if has_times:
             other = "fraction" if all(summary.times_are_whole for summary in summaries) else "time"
             actions = actions.drop(other).withColumnRenamed("fraction", "time")
-        findings = Findings()
         for summary in summaries:
-            findings.add(summary.findings)
-        return actions, findings, Times(kind)
+            source.findings.add(summary.findings)
+        return actions
 
     def _filter_actions(self, actions: DataFrame) -> DataFrame:
         """Does what `grouping.filter_actions` does."""

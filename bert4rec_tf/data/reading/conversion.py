@@ -6,7 +6,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from bert4rec_tf.data.reading import blocks, layouts, records, tables, text
 from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Layout
 from bert4rec_tf.data.reading.grouping import make_sequences
 from bert4rec_tf.data.reading.report import Report
-from bert4rec_tf.data.reading.rows import Findings, Rows
+from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.text import ANY_BLANKS
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
@@ -33,30 +33,27 @@ FORMAT = 8
 FOLDER = "converted"
 
 
-@dataclass(frozen=True)
-class SourceFiles:
-    """The files to read, in order. All must have the layout of the first."""
+def open_first(interactions: Interactions, paths: Sequence[Path]) -> Rows:
+    """Returns what reads the rows of files with the layout of the first. Raises UserError as `read_layout`."""
+    layout = read_layout(paths[0], interactions)
+    return Rows(str(paths[0]), Times(), layout, interactions, is_one_of_many=len(paths) > 1)
 
-    interactions: Interactions
-    paths: Sequence[Path]
-    layout: Layout
 
-    def read_tables(self, path: Path, times: Times, findings: Findings) -> Iterator[pa.Table]:
-        """Yields the good rows of one file, and adds what else is met to `findings`.
+def read_tables(path: Path, first: Rows) -> Iterator[pa.Table]:
+    """Yields the good rows of a file, and adds what else is met to the findings of `first` (`open_first`).
 
-        Raises UserError as `convert`.
-        """
-        layout = read_layout(path, self.interactions)
-        if str(layout) != str(self.layout):
-            raise UserError(f"{path}: its columns are {layout}; those of {self.paths[0]} are {self.layout}")
-        among = path.name if len(self.paths) > 1 else None
-        rows = Rows(str(path), times, layout, self.interactions, findings, among=among)
-        if layout.kind == PARQUET:
-            yield from tables.read_rows(path, layout, rows)
-            return
-        progress = show_transfer(f"reading {path.name}", path.stat().st_size)
-        with progress, blocks.open_unpacked(path, watch=progress.update) as stream:
-            yield from (text if layout.kind == TEXT else records).read_rows(stream, layout, rows)
+    Raises UserError as `convert`.
+    """
+    layout = read_layout(path, first.options)
+    if str(layout) != str(first.layout):
+        raise UserError(f"{path}: its columns are {layout}; those of {first.source} are {first.layout}")
+    rows = replace(first, source=str(path), layout=layout)
+    if layout.kind == PARQUET:
+        yield from tables.read_rows(path, rows)
+        return
+    progress = show_transfer(f"reading {path.name}", path.stat().st_size)
+    with progress, blocks.open_unpacked(path, watch=progress.update) as stream:
+        yield from (text if layout.kind == TEXT else records).read_rows(stream, rows)
 
 
 def list_files(interactions: Interactions) -> list[Path]:
@@ -104,10 +101,9 @@ def convert(interactions: Interactions, to_train: bool = True) -> tuple[Sequence
     file's, a row is bad and not skipped, or too little is left to train on.
     """
     paths = list_files(interactions)
-    source = SourceFiles(interactions, paths, read_layout(paths[0], interactions))
-    times, findings = Times(), Findings()
-    parts = [table for path in paths for table in source.read_tables(path, times, findings)]
-    return make_sequences(parts, interactions, source.layout, findings, times, to_train)
+    source = open_first(interactions, paths)
+    parts = [table for path in paths for table in read_tables(path, source)]
+    return make_sequences(parts, source, to_train)
 
 
 def read_layout(path: Path, interactions: Interactions) -> Layout:
@@ -129,11 +125,9 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
     """
     if not content.strip():
         raise UserError(f"{path}: the file is empty")
-    interactions = PublishedFile(str(path))
     layout = Layout(TEXT, "user", "item", separator=ANY_BLANKS, names=("user", "item"))
-    rows = Rows(str(path), Times(), layout, interactions, integers=True)
-    tables = list(text.read_rows(io.BytesIO(content), layout, rows))
-    return make_sequences(tables, interactions, layout, rows.findings, rows.times)[0]
+    rows = Rows(str(path), Times(), layout, PublishedFile(str(path)), integers=True)
+    return make_sequences(list(text.read_rows(io.BytesIO(content), rows)), rows)[0]
 
 
 def convert_once(interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
@@ -196,8 +190,10 @@ def save(path: Path, sequences: Sequences, report: Report) -> None:
         "items": sequences.items,
         "splits": sequences.splits,
     }
-    optional = {"num_later": sequences.num_later, "times": sequences.times and sequences.times.values}
-    content |= {name: values for name, values in optional.items() if values is not None}
+    if sequences.num_later is not None:
+        content["num_later"] = sequences.num_later
+    if sequences.times is not None:
+        content["times"] = sequences.times.values
     npz.write(path, content | {"counts": sequences.vocabulary.counts})
 
 

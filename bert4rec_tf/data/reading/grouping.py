@@ -1,6 +1,5 @@
 """Filters, orders and groups a table of interactions into `Sequences`."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -9,11 +8,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading.columns import Layout
 from bert4rec_tf.data.reading.report import Report, describe_findings, describe_repeats
-from bert4rec_tf.data.reading.rows import Findings
-from bert4rec_tf.data.reading.times import Times, count_units
+from bert4rec_tf.data.reading.rows import Rows
+from bert4rec_tf.data.reading.times import count_units
 from bert4rec_tf.data.sequences import ActionTimes, Sequences
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
@@ -24,14 +21,7 @@ WHOLE = "^(0|[1-9][0-9]*)$"
 ID = pa.dictionary(pa.int32(), pa.string())
 
 
-def make_sequences(
-    tables: list[pa.Table],
-    interactions: Interactions,
-    layout: Layout,
-    findings: Findings,
-    time_reader: Times,
-    to_train: bool = True,
-) -> tuple[Sequences, Report]:
+def make_sequences(tables: list[pa.Table], source: Rows, to_train: bool = True) -> tuple[Sequences, Report]:
     """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
     A user's actions are ordered by time, then by row (`order_actions`), and then filtered (`filter_actions`). Users are
@@ -40,13 +30,12 @@ def make_sequences(
 
     Args:
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
-        interactions: the filter, and the name of the source for messages.
-        layout, findings: for the report, where the columns come from, and what was met.
-        time_reader: what read the times.
+        source: what read them, with the options of the filter and what was met.
         to_train: whether too little to train on is an error.
 
-    Raises UserError if a time is in the future, unless `interactions` allows it, or too little is left.
+    Raises UserError if a time is in the future, unless the options allow it, or too little is left.
     """
+    interactions = source.options
     title, is_own = interactions.title, not interactions.is_published
     user_codes, users = _encode_ids([table["user"] for table in tables])
     item_codes, items = _encode_ids([table["item"] for table in tables])
@@ -58,11 +47,11 @@ def make_sequences(
         user_codes, users = sort_ids(user_codes, users)
         item_codes, items = sort_ids(item_codes, items)
     sizes_before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
-    notes = describe_findings(findings, layout, interactions)
+    notes = describe_findings(source)
     unit, meaning, num_later = None, "", None
     if times is not None and len(times):
         count = partial(count_units, times)
-        unit, meaning = time_reader.describe(count, len(times), times.max().item(), interactions)
+        unit, meaning = source.times.describe(count, len(times), times.max().item(), interactions)
         order, repeats = order_actions(user_codes, item_codes, times, is_own and interactions.duplicates == "drop")
         if len(repeats):
             first = repeats.min()
@@ -76,24 +65,19 @@ def make_sequences(
         item_codes, items = _drop_unused_names(item_codes[keep], items)
         times = None if times is None else times[keep]
     if interactions.test_from is not None and times is not None:
-        is_later = times >= time_reader.parse_moment(interactions.test_from, unit)
+        is_later = times >= source.times.parse_moment(interactions.test_from, unit)
         num_later = np.bincount(user_codes[is_later], minlength=len(users))
     sequences = Sequences.from_codes(user_codes, item_codes, users, items)
     action_times = ActionTimes(times, meaning) if times is not None and is_own else None
     sequences = replace(sequences, num_later=num_later, times=action_times)
-    return sequences, make_report(interactions, layout, meaning, sizes_before, sequences, notes, to_train)
+    return sequences, make_report(source, meaning, sizes_before, sequences, notes, to_train)
 
 
 def make_report(
-    interactions: Interactions,
-    layout: Layout,
-    meaning: str,
-    sizes_before: dict[str, int],
-    sequences: Sequences,
-    notes: Sequence[str],
-    to_train: bool = True,
+    source: Rows, meaning: str, sizes_before: dict[str, int], sequences: Sequences, notes: list[str], to_train: bool
 ) -> Report:
     """Returns the report. Raises UserError if `to_train` and no user has two actions, or only one item is left."""
+    interactions, layout = source.options, source.layout
     reasons = "".join(f"; {line}" for line in notes)
     if to_train and sequences.lengths.max(initial=0) < 2:
         raise UserError(
@@ -103,7 +87,7 @@ def make_report(
         raise UserError(f"{interactions.title}: there is only one item left, so there is nothing to recommend{reasons}")
     sizes = {"users": sequences.num_users, "items": sequences.num_items, "actions": sequences.num_actions}
     bounds = [interactions.min_user_actions, interactions.min_item_actions]
-    facts = list(layout.doubts), list(notes), list(layout.remarks)
+    facts = list(layout.doubts), notes, list(layout.remarks)
     return Report(interactions.title, str(layout), meaning, sizes_before, sizes, bounds, *facts)
 
 

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading.columns import Layout
-from bert4rec_tf.data.reading.rows import HEADER, Findings
+from bert4rec_tf.data.reading.rows import HEADER, Rows
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.progress import warn
 
@@ -69,18 +67,19 @@ class Report:
         return "\n".join(lines)
 
 
-def describe_findings(findings: Findings, layout: Layout, options: Interactions) -> list[str]:
+def describe_findings(source: Rows) -> list[str]:
     """Returns lines on skipped rows, events, and ids and keys that were met."""
+    findings, event_column, wanted = source.findings, source.layout.event, source.options.events
     lines = [
         f"skipped {count:,} {'rows' if kind == HEADER else 'bad rows'}: {kind} (the first: {findings.firsts[kind]})"
         for kind, count in findings.skipped.items()
     ]
-    if findings.events and layout.event is not None:
+    if findings.events:
         counts = [f"{count:,} {event or '(empty)'}" for event, count in findings.events.most_common(MOST_SHOWN)]
         shown = ", ".join(counts) + ", ..." * (len(findings.events) > MOST_SHOWN)
         rarest = findings.events.most_common()[-1][0]
-        advice = f"all count alike. --event_column={layout.event} --events={rarest} keeps these alone"
-        lines.append(f"events ({layout.event}): {shown}; {f'kept: {options.events}' if options.events else advice}")
+        advice = f"all count alike. --event_column={event_column} --events={rarest} keeps these alone"
+        lines.append(f"events ({event_column}): {shown}; {f'kept: {wanted}' if wanted else advice}")
     if findings.other_forms:
         lines.append(
             f"{len(findings.other_forms):,} ids were not in Unicode's form NFC, and are the same as those that are "

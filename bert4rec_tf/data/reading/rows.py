@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -82,7 +83,7 @@ class Rows:
         options: whether to skip and count bad rows (else the first is an error), and which events to keep.
         findings: what is met.
         integers: whether ids must be integers.
-        among: the file's name if it is one of several, to show before the number.
+        is_one_of_many: whether the file's name is shown before the number of a skipped row.
     """
 
     source: str
@@ -92,7 +93,7 @@ class Rows:
     findings: Findings = field(default_factory=Findings)
     integers: bool = False
     option: str = "--bad_rows=skip"
-    among: str | None = None
+    is_one_of_many: bool = False
 
     @property
     def plain(self) -> bool:
@@ -106,7 +107,7 @@ class Rows:
 
     def locate(self, number: int) -> str:
         place = f"{self.unit} {number:,}"
-        return f"{self.among}, {place}" if self.among else place
+        return f"{Path(self.source).name}, {place}" if self.is_one_of_many else place
 
     def select_good(
         self, columns: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray, unreadable: Sequence[BadRow] = ()

@@ -15,7 +15,7 @@ import pyarrow.interchange
 import pyarrow.parquet
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading.columns import PARQUET, SAMPLE_ROWS, Columns, Layout
+from bert4rec_tf.data.reading.columns import PARQUET, SAMPLE_ROWS, Columns
 from bert4rec_tf.data.reading.grouping import make_sequences
 from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import Times
@@ -50,12 +50,12 @@ def read_head(path: Path) -> pa.Table:
         return pa.table(_add_partition(head or pa.RecordBatch.from_pylist([], schema=file.schema_arrow), path))
 
 
-def read_rows(path: Path, layout: Layout, rows: Rows) -> Iterator[pa.Table]:
+def read_rows(path: Path, rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a Parquet file. Raises UserError if it is damaged, and as `text.read_rows`."""
     with open_parquet(path) as file:
-        names = [name for name in layout.used_columns if name in file.schema_arrow.names]
+        names = [name for name in rows.layout.used_columns if name in file.schema_arrow.names]
         batches = (_add_partition(batch, path) for batch in file.iter_batches(BATCH, columns=names))
-        yield from _select_good_rows(batches, layout, rows)
+        yield from _select_good_rows(batches, rows)
 
 
 def _add_partition(batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
@@ -68,9 +68,9 @@ def _add_partition(batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
     return batch
 
 
-def _select_good_rows(batches: Iterable[pa.RecordBatch], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
+def _select_good_rows(batches: Iterable[pa.RecordBatch], rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of batches whose columns have types. Rows are counted from 1."""
-    first = 1
+    layout, first = rows.layout, 1
     for batch in batches:
         columns = {name: decode_texts(batch.column(name)) for name in layout.used_columns}
         columns |= {name: convert_ids(columns[name], rows.source) for name in (layout.user, layout.item)}
@@ -159,8 +159,7 @@ def read_frame(frame: Any, options: Interactions, to_train: bool = True) -> Sequ
     table = select_columns(frame, layout.used_columns)
     layout = replace(layout, doubts=(), integer_types=list_integer_types(table.schema))
     rows = Rows(TITLE, Times(), layout, options, option='bad_rows="skip"')
-    tables = list(_select_good_rows(table.to_batches(BATCH), layout, rows))
-    sequences, report = make_sequences(tables, options, layout, rows.findings, rows.times, to_train)
+    sequences, report = make_sequences(list(_select_good_rows(table.to_batches(BATCH), rows)), rows, to_train)
     report.warn_of_doubts(sequences)
     report.warn_of_notes(sequences if to_train else None)
     return replace(sequences, columns=layout.describe())

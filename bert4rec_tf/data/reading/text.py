@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.csv
 
 from bert4rec_tf.data.reading import blocks
-from bert4rec_tf.data.reading.columns import Layout
 from bert4rec_tf.data.reading.rows import COLUMNS, Rows, shorten
 from bert4rec_tf.foundation.errors import UserError
 
@@ -26,13 +25,13 @@ UNIT_SEPARATOR = "\x1f"
 csv.field_size_limit(blocks.LONGEST_LINE)
 
 
-def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
+def read_rows(stream: IO[bytes], rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a file. Raises UserError at a bad row, unless `rows` skips them.
 
     Rows are counted from 1, the header too, but no blank lines.
     """
+    layout, used_columns = rows.layout, rows.layout.used_columns
     number, unfinished, width = int(layout.has_header), b"", len(layout.names)
-    used_columns = layout.used_columns
     column_numbers = [layout.names.index(name) for name in used_columns]
     for content, first in blocks.read_blocks(stream, rows.source):
         if first <= layout.skip:
