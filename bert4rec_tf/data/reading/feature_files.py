@@ -144,12 +144,12 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     for column, cells in columns.items():
         if column == id_column:
             continue
-        if any(map(has_fraction, lists := [_parse_list(cell) for cell in cells])):
+        if any(map(has_fraction, values := [_parse_cell(cell) for cell in cells])):
             whose = f"{title}, column {column}, {'item' if kind == ITEM_FEATURES else 'user'}"
-            vectors.append(_stack_vectors(lists, rows, unique_ids, whose))
+            vectors.append(_stack_vectors(values, rows, unique_ids, whose))
             numbers += [f"{' '.join(column.split())}[{number}]" for number in range(vectors[-1].shape[1])]
         else:
-            column_names, entries = _list_entries(column, lists, rows, title)
+            column_names, entries = _list_entries(column, values, rows, title)
             if not column_names:
                 warn(f"{title}: column {column} is ignored, because no value of it is shared by {FEWEST} ids")
             pairs.append(entries + np.array([0, len(names)]))
@@ -158,12 +158,14 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
         raise UserError(f"{title}: no column has a value that {FEWEST} rows share")
     entries = np.unique(np.concatenate(pairs), axis=0)
     splits = np.searchsorted(entries[:, 0], np.arange(len(unique_ids) + 1))
-    values, all_names = entries[:, 1].astype(np.int32), np.array(names + numbers, object)
-    return Features(unique_ids, splits, values, all_names, np.hstack(vectors) if vectors else None)
+    places, all_names = entries[:, 1].astype(np.int32), np.array(names + numbers, object)
+    return Features(unique_ids, splits, places, all_names, np.hstack(vectors) if vectors else None)
 
 
-def _parse_list(cell: Any) -> Any:
-    """Returns the list that a text in JSON, or Python's form of it, holds; any other cell as it is."""
+def _parse_cell(cell: Any) -> Any:
+    """Returns the list that a text in JSON, or Python's form of it, holds; None if it is empty; else it as it is."""
+    if _is_empty(cell):
+        return None
     if isinstance(cell, str) and cell.startswith("["):
         for parse in (json.loads, ast.literal_eval):
             with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
@@ -172,19 +174,13 @@ def _parse_list(cell: Any) -> Any:
 
 
 def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: np.ndarray, whose: str) -> np.ndarray:
-    """Returns the vector of each id, float32 [ids, width]; zeros for an id without one.
+    """Returns the vector of each id, float32 [ids, width]; zeros for an id without one. Raises UserError for a bad one.
 
-    Args:
-        cells: lists; None or an empty text or list for none.
-        rows: place of each cell's id in `ids`.
-        whose: how a message begins, before the id.
-
-    Raises:
-        UserError: for a cell that is no list of finite numbers, another width than the first, or two vectors of an id.
+    `rows`: the place of each cell's id in `ids`. `whose`: how a message begins, before the id.
     """
     vectors: dict[int, np.ndarray] = {}
     for row, cell in zip(rows.tolist(), cells):
-        if _is_empty(cell) or (isinstance(cell, (list, tuple, np.ndarray)) and not len(cell)):
+        if cell is None or (isinstance(cell, (list, tuple, np.ndarray)) and not len(cell)):
             continue
         vector, fault = _parse_vector(cell), ""
         width = len(next(iter(vectors.values()), vector))
@@ -226,10 +222,10 @@ def _parse_numbers(cells: Sequence[Any], whose: str) -> np.ndarray | None:
 
     Warns of a few other cells, which have no value then. `whose`: how a message begins.
     """
-    numbers = np.array([math.nan if _is_empty(cell) else _parse_number(cell) for cell in cells])
-    odd = [cell for cell, number in zip(cells, numbers) if math.isnan(number) and not _is_empty(cell)]
-    num_numbers = np.count_nonzero(~np.isnan(numbers))
-    if len(odd) > FEW_ODD * (len(odd) + num_numbers) or len(set(numbers[~np.isnan(numbers)])) <= BINS:
+    numbers = np.array([_parse_number(cell) for cell in cells])
+    good = numbers[~np.isnan(numbers)]
+    odd = [cell for cell, number in zip(cells, numbers) if cell is not None and math.isnan(number)]
+    if len(odd) > FEW_ODD * (len(odd) + len(good)) or len(np.unique(good)) <= BINS:
         return None
     if odd:
         warn(f"{whose} has numbers; {len(odd):,} other cells are left out, such as {str(odd[0])[:40]!r}")
@@ -264,11 +260,11 @@ def _bin_numbers(numbers: np.ndarray) -> list[list[str]]:
 
 def _split_texts(cells: Sequence[Any], whose: str) -> Iterator[list[str]]:
     """Yields the values of each cell of a column. `whose`: how a message begins."""
-    separator = _find_separator([cell for cell in cells if isinstance(cell, str) and not _is_empty(cell)], whose)
+    separator = _find_separator([cell for cell in cells if isinstance(cell, str)], whose)
     for cell in cells:
         if isinstance(cell, float) and cell.is_integer():
             cell = int(cell)  # pandas makes fractions of whole numbers with gaps
-        values = cell if isinstance(cell, list) else [] if _is_empty(cell) else separator.split(str(cell))
+        values = cell if isinstance(cell, list) else [] if cell is None else separator.split(str(cell))
         yield [text for value in values if not _is_empty(value) and (text := " ".join(str(value).split()))]
 
 

@@ -20,17 +20,16 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
 
     Raises UserError if the times of both do not mean the same.
     """
-    has_times = known.times is not None and new.times is not None
-    if known.times is not None and new.times is not None and known.times.meaning != new.times.meaning:
+    if known.times is None or new.times is None:
+        if known.times is not new.times:
+            side = "known" if known.times is None else "new"
+            warn(f"the {side} actions have no times, so all new ones count as later than the known ones")
+        _warn_of_repeated_histories(known, new)
+    elif known.times.meaning != new.times.meaning:
         raise UserError(
             f"the times must be {known.times.meaning}, like those of the known actions, or left out with "
             f'time="none". Received: {new.times.meaning}'
         )
-    if not has_times and known.times is not new.times:
-        side = "known" if known.times is None else "new"
-        warn(f"the {side} actions have no times, so all new ones count as later than the known ones")
-    if not has_times:
-        _warn_of_repeated_histories(known, new)
     user_codes, users = pd.factorize(np.concatenate([known.users, new.users]))
     item_codes, items = pd.factorize(np.concatenate([known.vocabulary.items, new.vocabulary.items]))
     user_codes = np.repeat(user_codes, np.concatenate([known.lengths, new.lengths]))
