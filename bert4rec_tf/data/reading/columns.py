@@ -179,10 +179,9 @@ class Columns:
                 f"{self.source}: several columns may have the {role}s: {_show_values(candidates, sample)}. Add "
                 f"{' or '.join(self._flag(role, name) for name in candidates)}"
             )
-        roles = {key: common for key, common in COMMON_NAMES.items() if getattr(self.options, f"{key}_column") is None}
+        roles = COMMON_NAMES | ({"time": TIME_NAMES} if len(names) > 2 else {})
+        roles = {key: common for key, common in roles.items() if getattr(self.options, f"{key}_column") is None}
         missing = [key for key, common in roles.items() if not find_known_columns(names, common)]
-        if len(names) > 2 and self.options.time_column is None and not find_known_columns(names, TIME_NAMES):
-            missing.append("time")
         raise UserError(
             f"{self.source}: no column has a known name for the {role}s. Give "
             f"{', '.join(map(self.flag.format, missing))}; the columns are: {', '.join(names)[:300]}; the first "

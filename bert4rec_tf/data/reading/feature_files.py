@@ -43,7 +43,6 @@ GUESSED_SEPARATOR = re.compile(r";|(?<!\d),|,(?!\d)")
 FEWEST = 2
 """A value that fewer ids have is left out, because it says nothing about other ids."""
 
-
 FEW = 0.5
 """A warning is given if fewer of the data's ids than this share have features or titles."""
 
