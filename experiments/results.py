@@ -11,7 +11,7 @@ from typing import Any
 import filelock
 
 from bert4rec_tf.config.run_record import RETRAIN, SELECT
-from bert4rec_tf.data.reading import unpacking
+from bert4rec_tf.data.reading import blocks
 from bert4rec_tf.data.sources import datasets, download
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -140,11 +140,11 @@ def describe_data_file(dataset: str, folder: Path | None) -> dict[str, Any] | No
     if path is None:
         return None
     remote = datasets.find_source(dataset).remote
-    with unpacking.open_unpacked(path) as content:
+    with blocks.open_unpacked(path) as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     if remote is None or remote.member is not None:
         return {"name": path.name, "sha256": digest, "as_published": None}
-    with unpacking.open_unpacked(path) as content:
+    with blocks.open_unpacked(path) as content:
         is_published = download.compute_checksum(content, remote.checksum) == remote.checksum
     return {"name": path.name, "sha256": digest, "as_published": is_published}
 

@@ -21,19 +21,9 @@ from pyarrow import parquet
 from bert4rec_tf.cluster import tasks
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import conversion, grouping
-from bert4rec_tf.data.reading.conversion import SourceFiles
 from bert4rec_tf.data.reading.report import Report, describe_findings, describe_repeats
-from bert4rec_tf.data.reading.rows import Findings
-from bert4rec_tf.data.reading.times import (
-    EARLIEST,
-    LATEST,
-    NUMBER,
-    PER_SECOND,
-    Times,
-    choose_unit,
-    describe_times,
-    refuse_future,
-)
+from bert4rec_tf.data.reading.rows import Rows
+from bert4rec_tf.data.reading.times import EARLIEST, LATEST, PER_SECOND
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -123,26 +113,24 @@ class Conversion:
 
     def convert(self) -> tuple[Sequences, Report]:
         """Does what `conversion.convert` does."""
-        interactions, layout = self.interactions, conversion.read_layout(self.paths[0], self.interactions)
-        actions, findings, times = self._read_files(SourceFiles(interactions, self.paths, layout))
-        if interactions.test_from is not None and not layout.times:
-            grouping.parse_test_from(interactions.test_from, None, None)  # raises
+        interactions, source = self.interactions, conversion.open_first(self.interactions, self.paths)
+        layout, times = source.layout, source.times
+        actions = self._read_files(source)
         sizes_before = self._count_sizes(actions)
-        notes = describe_findings(findings, layout, interactions)
+        notes = describe_findings(source)
         unit, first_later, meaning = None, None, ""
         if layout.times and sizes_before["actions"]:
-            if times.kind == NUMBER:
-                unit = choose_unit(self._count_units(actions), sizes_before["actions"], interactions.title)
-            meaning = describe_times(times.kind, unit)
-            if not interactions.future_times:
-                refuse_future(actions.agg(f.max("time")).collect()[0][0], times.kind, unit, interactions.title)
+            latest = actions.agg(f.max("time")).collect()[0][0]
+            unit, meaning = times.describe(
+                lambda: self._count_units(actions), sizes_before["actions"], latest, interactions
+            )
             if interactions.duplicates == "drop":
                 actions, more = self._drop_repeats(actions, sizes_before["actions"])
                 notes += more
         actions = self._filter_actions(actions)
         vocabulary = self._make_vocabulary(actions)
         if interactions.test_from is not None:
-            first_later = grouping.parse_test_from(interactions.test_from, unit, times)
+            first_later = times.parse_moment(interactions.test_from, unit)
         users = self._list_users(actions, first_later)
         histories = self._sort_actions(actions, vocabulary)
         sequences = Sequences(
@@ -153,10 +141,10 @@ class Conversion:
             None if first_later is None else users["num_later"].to_numpy(),
             times=ActionTimes(histories["time"].to_numpy(), meaning) if layout.times else None,
         )
-        return sequences, grouping.make_report(interactions, layout, meaning, sizes_before, sequences, notes)
+        return sequences, grouping.make_report(source, meaning, sizes_before, sequences, notes, to_train=True)
 
     def _drop_repeats(self, actions: DataFrame, before: int) -> tuple[DataFrame, list[str]]:
-        """Does what `grouping.find_repeats` finds, and describes it."""
+        """Does what `grouping.order_actions` does with repeats, and describes them."""
         firsts = actions.groupBy("user", "item", "time").agg(f.min("place").alias("place"))
         firsts = self._read_stored(self._write(firsts, "firsts"))
         number = before - firsts.count()
@@ -166,23 +154,23 @@ class Conversion:
         first = repeats.agg(f.min_by(f.struct("user", "item"), "place")).collect()[0][0]
         return firsts, describe_repeats(number, (first["user"], first["item"]))
 
-    def _read_files(self, source: SourceFiles) -> tuple[DataFrame, Findings, Times]:
-        """Returns the good rows (`user`, `item`, `place` and perhaps `time`), the rest, and what read the times."""
+    def _read_files(self, source: Rows) -> DataFrame:
+        """Returns the good rows: `user`, `item`, `place` and perhaps `time`. Adds to the findings of `source`."""
         has_times = bool(source.layout.times)
-        kind = self.spark.map(tasks.find_kind_of_times, [source])[0] if has_times else None
+        if has_times:
+            source.times.kind = self.spark.map(tasks.find_kind_of_times, [self.paths], [source])[0]
         folder = self.stage / "rows"
         files.remove_folder(folder)
         files.make_folder(folder)
-        read_file = partial(tasks.read_file, source=source, kind=kind, folder=folder)
-        summaries = self.spark.map(read_file, range(len(self.paths)))
+        read_file = partial(tasks.read_file, source=source, folder=folder)
+        summaries = self.spark.map(read_file, range(len(self.paths)), self.paths)
         actions = self._read_stored(folder)
         if has_times:
             other = "fraction" if all(summary.times_are_whole for summary in summaries) else "time"
             actions = actions.drop(other).withColumnRenamed("fraction", "time")
-        findings = Findings()
         for summary in summaries:
-            findings.add(summary.findings)
-        return actions, findings, Times(kind)
+            source.findings.add(summary.findings)
+        return actions
 
     def _filter_actions(self, actions: DataFrame) -> DataFrame:
         """Does what `grouping.filter_actions` does."""

@@ -4,15 +4,15 @@ Any machine may do a task, and may do it again: a file gets its name only when i
 the same bytes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from bert4rec_tf.data.reading.conversion import SourceFiles
-from bert4rec_tf.data.reading.rows import Findings
+from bert4rec_tf.data.reading.conversion import read_tables
+from bert4rec_tf.data.reading.rows import Findings, Rows
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.foundation import files
 
@@ -28,25 +28,29 @@ class FileSummary:
     times_are_whole: bool
 
 
-def find_kind_of_times(source: SourceFiles) -> str | None:
+def find_kind_of_times(paths: list[Path], source: Rows) -> str | None:
     """Returns the kind of the first time that has one (`Times.kind`). All files are read with it."""
-    times = Times()
-    for path in source.paths:
-        for _ in source.read_tables(path, times, Findings()):
-            if times.kind is not None:
-                return times.kind
+    first = _start_anew(source)
+    for path in paths:
+        for _ in read_tables(path, first):
+            if first.times.kind is not None:
+                return first.times.kind
     return None
 
 
-def read_file(number: int, source: SourceFiles, kind: str | None, folder: Path) -> FileSummary:
+def _start_anew(source: Rows) -> Rows:
+    return replace(source, times=Times(source.times.kind), findings=Findings())
+
+
+def read_file(number: int, path: Path, source: Rows, folder: Path) -> FileSummary:
     """Writes the good rows of a file as Parquet: `user`, `item`, `place`, and `time` as a whole and as a fraction."""
-    times, findings, rows, are_whole = Times(kind), Findings(), 0, True
+    first, rows, are_whole = _start_anew(source), 0, True
     fields = {"user": pa.string(), "item": pa.string(), "place": pa.int64()}
     if source.layout.times:
         fields |= {"time": pa.int64(), "fraction": pa.float64()}
     schema = pa.schema(list(fields.items()))
     with files.atomic_write(folder / f"{number:06d}.parquet") as aside, parquet.ParquetWriter(aside, schema) as writer:
-        for table in source.read_tables(source.paths[number], times, findings):
+        for table in read_tables(path, first):
             columns = {role: table[role].cast(pa.string()) for role in ("user", "item")}
             begin = (number << ROW_BITS) + rows
             columns["place"] = np.arange(begin, begin + len(table))
@@ -58,4 +62,4 @@ def read_file(number: int, source: SourceFiles, kind: str | None, folder: Path) 
                 are_whole &= is_whole or not len(values)
             writer.write_table(pa.table([columns[name] for name in fields], schema))
             rows += len(table)
-    return FileSummary(findings, are_whole)
+    return FileSummary(first.findings, are_whole)

@@ -88,7 +88,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, eq=False)
 class ActionTimes:
-    """The times of actions: `values`, int64 or float64 [actions], and their `meaning` (`times.describe_times`)."""
+    """The times of actions: `values`, int64 or float64 [actions], and their `meaning` (`Times.describe`)."""
 
     values: np.ndarray
     meaning: str

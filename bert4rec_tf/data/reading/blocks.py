@@ -1,9 +1,17 @@
-"""Reads a file in blocks of whole lines, so that memory does not grow with the file."""
+"""Opens plain and `.gz` files, and reads them in blocks of whole lines, so that memory does not grow with a file."""
 
-from collections.abc import Iterator
-from typing import IO
+import contextlib
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from tqdm.utils import CallbackIOWrapper
 
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.files import unreadable_error
 
 BLOCK_SIZE = 8 << 20
 """Bytes per read. The system allocates a larger buffer anew each time, which costs more than the read."""
@@ -14,6 +22,25 @@ UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 Block = tuple[bytes, int]
 """Whole lines, and the number of the first, from 1."""
+
+
+@contextlib.contextmanager
+def open_unpacked(path: Path, watch: Callable[[int], Any] = lambda count: None) -> Iterator[IO[bytes]]:
+    """Yields a file opened for reading, a `.gz` unpacked while it is read.
+
+    `watch`: called with the number of bytes of each read from the disk. Raises UserError if the file is missing, cut
+    short or damaged (also while it is read).
+    """
+    try:
+        with path.open("rb") as stored:
+            file: Any = CallbackIOWrapper(watch, stored)
+            yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: cut short or damaged ({error})") from error
+    except OSError as error:
+        raise unreadable_error(path, error) from error
 
 
 def read_blocks(
@@ -38,10 +65,3 @@ def read_blocks(
             number += whole.count(b"\n") + (whole.count(b"\r") - whole.count(b"\r\n") if b"\r" in whole else 0)
     if rest:
         yield rest, number
-
-
-def split_lines(block: Block) -> Iterator[tuple[int, str]]:
-    """Yields the number of each line of a block, and its text with its end. What is not UTF-8 becomes U+FFFD."""
-    content, first = block
-    for number, line in enumerate(content.splitlines(keepends=True), first):
-        yield number, line.decode("utf-8", "replace")

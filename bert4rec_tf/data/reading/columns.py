@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -82,6 +83,7 @@ class Layout:
         header_ids: what its header has for users and items, if it may be repeated.
         skip: the number of lines before the first row of a TEXT.
         may_lack_times: whether there are no times and nobody said so.
+        integer_types: columns of integers -> their type, such as "int64", which those of a TEXT have if all are.
         doubts: what the user should be warned of.
         remarks: what the report says.
     """
@@ -97,6 +99,7 @@ class Layout:
     header_ids: tuple[str, str] | None = None
     skip: int = 0
     may_lack_times: bool = False
+    integer_types: Mapping[str, str] = field(default_factory=dict)
     doubts: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -105,11 +108,13 @@ class Layout:
         """The columns to read, each once."""
         return list(dict.fromkeys([self.user, self.item, *self.times, *([self.event] if self.event else [])]))
 
-    @property
-    def roles(self) -> dict[str, str]:
-        """`user`, `item` and, if there are times, `time` -> its column, or several with commas between them."""
-        times = {"time": ",".join(self.times)} if self.times else {}
-        return {"user": self.user, "item": self.item, **times}
+    def describe(self) -> dict[str, dict[str, str]]:
+        """Returns the columns as `Sequences.columns` has them: several columns of times with commas between them."""
+        columns = {"user": {"name": self.user}, "item": {"name": self.item}}
+        for column in columns.values():
+            if column["name"] in self.integer_types:
+                column["type"] = self.integer_types[column["name"]]
+        return columns | ({"time": {"name": ",".join(self.times)}} if self.times else {})
 
     def __str__(self) -> str:
         order = f"time {','.join(self.times)!r}" if self.times else "the order of the file (no time)"
@@ -129,12 +134,6 @@ class Columns:
     options: Interactions
     flag: str = "--{}_column"
 
-    @property
-    def requested_names(self) -> list[str]:
-        options = self.options
-        names = options.user_column, options.item_column, options.time_column, options.event_column
-        return [name for name in names if name not in (None, NO_TIME)]
-
     def layout_from_sample(self, kind: str, names: Sequence[str], sample: Sample) -> Layout:
         """Returns the layout of a source whose columns have names. Raises UserError if it must ask for one."""
         user, item = (self._resolve_role(role, names, sample) for role in ("user", "item"))
@@ -146,23 +145,23 @@ class Columns:
                 f"{self.source}: the columns of users, items and times must differ. Received: "
                 f"{', '.join([user, item, *times])}"
             )
+        if self.options.test_from is not None and not times:
+            raise UserError(f"`test_from` needs a column of times. Received: test_from={self.options.test_from}")
         others = [name for name in rest if name not in times and not ROW_NUMBERS.match(name)]
-        if event is None and not self.options.is_published:
-            event = next((name for name in others if _normalize(name) in EVENT_NAMES and _has_few(sample[name])), None)
-        doubts, remarks = [], []
+        doubts, remarks, is_own = [], [], not self.options.is_published
+        if is_own and event is None:
+            events = [name for name in others if _normalize(name) in EVENT_NAMES]
+            event = next((name for name in events if 0 < len(set(sample[name])) <= FEW_EVENTS), None)
         may_lack_times = not times and self.options.time_column is None
         if may_lack_times and (candidates := [name for name in others if name != event]):
             doubts.append(
                 "no column has a known name for times, so the rows count as in order. Name one with "
                 f"{self._flag('time')}, of: {', '.join(candidates)[:300]}; or give {self._flag('time', NO_TIME)}"
             )
-        ratings = [name for name in others if _normalize(name) in RATING_NAMES]
-        if ratings and not self.options.is_published:
+        if is_own and (ratings := [name for name in others if _normalize(name) in RATING_NAMES]):
             remarks.append(f"ratings ({ratings[0]}) are not used: every row is an action")
-        return Layout(
-            kind, user, item, times, event, names=tuple(names), may_lack_times=may_lack_times,
-            doubts=tuple(doubts), remarks=tuple(remarks),
-        )  # fmt: skip
+        facts: dict[str, Any] = {"names": tuple(names), "doubts": tuple(doubts), "remarks": tuple(remarks)}
+        return Layout(kind, user, item, times, event, may_lack_times=may_lack_times, **facts)
 
     def _flag(self, role: str, value: str = "") -> str:
         return f"{self.flag.format(role).removesuffix('=')}={value}"
@@ -180,10 +179,9 @@ class Columns:
                 f"{self.source}: several columns may have the {role}s: {_show_values(candidates, sample)}. Add "
                 f"{' or '.join(self._flag(role, name) for name in candidates)}"
             )
-        roles = {key: common for key, common in COMMON_NAMES.items() if getattr(self.options, f"{key}_column") is None}
+        roles = COMMON_NAMES | ({"time": TIME_NAMES} if len(names) > 2 else {})
+        roles = {key: common for key, common in roles.items() if getattr(self.options, f"{key}_column") is None}
         missing = [key for key, common in roles.items() if not find_known_columns(names, common)]
-        if len(names) > 2 and self.options.time_column is None and not find_known_columns(names, TIME_NAMES):
-            missing.append("time")
         raise UserError(
             f"{self.source}: no column has a known name for the {role}s. Give "
             f"{', '.join(map(self.flag.format, missing))}; the columns are: {', '.join(names)[:300]}; the first "
@@ -229,22 +227,18 @@ class Columns:
 
 def _show_values(names: Iterable[str], sample: Sample) -> str:
     """Returns columns with their first values."""
-    shown = [", ".join(" ".join(value.split())[:40] for value in sample[name][:SHOWN_VALUES]) for name in names]
-    return "; ".join(f"{name} ({values})" for name, values in zip(names, shown))
-
-
-def _has_few(values: Sequence[str]) -> bool:
-    return 0 < len(set(values)) <= FEW_EVENTS
+    firsts = {name: [" ".join(value.split())[:40] for value in sample[name][:SHOWN_VALUES]] for name in names}
+    return "; ".join(f"{name} ({', '.join(values)})" for name, values in firsts.items())
 
 
 def may_be_time(name: str, values: Sequence[str]) -> bool:
     """Returns whether a column's name speaks of time or of an order, or its values read as times."""
     words = re.findall(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]*", name.split(":")[0])
-    words = [word.lower() for word in words]
-    if _normalize(name) in TIME_NAMES or TIME_WORDS & set(words) or ORDER_NAME.fullmatch(_normalize(name)):
+    words, normal = [word.lower() for word in words], _normalize(name)
+    if normal in TIME_NAMES or TIME_WORDS & set(words) or ORDER_NAME.fullmatch(normal):
         return True
     values = [value for value in values if value]
-    return bool(values) and words[-1:] != ["id"] and max(share_of_dates(values), share_of_times(values)) > MOST
+    return words[-1:] != ["id"] and (_are_dates(values) or _are_unix_times(values))
 
 
 def _find_joins(columns: Sample) -> list[list[str]]:
@@ -252,19 +246,18 @@ def _find_joins(columns: Sample) -> list[list[str]]:
     by_name = {_normalize(name): name for name in columns}
     joins = [[by_name[part] for part in ("year", "month", "day")]] if {"year", "month", "day"} <= set(by_name) else []
     for date in columns:
-        if share_of_dates(columns[date]) > MOST:
+        if _are_dates(columns[date]):
             joins += [[date, name] for name, values in columns.items() if all(map(DAYTIME_LIKE.match, values))]
     return joins
 
 
-def share_of_dates(values: Sequence[str]) -> float:
-    return sum(bool(DATE_LIKE.match(value.strip())) for value in values) / max(len(values), 1)
+def _are_dates(values: Sequence[str]) -> bool:
+    return sum(bool(DATE_LIKE.match(value.strip())) for value in values) > MOST * len(values)
 
 
-def share_of_times(values: Sequence[str]) -> float:
-    """Returns the share of values that are plausible Unix times."""
+def _are_unix_times(values: Sequence[str]) -> bool:
     numbers = np.array([value for value in map(str.strip, values) if NUMBER_LIKE.match(value)], np.float64)
-    return sum(int(count) for count in count_units(numbers).values()) / max(len(values), 1)
+    return sum(count_units(numbers).values()) > MOST * len(values)
 
 
 def _normalize(name: str) -> str:

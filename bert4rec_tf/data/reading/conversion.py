@@ -6,7 +6,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from bert4rec_tf.config.data_names import Interactions, PublishedFile
-from bert4rec_tf.data.reading import layouts, records, tables, text, unpacking
+from bert4rec_tf.data.reading import blocks, layouts, records, tables, text
 from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Layout
 from bert4rec_tf.data.reading.grouping import make_sequences
 from bert4rec_tf.data.reading.report import Report
-from bert4rec_tf.data.reading.rows import Findings, Rows
+from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.text import ANY_BLANKS
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
@@ -33,36 +33,27 @@ FORMAT = 8
 FOLDER = "converted"
 
 
-@dataclass(frozen=True)
-class SourceFiles:
-    """The files to read, in order. All must have the layout of the first."""
+def open_first(interactions: Interactions, paths: Sequence[Path]) -> Rows:
+    """Returns what reads the rows of files with the layout of the first. Raises UserError as `read_layout`."""
+    layout = read_layout(paths[0], interactions)
+    return Rows(str(paths[0]), Times(), layout, interactions, is_one_of_many=len(paths) > 1)
 
-    interactions: Interactions
-    paths: Sequence[Path]
-    layout: Layout
 
-    def read_tables(self, path: Path, times: Times, findings: Findings) -> Iterator[pa.Table]:
-        """Yields the good rows of one file, and adds what else is met to `findings`.
+def read_tables(path: Path, first: Rows) -> Iterator[pa.Table]:
+    """Yields the good rows of a file, and adds what else is met to the findings of `first` (`open_first`).
 
-        Raises UserError as `convert`.
-        """
-        layout = read_layout(path, self.interactions)
-        if str(layout) != str(self.layout):
-            raise UserError(f"{path}: its columns are {layout}; those of {self.paths[0]} are {self.layout}")
-        rows = Rows(
-            str(path),
-            times,
-            layout,
-            self.interactions,
-            findings,
-            among=path.name if len(self.paths) > 1 else None,
-        )
-        if layout.kind == PARQUET:
-            yield from tables.read_rows(path, layout, rows)
-            return
-        progress = show_transfer(f"reading {path.name}", path.stat().st_size)
-        with progress, unpacking.open_unpacked(path, watch=progress.update) as stream:
-            yield from (text if layout.kind == TEXT else records).read_rows(stream, layout, rows)
+    Raises UserError as `convert`.
+    """
+    layout = read_layout(path, first.options)
+    if str(layout) != str(first.layout):
+        raise UserError(f"{path}: its columns are {layout}; those of {first.source} are {first.layout}")
+    rows = replace(first, source=str(path), layout=layout)
+    if layout.kind == PARQUET:
+        yield from tables.read_rows(path, rows)
+        return
+    progress = show_transfer(f"reading {path.name}", path.stat().st_size)
+    with progress, blocks.open_unpacked(path, watch=progress.update) as stream:
+        yield from (text if layout.kind == TEXT else records).read_rows(stream, rows)
 
 
 def list_files(interactions: Interactions) -> list[Path]:
@@ -77,7 +68,7 @@ def list_files(interactions: Interactions) -> list[Path]:
             matches = path.glob_files()
         elif path.is_dir():
             inside = (path / "**/*.parquet").glob_files() if isinstance(path, Url) else path.glob("**/*.parquet")
-            matches = [file for file in inside if file.is_file() and not tables.is_hidden(file, path)]
+            matches = [file for file in inside if file.is_file() and not _is_hidden(file, path)]
             if not matches:
                 raise UserError(f"{path}: a folder without .parquet files; name others by a pattern: '{path}/*.csv'")
         elif glob.has_magic(str(path)) and not path.exists():
@@ -94,6 +85,11 @@ def list_files(interactions: Interactions) -> list[Path]:
     return sorted(paths.values(), key=lambda path: (isinstance(path, Url), path))
 
 
+def _is_hidden(path: Path, folder: Path) -> bool:
+    """Returns whether a file in a folder, or a folder on the way, begins with `_` or `.`, as unfinished ones do."""
+    return any(part.startswith(("_", ".")) for part in str(path).removeprefix(str(folder)).strip("/\\").split("/"))
+
+
 def convert(interactions: Interactions, to_train: bool = True) -> tuple[Sequences, Report]:
     """Returns the sequences in files of interactions, and a report, which has not warned yet.
 
@@ -105,31 +101,20 @@ def convert(interactions: Interactions, to_train: bool = True) -> tuple[Sequence
     file's, a row is bad and not skipped, or too little is left to train on.
     """
     paths = list_files(interactions)
-    source = SourceFiles(interactions, paths, read_layout(paths[0], interactions))
-    times, findings = Times(), Findings()
-    parts = [table for path in paths for table in source.read_tables(path, times, findings)]
-    return make_sequences(parts, interactions, source.layout, findings, times, to_train)
+    source = open_first(interactions, paths)
+    parts = [table for path in paths for table in read_tables(path, source)]
+    return make_sequences(parts, source, to_train)
 
 
 def read_layout(path: Path, interactions: Interactions) -> Layout:
     """Returns the layout of a file. Raises UserError if it cannot be read or its columns cannot be found."""
-    with unpacking.open_unpacked(path) as stream:
+    with blocks.open_unpacked(path) as stream:
         return layouts.find_layout(path, interactions, stream.read(layouts.SAMPLE_BYTES))
 
 
 def describe_columns(interactions: Interactions) -> dict[str, dict[str, str]]:
-    """Returns the columns of the first file as `Sequences.columns` has them. Raises UserError as `read_layout`.
-
-    The type of a TEXT's ids is the one that they have if all are whole numbers (`runs.id_texts.check_types`).
-    """
-    path = list_files(interactions)[0]
-    layout = read_layout(path, interactions)
-    if layout.kind == PARQUET:
-        return tables.describe_columns(layout, tables.read_head(path).schema)
-    columns = {role: {"name": name} for role, name in layout.roles.items()}
-    if layout.kind == TEXT:
-        columns["user"]["type"] = columns["item"]["type"] = "int64"
-    return columns
+    """Returns the columns of the first file as `Sequences.columns` has them. Raises UserError as `read_layout`."""
+    return read_layout(list_files(interactions)[0], interactions).describe()
 
 
 def parse_pairs(content: bytes, path: Path) -> Sequences:
@@ -140,13 +125,9 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
     """
     if not content.strip():
         raise UserError(f"{path}: the file is empty")
-    layout, interactions = (
-        Layout(TEXT, "user", "item", separator=ANY_BLANKS, names=("user", "item")),
-        PublishedFile(str(path)),
-    )
-    rows = Rows(str(path), Times(), layout, interactions, integers=True)
-    tables = list(text.read_rows(io.BytesIO(content), layout, rows))
-    return make_sequences(tables, interactions, layout, rows.findings, rows.times)[0]
+    layout = Layout(TEXT, "user", "item", separator=ANY_BLANKS, names=("user", "item"))
+    rows = Rows(str(path), Times(), layout, PublishedFile(str(path)), integers=True)
+    return make_sequences(list(text.read_rows(io.BytesIO(content), rows)), rows)[0]
 
 
 def convert_once(interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
@@ -162,31 +143,23 @@ def load_or_convert(
 
     The sequences have the columns of the user's own files, which are not stored. Warns of doubts about these files.
     """
-    converted = _load_stored(path)
+    converted = None
+    try:
+        converted = load(path) if path.exists() else None
+    except npz.CorruptFileError as error:
+        warn(f"{error}; converted again")
     if converted is None:
         converted = convert()
-        _store(path, *converted)
+        try:
+            files.make_folder(path.parent)
+            save(path, *converted)
+        except UserError as error:
+            warn(f"{error}; the converted data are not kept")
     sequences, report = converted[0], replace(converted[1], path=interactions.title)
     if interactions.is_published:
         return sequences, report
     report.warn_of_doubts(sequences)
     return replace(sequences, columns=describe_columns(interactions)), report
-
-
-def _load_stored(path: Path) -> tuple[Sequences, Report] | None:
-    try:
-        return load(path) if path.exists() else None
-    except npz.CorruptFileError as error:
-        warn(f"{error}; converted again")
-        return None
-
-
-def _store(path: Path, sequences: Sequences, report: Report) -> None:
-    try:
-        files.make_folder(path.parent)
-        save(path, sequences, report)
-    except UserError as error:
-        warn(f"{error}; the converted data are not kept")
 
 
 def locate_conversion(folder: Path, interactions: Interactions, checksums: list[str]) -> Path:
@@ -230,14 +203,8 @@ def load(path: Path) -> tuple[Sequences, Report]:
     try:
         users, items = (np.array(npz.decode_lines(arrays[name]), object) for name in ("users", "names"))
         report = Report(**json.loads(arrays["report"].tobytes()))
-        sequences = Sequences(
-            arrays["items"],
-            arrays["splits"],
-            users,
-            Vocabulary(items, arrays["counts"]),
-            arrays.get("num_later"),
-            times=ActionTimes(arrays["times"], report.times) if "times" in arrays else None,
-        )
-        return sequences, report
+        times = ActionTimes(arrays["times"], report.times) if "times" in arrays else None
+        vocabulary, num_later = Vocabulary(items, arrays["counts"]), arrays.get("num_later")
+        return Sequences(arrays["items"], arrays["splits"], users, vocabulary, num_later, times=times), report
     except (KeyError, ValueError, TypeError) as error:
         raise npz.CorruptFileError(f"{path}: not a kept conversion ({error})") from error

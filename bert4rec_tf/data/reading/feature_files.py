@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.data.feature_values import Features, attach_features
@@ -41,7 +42,6 @@ GUESSED_SEPARATOR = re.compile(r";|(?<!\d),|,(?!\d)")
 
 FEWEST = 2
 """A value that fewer ids have is left out, because it says nothing about other ids."""
-
 
 FEW = 0.5
 """A warning is given if fewer of the data's ids than this share have features or titles."""
@@ -111,7 +111,7 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     A cell holds one value, or several: a list, or a text with `|` between them; or with commas or semicolons, if these
     cut a column's cells into fewer different values than there are different cells (with a warning). A column of more
     than BINS different numbers is cut at its quantiles into BINS categories. An empty cell is no value. An id has the
-    values of all its rows. Values that fewer than FEWEST ids have are left out. The result depends only on the content.
+    values of all its rows. Values that fewer than FEWEST ids have are left out.
 
     A column is one of vectors if any cell is a list with a fraction: floats in Parquet and Arrow, lists or NumPy arrays
     of them in a DataFrame, JSON in CSV. Then every cell is empty or such a list, and all are equally long.
@@ -134,22 +134,21 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     ids = ["" if raw is None else raw for raw in columns[id_column]]
     if isinstance(source, (str, Path, Url)):  # as the ids of texts with actions
         ids = [raw.strip(BLANKS) for raw in ids]
-    places = {raw: place for place, raw in enumerate(dict.fromkeys(ids))}
-    bad = find_bad_id(np.array(list(places), object))
+    rows, unique_ids = pd.factorize(np.array(ids, object))
+    bad = find_bad_id(unique_ids)
     if bad is not None:
         raise UserError(f"{title}: an id must not be empty and contain no line break. Received: {bad!r}")
-    rows = np.array([places[raw] for raw in ids], np.int64)
     names, pairs = list[str](), [np.empty((0, 2), np.int64)]
     numbers, vectors = list[str](), list[np.ndarray]()
     for column, cells in columns.items():
         if column == id_column:
             continue
-        if any(map(has_fraction, lists := [_parse_list(cell) for cell in cells])):
+        if any(map(has_fraction, values := [_parse_cell(cell) for cell in cells])):
             whose = f"{title}, column {column}, {'item' if kind == ITEM_FEATURES else 'user'}"
-            vectors.append(_stack_vectors(lists, rows, list(places), whose))
+            vectors.append(_stack_vectors(values, rows, unique_ids, whose))
             numbers += [f"{' '.join(column.split())}[{number}]" for number in range(vectors[-1].shape[1])]
         else:
-            column_names, entries = _list_entries(column, lists, rows, title)
+            column_names, entries = _list_entries(column, values, rows, title)
             if not column_names:
                 warn(f"{title}: column {column} is ignored, because no value of it is shared by {FEWEST} ids")
             pairs.append(entries + np.array([0, len(names)]))
@@ -157,18 +156,15 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     if not names and not numbers:
         raise UserError(f"{title}: no column has a value that {FEWEST} rows share")
     entries = np.unique(np.concatenate(pairs), axis=0)
-    splits = np.searchsorted(entries[:, 0], np.arange(len(places) + 1))
-    return Features(
-        np.array(list(places), object),
-        splits,
-        entries[:, 1].astype(np.int32),
-        np.array(names + numbers, object),
-        np.hstack(vectors) if vectors else None,
-    )
+    splits = np.searchsorted(entries[:, 0], np.arange(len(unique_ids) + 1))
+    places, all_names = entries[:, 1].astype(np.int32), np.array(names + numbers, object)
+    return Features(unique_ids, splits, places, all_names, np.hstack(vectors) if vectors else None)
 
 
-def _parse_list(cell: Any) -> Any:
-    """Returns the list that a text in JSON, or Python's form of it, holds; any other cell as it is."""
+def _parse_cell(cell: Any) -> Any:
+    """Returns the list that a text in JSON, or Python's form of it, holds; None if it is empty; else it as it is."""
+    if _is_empty(cell):
+        return None
     if isinstance(cell, str) and cell.startswith("["):
         for parse in (json.loads, ast.literal_eval):
             with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
@@ -176,60 +172,48 @@ def _parse_list(cell: Any) -> Any:
     return cell
 
 
-def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: Sequence[str], whose: str) -> np.ndarray:
-    """Returns the vector of each id, float32 [ids, width]; zeros for an id without one.
+def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: np.ndarray, whose: str) -> np.ndarray:
+    """Returns the vector of each id, float32 [ids, width]; zeros for an id without one. Raises UserError for a bad one.
 
-    Args:
-        cells: lists; None or an empty text or list for none.
-        rows: place of each cell's id in `ids`.
-        whose: how a message begins, before the id.
-
-    Raises:
-        UserError: for a cell that is no list of finite numbers, another width than the first, or two vectors of an id.
+    `rows`: the place of each cell's id in `ids`. `whose`: how a message begins, before the id.
     """
-    vectors, has_vector = np.zeros((len(ids), 0), np.float32), np.zeros(len(ids), bool)
+    vectors: dict[int, np.ndarray] = {}
     for row, cell in zip(rows.tolist(), cells):
-        if _is_empty(cell) or (isinstance(cell, (list, tuple, np.ndarray)) and not len(cell)):
+        if cell is None or (isinstance(cell, (list, tuple, np.ndarray)) and not len(cell)):
             continue
-        vector = _parse_vector(cell)
-        if vector is None:
-            received = " ".join(str(cell).split())[:100]
-            raise UserError(f"{whose} {ids[row]}: a vector must be a list of finite numbers. Received: {received}")
-        if not vectors.shape[1]:
-            vectors = np.zeros((len(ids), len(vector)), np.float32)
-        if len(vector) != vectors.shape[1]:
-            expected = f"must have {vectors.shape[1]} numbers, as the first one"
-            raise UserError(f"{whose} {ids[row]}: a vector {expected}. Received: {len(vector)} numbers")
-        if has_vector[row] and not np.array_equal(vectors[row], vector):
-            raise UserError(f"{whose} {ids[row]}: must have one vector. Received: two different ones")
-        vectors[row], has_vector[row] = vector, True
-    return vectors
+        vector, fault = _parse_vector(cell), ""
+        width = len(next(iter(vectors.values()), vector))
+        if not np.isfinite(vector).all():
+            fault = f"a vector must be a list of finite numbers. Received: {' '.join(str(cell).split())[:100]}"
+        elif len(vector) != width:
+            fault = f"a vector must have {width} numbers, as the first one. Received: {len(vector)} numbers"
+        elif not np.array_equal(vectors.setdefault(row, vector), vector):
+            fault = "must have one vector. Received: two different ones"
+        if fault:
+            raise UserError(f"{whose} {ids[row]}: {fault}")
+    none = np.zeros(len(next(iter(vectors.values()))), np.float32)
+    return np.stack([vectors.get(row, none) for row in range(len(ids))])
 
 
-def _parse_vector(cell: Any) -> np.ndarray | None:
-    """Returns a list of finite numbers, float32 [width]; None for anything else."""
-    try:
+def _parse_vector(cell: Any) -> np.ndarray:
+    """Returns a list of numbers, float32 [width]; NaN for anything else."""
+    with np.errstate(over="ignore"), contextlib.suppress(ValueError):  # of lists of several lengths
         numbers = np.asarray(cell)
-    except ValueError:  # lists of several lengths
-        return None
-    if numbers.ndim != 1 or numbers.dtype.kind not in "fiu":
-        return None
-    with np.errstate(over="ignore"):
-        numbers = numbers.astype(np.float32)
-    return numbers if np.isfinite(numbers).all() else None
+        if numbers.ndim == 1 and numbers.dtype.kind in "fiu":
+            return numbers.astype(np.float32, copy=False)
+    return np.array([np.nan], np.float32)
 
 
 def _list_entries(column: str, cells: Sequence[Any], rows: np.ndarray, title: str) -> tuple[list[str], np.ndarray]:
     """Returns the names of a column's values, sorted, and pairs of row and place of its name, int64 [entries, 2]."""
-    numbers = _parse_numbers(cells, f"{title}: column {column}")
-    texts = _split_texts(cells, f"{title}: column {column}") if numbers is None else _bin_numbers(numbers)
-    pairs = {(int(row), value) for row, values in zip(rows, texts) for value in values}
+    whose = f"{title}: column {column}"
+    numbers = _parse_numbers(cells, whose)
+    texts = _split_texts(cells, whose) if numbers is None else _bin_numbers(numbers)
+    pairs = {(row, value) for row, values in zip(rows.tolist(), texts) for value in values}
     counts = Counter(value for _, value in pairs)
-    frequent = sorted(value for value, count in counts.items() if count >= FEWEST)
-    places = {value: place for place, value in enumerate(frequent)}
+    places = {value: place for place, value in enumerate(sorted(value for value in counts if counts[value] >= FEWEST))}
     entries = [(row, places[value]) for row, value in pairs if value in places]
-    name = " ".join(column.split())
-    return [f"{name}={value}" for value in frequent], np.array(entries, np.int64).reshape(-1, 2)
+    return [f"{' '.join(column.split())}={value}" for value in places], np.array(entries, np.int64).reshape(-1, 2)
 
 
 def _parse_numbers(cells: Sequence[Any], whose: str) -> np.ndarray | None:
@@ -237,10 +221,10 @@ def _parse_numbers(cells: Sequence[Any], whose: str) -> np.ndarray | None:
 
     Warns of a few other cells, which have no value then. `whose`: how a message begins.
     """
-    numbers = np.array([math.nan if _is_empty(cell) else _parse_number(cell) for cell in cells])
-    odd = [cell for cell, number in zip(cells, numbers) if math.isnan(number) and not _is_empty(cell)]
-    num_numbers = np.count_nonzero(~np.isnan(numbers))
-    if len(odd) > FEW_ODD * (len(odd) + num_numbers) or len(set(numbers[~np.isnan(numbers)])) <= BINS:
+    numbers = np.array([_parse_number(cell) for cell in cells])
+    good = numbers[~np.isnan(numbers)]
+    odd = [cell for cell, number in zip(cells, numbers) if cell is not None and math.isnan(number)]
+    if len(odd) > FEW_ODD * (len(odd) + len(good)) or len(np.unique(good)) <= BINS:
         return None
     if odd:
         warn(f"{whose} has numbers; {len(odd):,} other cells are left out, such as {str(odd[0])[:40]!r}")
@@ -261,29 +245,25 @@ def _parse_number(cell: Any) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-def _bin_numbers(numbers: np.ndarray) -> Iterator[list[str]]:
-    """Yields each number's bin as a text such as `1995..1997`: the least and the greatest number in the bin."""
-    sorted_numbers = np.sort(numbers[~np.isnan(numbers)])
-    edges = np.unique(np.quantile(sorted_numbers, np.arange(1, BINS) / BINS))
-    bins = np.searchsorted(edges, sorted_numbers, side="right")
-    spans = {
-        number: (sorted_numbers[bins == number][0], sorted_numbers[bins == number][-1]) for number in np.unique(bins)
-    }
+def _bin_numbers(numbers: np.ndarray) -> list[list[str]]:
+    """Returns each number's bin as a text such as `1995..1997`: the least and the greatest number in the bin."""
+    edges = np.unique(np.nanquantile(numbers, np.arange(1, BINS) / BINS))
+    bins = np.searchsorted(edges, numbers, side="right")
+    spans = pd.Series(numbers).groupby(bins).agg(["min", "max"]).dropna()
     for digits in range(6, 18):  # as few as give the bins different names
-        names = {number: f"{low:.{digits}g}..{high:.{digits}g}" for number, (low, high) in spans.items()}
+        names = {span.Index: f"{span.min:.{digits}g}..{span.max:.{digits}g}" for span in spans.itertuples()}
         if len(set(names.values())) == len(names):
             break
-    for number in numbers:
-        yield [] if math.isnan(number) else [names[np.searchsorted(edges, number, side="right")]]
+    return [[] if math.isnan(number) else [names[place]] for number, place in zip(numbers, bins.tolist())]
 
 
 def _split_texts(cells: Sequence[Any], whose: str) -> Iterator[list[str]]:
     """Yields the values of each cell of a column. `whose`: how a message begins."""
-    separator = _find_separator([cell for cell in cells if isinstance(cell, str) and not _is_empty(cell)], whose)
+    separator = _find_separator([cell for cell in cells if isinstance(cell, str)], whose)
     for cell in cells:
         if isinstance(cell, float) and cell.is_integer():
             cell = int(cell)  # pandas makes fractions of whole numbers with gaps
-        values = cell if isinstance(cell, list) else [] if _is_empty(cell) else separator.split(str(cell))
+        values = cell if isinstance(cell, list) else [] if cell is None else separator.split(str(cell))
         yield [text for value in values if not _is_empty(value) and (text := " ".join(str(value).split()))]
 
 

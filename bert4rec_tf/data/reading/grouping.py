@@ -1,17 +1,16 @@
 """Filters, orders and groups a table of interactions into `Sequences`."""
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading.columns import Layout
 from bert4rec_tf.data.reading.report import Report, describe_findings, describe_repeats
-from bert4rec_tf.data.reading.rows import Findings
-from bert4rec_tf.data.reading.times import NUMBER, Times, choose_unit, count_units, describe_times, refuse_future
+from bert4rec_tf.data.reading.rows import Rows
+from bert4rec_tf.data.reading.times import count_units
 from bert4rec_tf.data.sequences import ActionTimes, Sequences
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
@@ -22,30 +21,21 @@ WHOLE = "^(0|[1-9][0-9]*)$"
 ID = pa.dictionary(pa.int32(), pa.string())
 
 
-def make_sequences(
-    tables: list[pa.Table],
-    interactions: Interactions,
-    layout: Layout,
-    findings: Findings,
-    time_reader: Times,
-    to_train: bool = True,
-) -> tuple[Sequences, Report]:
+def make_sequences(tables: list[pa.Table], source: Rows, to_train: bool = True) -> tuple[Sequences, Report]:
     """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
-    A user's actions are ordered by time, then by row. Those with the item and the time of an earlier one are dropped,
-    unless `interactions` keeps them. One pass then keeps the users and items with enough actions; then users with too
-    few left are dropped. With `k_core` this is repeated until nothing changes. Users are numbered in the order of their
-    ids, and items by falling count, then by id; those of a published file by first appearance.
+    A user's actions are ordered by time, then by row (`order_actions`), and then filtered (`filter_actions`). Users are
+    numbered in the order of their ids, and items by falling count, then by id; those of a published file by first
+    appearance.
 
     Args:
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
-        interactions: the filter, and the name of the source for messages.
-        layout, findings: for the report, where the columns come from, and what was met.
-        time_reader: what read the times.
+        source: what read them, with the options of the filter and what was met.
         to_train: whether too little to train on is an error.
 
-    Raises UserError if a time is in the future, unless `interactions` allows it, or too little is left.
+    Raises UserError if a time is in the future, unless the options allow it, or too little is left.
     """
+    interactions = source.options
     title, is_own = interactions.title, not interactions.is_published
     user_codes, users = _encode_ids([table["user"] for table in tables])
     item_codes, items = _encode_ids([table["item"] for table in tables])
@@ -57,52 +47,37 @@ def make_sequences(
         user_codes, users = sort_ids(user_codes, users)
         item_codes, items = sort_ids(item_codes, items)
     sizes_before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
-    notes = describe_findings(findings, layout, interactions)
-    unit, meaning = None, ""
+    notes = describe_findings(source)
+    unit, meaning, num_later = None, "", None
     if times is not None and len(times):
-        if time_reader.kind == NUMBER:
-            unit = choose_unit(count_units(times), len(times), title)
-        meaning = describe_times(time_reader.kind, unit)
-        if is_own and not interactions.future_times:
-            refuse_future(times.max().item(), time_reader.kind, unit, title)
-        order = np.lexsort((times, user_codes))
+        count = partial(count_units, times)
+        unit, meaning = source.times.describe(count, len(times), times.max().item(), interactions)
+        order, repeats = order_actions(user_codes, item_codes, times, is_own and interactions.duplicates == "drop")
+        if len(repeats):
+            first = repeats.min()
+            notes += describe_repeats(len(repeats), (users[user_codes[first]], items[item_codes[first]]))
         user_codes, item_codes, times = user_codes[order], item_codes[order], times[order]
-        if is_own and interactions.duplicates == "drop":
-            is_repeat = find_repeats(user_codes, item_codes, times)
-            if is_repeat.any():
-                first = np.flatnonzero(is_repeat)[order[is_repeat].argmin()]
-                names = users[user_codes[first]], items[item_codes[first]]
-                notes += describe_repeats(int(is_repeat.sum()), names)
-                user_codes, item_codes, times = user_codes[~is_repeat], item_codes[~is_repeat], times[~is_repeat]
-        del order
+        del order, repeats
     if max(interactions.min_user_actions, interactions.min_item_actions) > 1:
         bounds = interactions.min_user_actions, interactions.min_item_actions
         keep = filter_actions(user_codes, item_codes, *bounds, interactions.k_core)
         user_codes, users = _drop_unused_names(user_codes[keep], users)
         item_codes, items = _drop_unused_names(item_codes[keep], items)
         times = None if times is None else times[keep]
-    num_later = None
-    if interactions.test_from is not None:
-        first_later = parse_test_from(interactions.test_from, unit, None if times is None else time_reader)
-        num_later = np.bincount(user_codes[np.asarray(times) >= first_later], minlength=len(users))
+    if interactions.test_from is not None and times is not None:
+        is_later = times >= source.times.parse_moment(interactions.test_from, unit)
+        num_later = np.bincount(user_codes[is_later], minlength=len(users))
     sequences = Sequences.from_codes(user_codes, item_codes, users, items)
-    if num_later is not None:
-        sequences = replace(sequences, num_later=num_later)
-    if times is not None and is_own:
-        sequences = replace(sequences, times=ActionTimes(times, meaning))
-    return sequences, make_report(interactions, layout, meaning, sizes_before, sequences, notes, to_train)
+    action_times = ActionTimes(times, meaning) if times is not None and is_own else None
+    sequences = replace(sequences, num_later=num_later, times=action_times)
+    return sequences, make_report(source, meaning, sizes_before, sequences, notes, to_train)
 
 
 def make_report(
-    interactions: Interactions,
-    layout: Layout,
-    meaning: str,
-    sizes_before: dict[str, int],
-    sequences: Sequences,
-    notes: Sequence[str],
-    to_train: bool = True,
+    source: Rows, meaning: str, sizes_before: dict[str, int], sequences: Sequences, notes: list[str], to_train: bool
 ) -> Report:
     """Returns the report. Raises UserError if `to_train` and no user has two actions, or only one item is left."""
+    interactions, layout = source.options, source.layout
     reasons = "".join(f"; {line}" for line in notes)
     if to_train and sequences.lengths.max(initial=0) < 2:
         raise UserError(
@@ -112,33 +87,30 @@ def make_report(
         raise UserError(f"{interactions.title}: there is only one item left, so there is nothing to recommend{reasons}")
     sizes = {"users": sequences.num_users, "items": sequences.num_items, "actions": sequences.num_actions}
     bounds = [interactions.min_user_actions, interactions.min_item_actions]
-    facts = list(layout.doubts), list(notes), list(layout.remarks)
+    facts = list(layout.doubts), notes, list(layout.remarks)
     return Report(interactions.title, str(layout), meaning, sizes_before, sizes, bounds, *facts)
 
 
-def find_repeats(user_codes: np.ndarray, item_codes: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Returns which actions repeat user, item and time of one before, bool [actions].
+def order_actions(
+    users: np.ndarray, items: np.ndarray, times: np.ndarray, drops_repeats: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the places of actions by user, time and place, int64, and of those left out, in the same order.
 
-    The actions are ordered by user, then by time.
+    Left out are those that repeat user, item and time of one before, if `drops_repeats`.
     """
-    is_same, is_repeat = np.zeros(len(times), bool), np.zeros(len(times), bool)
-    is_same[1:] = (times[1:] == times[:-1]) & (user_codes[1:] == user_codes[:-1])  # as the one before, but for the item
+    order = np.lexsort((times, users))
+    if not drops_repeats:
+        return order, order[:0]
+    is_same, is_repeat = np.zeros(len(order), bool), np.zeros(len(order), bool)
+    times, users = times[order], users[order]
+    is_same[1:] = (times[1:] == times[:-1]) & (users[1:] == users[:-1])  # as the one before, but for the item
+    del times, users
     if not is_same.any():
-        return is_repeat
+        return order, order[:0]
     in_group = np.flatnonzero(is_same | np.append(is_same[1:], False))
-    groups, group_items = np.cumsum(~is_same[in_group]), item_codes[in_group]
-    by_item = np.lexsort((group_items, groups))
-    groups, group_items = groups[by_item], group_items[by_item]
-    repeats = (groups[1:] == groups[:-1]) & (group_items[1:] == group_items[:-1])
-    is_repeat[in_group[by_item[1:][repeats]]] = True
-    return is_repeat
-
-
-def parse_test_from(since: str, unit: str | None, time_reader: Times | None) -> int | float:
-    """Returns `since` as a number like the times (`Times.parse_moment`). Raises UserError without times."""
-    if time_reader is None:
-        raise UserError(f"`test_from` needs a column of times. Received: test_from={since}")
-    return time_reader.parse_moment(since, unit)
+    groups = pd.DataFrame({"group": np.cumsum(~is_same[in_group]), "item": items[order[in_group]]})
+    is_repeat[in_group] = groups.duplicated()
+    return order[~is_repeat], order[is_repeat]
 
 
 def _encode_ids(parts: list[pa.ChunkedArray]) -> tuple[np.ndarray, np.ndarray]:
@@ -175,7 +147,8 @@ def filter_actions(
 ) -> np.ndarray:
     """Returns which actions to keep, bool [actions].
 
-    `k_core`: whether to repeat until all users and items that are left have enough actions.
+    One pass keeps the users and items with enough actions; then users with too few left are dropped. With `k_core` this
+    is repeated until nothing changes.
     """
 
     def has_enough(codes: np.ndarray, least: int) -> np.ndarray:

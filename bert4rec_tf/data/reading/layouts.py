@@ -1,17 +1,15 @@
 """Finds the layout of a file of interactions from its first rows, or asks."""
 
-import csv
-import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import records, tables
+from bert4rec_tf.data.reading.blocks import BOM
 from bert4rec_tf.data.reading.columns import (
-    ITEM_NAMES,
+    COMMON_NAMES,
     JSON,
     LITERALS,
     NO_TIME,
@@ -19,13 +17,12 @@ from bert4rec_tf.data.reading.columns import (
     SAMPLE_ROWS,
     TEXT,
     TIME_NAMES,
-    USER_NAMES,
     Columns,
     Layout,
     find_known_columns,
 )
 from bert4rec_tf.data.reading.rows import shorten
-from bert4rec_tf.data.reading.text import ANY_BLANKS, UNQUOTED, split_line
+from bert4rec_tf.data.reading.text import ANY_BLANKS, split_lines
 from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
@@ -48,47 +45,32 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     columns = Columns(str(path), options)
     if _PACKED.match(start):
         raise UserError(f"{path}: is packed; unpack it, or pack only the text with gzip, under a name that ends in .gz")
-    is_record = re.match(rb"(\xef\xbb\xbf)?\s*\{", start)
-    if (options.columns or options.separator) and (is_record or start.startswith(b"PAR1")):
+    if (options.columns or options.separator) and re.match(rb"(\xef\xbb\xbf)?\s*\{|PAR1", start):
         raise UserError(f"{path}: its columns have names; leave out --columns and --separator, which are for texts")
     if start.startswith(b"PAR1"):
         if path.suffix == ".gz":
             raise UserError(f"{path}: Parquet is packed already and is not read from .gz; unpack it")
         head = tables.read_head(path)
-        sample = {name: tables.list_texts(head.column(place)) for place, name in enumerate(head.column_names)}
-        return columns.layout_from_sample(PARQUET, head.column_names, sample)
-    text = start.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
-    lines = re.split(r"\r\n|\r|\n", text)
+        layout = columns.layout_from_sample(PARQUET, head.column_names, tables.read_sample(head))
+        return replace(layout, integer_types=tables.list_integer_types(head.schema))
+    lines = re.split(r"\r\n|\r|\n", start.removeprefix(BOM).decode("utf-8", "replace"))
     if len(start) == SAMPLE_BYTES and len(lines) > 1:
         lines.pop()  # it may be cut
-    first_line = next((number for number, line in enumerate(lines, 1) if line.strip(" \t")), None)
-    if first_line is None:
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip(" \t")][:SAMPLE_ROWS]
+    separator = options.separator and options.separator.replace("\\t", "\t")
+    if numbered and (excel := re.fullmatch("sep=(.)", numbered[0][1].strip('" '))):  # Excel writes and reads this line
+        separator, numbered = separator or excel[1], numbered[1:]
+    if not numbered:
         raise UserError(f"{path}: the file is empty")
-    line = lines[first_line - 1]
-    if re.match(r"\s*\[\s*(\{|$)", line):
+    first_line, lines = numbered[0][0], [line for _, line in numbered]
+    if re.match(r"\s*\[\s*(\{|$)", lines[0]):
         raise UserError(
             f"{path}, line {first_line}: begins a JSON array; write its objects one per line, without brackets"
         )
-    lines = [line for line in lines[first_line - 1 :] if line.strip(" \t")][:SAMPLE_ROWS]
-    if line.lstrip().startswith("{"):
+    if lines[0].lstrip().startswith("{"):
         return _find_record_layout(columns, lines, first_line)
-    separator = options.separator and options.separator.replace("\\t", "\t")
-    if found := re.fullmatch("sep=(.)", line.strip('" ')):  # Excel writes and reads this line
-        separator, first_line, lines = separator or found[1], first_line + 1, lines[1:]
-    if not lines:
-        raise UserError(f"{path}: the file is empty")
-    separator = separator or _find_separator(path, options, lines, first_line)
+    separator = separator or _find_separator(path, lines)
     return _find_text_layout(columns, separator, split_lines(lines, separator), first_line)
-
-
-def split_lines(lines: Sequence[str], separator: str) -> list[list[str]]:
-    """Splits lines of text, whose quoted fields may have line ends."""
-    if separator in UNQUOTED:
-        return [split_line(line, separator) for line in lines]
-    try:
-        return [row for row in csv.reader(io.StringIO("\n".join(lines)), delimiter=separator) if row]
-    except csv.Error:
-        return [split_line(line, separator) for line in lines]
 
 
 def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], first_line: int) -> Layout:
@@ -98,8 +80,10 @@ def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], f
     width = len(first)
     if width < 2:
         raise UserError(f"{path}, line {first_line}: expected at least two columns, found {shorten(first[0])!r}")
-    has_known_names = _has_known_names(first)
-    has_header, is_numbered, names = has_known_names or bool(columns.requested_names), False, first
+    places = _find_places(first)
+    requests = options.user_column, options.item_column, options.time_column, options.event_column
+    has_header = len(places) == 2 or any(name not in (None, NO_TIME) for name in requests)
+    is_numbered, names = False, first
     if options.columns:
         names = [name.strip() for name in options.columns.split(",")]
         if len(names) != width:
@@ -107,27 +91,28 @@ def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], f
                 f"`columns` must name the {width} columns, of which the first row has {_show(first)}. Received: "
                 f"columns={options.columns}"
             )
-        if has_known_names and not _agree(first, names):
+        if len(places) == 2 and any(places[role] != place for role, place in _find_places(names).items()):
             raise UserError(f"{path}: its first line is a header, {', '.join(first)[:200]}. Leave out --columns")
         names = [f"{name}{place}" if name == IGNORED else name for place, name in enumerate(names, 1)]
         if options.time_column is None and not find_known_columns(names, TIME_NAMES):
             columns = replace(columns, options=replace(options, time_column=NO_TIME))
         numbers = [field for field in first if field]  # an index has no name
         is_numbered = width > 2 and numbers == list(map(str, range(len(numbers))))  # by pandas, without names
-        has_header = has_known_names or is_numbered
+        has_header = len(places) == 2 or is_numbered
     elif not has_header:
         _require_pairs(path, rows, separator)
         names = ["user", "item"]
     body = [row for row in rows[has_header:] if len(row) == width]
     sample = {name: [row[place].strip() for row in body] for place, name in enumerate(names)}
     layout = columns.layout_from_sample(TEXT, names, sample)
-    header_ids = (first[names.index(layout.user)], first[names.index(layout.item)])
+    may_repeat = has_header and not is_numbered and not options.is_published
     return replace(
         layout,
         separator=separator,
         skip=first_line if has_header else first_line - 1,
         has_header=has_header,
-        header_ids=header_ids if has_header and not is_numbered else None,
+        integer_types=dict.fromkeys(names, "int64"),
+        header_ids=(first[names.index(layout.user)], first[names.index(layout.item)]) if may_repeat else None,
         doubts=(*layout.doubts, *[MAYBE_HEADER] * (first == ["0", "1"] and not has_header)),
     )
 
@@ -144,52 +129,39 @@ def _require_pairs(path: str, rows: list[list[str]], separator: str) -> None:
             f"{path}: seems to have one line per user, with a user and all of his items. That form is not read. Turn "
             f"it into one row per action: {tool.replace('FILE', path)}"
         )
-    usual = {2: ["user", "item"], 4: ["user", "item", IGNORED, "time"]}
-    names = usual.get(len(rows[0]), ["user", "item", "time", *[IGNORED] * (len(rows[0]) - 3)])
-    second = f"; row 2: {_show(rows[1])}" if len(rows) > 1 else ""
+    width, shown = len(rows[0]), "; row 2: ".join(map(_show, rows[:2]))
+    names = ["user", "item", *[IGNORED] * (width == 4), "time", *[IGNORED] * width][:width]
     raise UserError(
-        f"{path}: its first line names no known columns. Row 1: {_show(rows[0])}{second}. If there is no header, say "
+        f"{path}: its first line names no known columns. Row 1: {shown}. If there is no header, say "
         f"what the columns are, such as --columns={','.join(names)} (with {IGNORED} for others); if the first line is "
         "a header, give --user_column, --item_column, --time_column"
     )
 
 
-def _has_known_names(fields: Sequence[str]) -> bool:
-    return bool(find_known_columns(fields, USER_NAMES) and find_known_columns(fields, ITEM_NAMES))
-
-
-def _agree(header: Sequence[str], names: Sequence[str]) -> bool:
-    """Returns whether a header and `Interactions.columns` have users and items in the same places."""
-    for common in (USER_NAMES, ITEM_NAMES):
-        known = [row.index(found[0]) for row in (header, names) if (found := find_known_columns(row, common))]
-        if len(set(known)) > 1:
-            return False
-    return True
+def _find_places(names: Sequence[str]) -> dict[str, int]:
+    """Returns user and item -> the place of the first column with a common name for them, if there is one."""
+    known = {role: find_known_columns(names, common) for role, common in COMMON_NAMES.items()}
+    return {role: list(names).index(columns[0]) for role, columns in known.items() if columns}
 
 
 def _show(row: Sequence[str]) -> str:
     return " | ".join(shorten(field) for field in row[:12])
 
 
-def _find_separator(path: Path, options: Interactions, lines: Sequence[str], number: int) -> str:
+def _find_separator(path: Path, lines: Sequence[str]) -> str:
     """Returns what separates the columns of all lines. Raises UserError if several characters may."""
-    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
-    first = lines[0].strip()
+    suffix, first = Path(path.name.removesuffix(".gz")).suffix.lower(), lines[0].strip()
     candidates = [text for text in (("\t",) if suffix == ".tsv" else SEPARATORS) if text in first]
-    candidates = [text for text in candidates if len(split_line(first, text)) > 1]
-    if not candidates and suffix != ".csv" and len(split_line(first, ANY_BLANKS)) > 1:
-        return ANY_BLANKS
+    candidates = [text for text in candidates if len(split_lines([first], text)[0]) > 1]
     if not candidates:
-        raise UserError(f"{path}, line {number}: expected at least two columns, found {shorten(first)!r}")
-    readings = {text: split_lines(lines, text) for text in candidates} if len(candidates) > 1 else {}
-    tests: list[Mapping[str, Any]] = [
-        {text: rows for text, rows in readings.items() if len({len(row) for row in rows}) == 1},
-        {text: rows for text, rows in readings.items() if _has_known_names([field.strip() for field in rows[0]])},
-    ]
-    for fitting in tests:
-        candidates = [text for text in candidates if text in fitting] or candidates
-        if len(candidates) == 1:
-            return candidates[0]
+        return "," if suffix == ".csv" else ANY_BLANKS
+    readings = {text: split_lines(lines, text) for text in candidates}
+    has_equal_rows = {text: len(set(map(len, rows))) == 1 for text, rows in readings.items()}
+    has_known_names = {text: len(_find_places(rows[0])) == 2 for text, rows in readings.items()}
+    for fits in (has_equal_rows, has_known_names):
+        candidates = [text for text in candidates if fits[text]] or candidates
+    if len(candidates) == 1:
+        return candidates[0]
     shown = [f'--separator="{text}" ({_show(readings[text][0])})'.replace("\t", "\\t") for text in candidates]
     raise UserError(f"{path}: its columns may be separated in several ways, and row 1 read as {' or '.join(shown)}")
 

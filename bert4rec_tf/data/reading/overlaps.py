@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from bert4rec_tf.data.reading.grouping import find_repeats, join_times, sort_ids
+from bert4rec_tf.data.reading.grouping import join_times, order_actions, sort_ids
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, number_within_groups
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
@@ -20,17 +20,16 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
 
     Raises UserError if the times of both do not mean the same.
     """
-    has_times = known.times is not None and new.times is not None
-    if known.times is not None and new.times is not None and known.times.meaning != new.times.meaning:
+    if known.times is None or new.times is None:
+        if known.times is not new.times:
+            side = "known" if known.times is None else "new"
+            warn(f"the {side} actions have no times, so all new ones count as later than the known ones")
+        _warn_of_repeated_histories(known, new)
+    elif known.times.meaning != new.times.meaning:
         raise UserError(
             f"the times must be {known.times.meaning}, like those of the known actions, or left out with "
             f'time="none". Received: {new.times.meaning}'
         )
-    if not has_times and known.times is not new.times:
-        side = "known" if known.times is None else "new"
-        warn(f"the {side} actions have no times, so all new ones count as later than the known ones")
-    if not has_times:
-        _warn_of_repeated_histories(known, new)
     user_codes, users = pd.factorize(np.concatenate([known.users, new.users]))
     item_codes, items = pd.factorize(np.concatenate([known.vocabulary.items, new.vocabulary.items]))
     user_codes = np.repeat(user_codes, np.concatenate([known.lengths, new.lengths]))
@@ -44,9 +43,8 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
     order, num_repeats, times = np.argsort(user_codes, kind="stable"), 0, None
     if known.times is not None and new.times is not None:
         all_times = join_times([known.times.values, new.times.values], "the known and the new actions")
-        order = np.lexsort((all_times, user_codes))
-        is_repeat = find_repeats(user_codes[order], item_codes[order], all_times[order])
-        num_repeats, order = int(np.count_nonzero(is_repeat)), order[~is_repeat]
+        order, repeats = order_actions(user_codes, item_codes, all_times)
+        num_repeats = len(repeats)
         times = ActionTimes(all_times[order], known.times.meaning)
     both = Sequences.from_codes(user_codes[order], item_codes[order], users, items)
     both = replace(both, columns={**new.columns, **known.columns}, times=times)

@@ -9,7 +9,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from bert4rec_tf.data.reading import blocks
-from bert4rec_tf.data.reading.columns import JSON, SAMPLE_ROWS, Layout, may_be_time
+from bert4rec_tf.data.reading.columns import JSON, SAMPLE_ROWS, may_be_time
 from bert4rec_tf.data.reading.rows import NO_ID, NO_RECORD, BadRow, Rows
 from bert4rec_tf.foundation.errors import UserError
 
@@ -29,17 +29,17 @@ def parse_record(kind: str, line: str) -> Mapping[str, Any]:
     return record
 
 
-def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
+def read_rows(stream: IO[bytes], rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a file. Raises UserError at a bad row, unless `rows` skips them."""
-    names, known_keys = tuple(layout.used_columns), set(layout.names)
-    for block in blocks.read_blocks(stream, rows.source):
+    names, known_keys = tuple(rows.layout.used_columns), set(rows.layout.names)
+    for content, first in blocks.read_blocks(stream, rows.source):
         numbers, records, unreadable = list[int](), list[Sequence[Any]](), list[BadRow]()
-        for number, line in blocks.split_lines(block):
-            text = line.rstrip("\r\n")
+        for number, line in enumerate(content.splitlines(), first):
+            text = line.decode("utf-8", "replace")
             if not text.strip():
                 continue
             try:
-                record = parse_record(layout.kind, text)
+                record = parse_record(rows.layout.kind, text)
                 values = _select_values(record, names)
             except ValueError:  # also from an integer with too many digits
                 unreadable.append((number, NO_RECORD, text))

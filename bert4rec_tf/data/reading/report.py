@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading.columns import Layout
-from bert4rec_tf.data.reading.rows import Findings
+from bert4rec_tf.data.reading.rows import HEADER, Rows
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.progress import warn
 
@@ -69,15 +67,19 @@ class Report:
         return "\n".join(lines)
 
 
-def describe_findings(findings: Findings, layout: Layout, options: Interactions) -> list[str]:
+def describe_findings(source: Rows) -> list[str]:
     """Returns lines on skipped rows, events, and ids and keys that were met."""
-    lines = findings.list_skipped()
-    if findings.events and layout.event is not None:
+    findings, event_column, wanted = source.findings, source.layout.event, source.options.events
+    lines = [
+        f"skipped {count:,} {'rows' if kind == HEADER else 'bad rows'}: {kind} (the first: {findings.firsts[kind]})"
+        for kind, count in findings.skipped.items()
+    ]
+    if findings.events:
         counts = [f"{count:,} {event or '(empty)'}" for event, count in findings.events.most_common(MOST_SHOWN)]
         shown = ", ".join(counts) + ", ..." * (len(findings.events) > MOST_SHOWN)
         rarest = findings.events.most_common()[-1][0]
-        advice = f"all count alike. --event_column={layout.event} --events={rarest} keeps these alone"
-        lines.append(f"events ({layout.event}): {shown}; {f'kept: {options.events}' if options.events else advice}")
+        advice = f"all count alike. --event_column={event_column} --events={rarest} keeps these alone"
+        lines.append(f"events ({event_column}): {shown}; {f'kept: {wanted}' if wanted else advice}")
     if findings.other_forms:
         lines.append(
             f"{len(findings.other_forms):,} ids were not in Unicode's form NFC, and are the same as those that are "
@@ -104,27 +106,16 @@ def list_doubts(sequences: Sequences) -> list[str]:
     if most > LARGEST_SHARE * total and most > LARGEST_MULTIPLE * lengths.mean():
         user = sequences.users[lengths.argmax()]
         lines.append(f"user {user!r} has {most / total:.0%} of all actions; this may stand for users who are not known")
-    if total < 2:
-        return lines
     is_next = np.ones(total, bool)
     is_next[sequences.splits[:-1][lengths > 0]] = False
-    num_steps = max(int(np.count_nonzero(is_next)), 1)
-    if sequences.times is not None:
-        values = sequences.times.values
-        equal = np.count_nonzero(is_next[1:] & (values[1:] == values[:-1])) / num_steps
-        if equal > MOST_EQUAL:
-            lines.append(
-                f"{equal:.0%} of the actions after a user's first have the time of the one before, so that the rows "
-                "alone order them"
-            )
-    else:
-        items = sequences.items
-        repeats = np.count_nonzero(is_next[1:] & (items[1:] == items[:-1])) / num_steps
-        if repeats > MANY_REPEATS:
-            lines.append(
-                f"{repeats:.0%} of the actions after a user's first have the item of the one before. If they were "
-                "logged twice, drop them; without times they are kept"
-            )
+    values = sequences.items if sequences.times is None else sequences.times.values
+    equal = int(np.count_nonzero(is_next[1:] & (values[1:] == values[:-1]))) / max(int(is_next.sum()), 1)
+    what = f"{equal:.0%} of the actions after a user's first have the {{}} of the one before"
+    if sequences.times is None and equal > MANY_REPEATS:
+        advice = "If they were logged twice, drop them; without times they are kept"
+        lines.append(f"{what.format('item')}. {advice}")
+    if sequences.times is not None and equal > MOST_EQUAL:
+        lines.append(f"{what.format('time')}, so that the rows alone order them")
     return lines
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -47,36 +48,29 @@ class Findings:
     """What was met in the rows of a source.
 
     Attributes:
-        skipped: kind of row -> how many were skipped, and where the first is.
+        skipped, firsts: kind of row -> how many were skipped, and where the first is.
         events: kind of event -> how many rows have it.
         other_forms: raw ids that were not in Unicode's form NFC.
         late_keys: key of a record that the first ones lack -> where the first one is.
     """
 
-    skipped: dict[str, tuple[int, str]] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+    firsts: dict[str, str] = field(default_factory=dict)
     events: Counter[str] = field(default_factory=Counter)
     other_forms: set[str] = field(default_factory=set)
     late_keys: dict[str, str] = field(default_factory=dict)
 
     def count(self, kind: str, place: str, number: int = 1) -> None:
-        before, first = self.skipped.get(kind, (0, place))
-        self.skipped[kind] = before + number, first
+        self.skipped[kind] += number
+        self.firsts.setdefault(kind, place)
 
     def add(self, later: "Findings") -> None:
         """Adds what was met in later rows."""
-        for kind, (number, place) in later.skipped.items():
-            self.count(kind, place, number)
+        self.skipped += later.skipped
         self.events += later.events
         self.other_forms |= later.other_forms
-        for key, place in later.late_keys.items():
-            self.late_keys.setdefault(key, place)
-
-    def list_skipped(self) -> list[str]:
-        """Returns a line for each kind of row that was skipped."""
-        return [
-            f"skipped {count:,} {'rows' if kind == HEADER else 'bad rows'}: {kind} (the first: {first})"
-            for kind, (count, first) in self.skipped.items()
-        ]
+        self.firsts = self.firsts | later.firsts | self.firsts
+        self.late_keys = self.late_keys | later.late_keys | self.late_keys
 
 
 @dataclass
@@ -84,14 +78,12 @@ class Rows:
     """Separates the good rows of one source from the bad ones.
 
     Attributes:
-        source: the name of the file, for messages.
-        times: what reads the times.
-        layout: where the columns are.
+        source, option: for messages, the name of the file, and the option that skips bad rows.
+        times, layout: what reads the times, and where the columns are.
         options: whether to skip and count bad rows (else the first is an error), and which events to keep.
         findings: what is met.
         integers: whether ids must be integers.
-        option: for messages, the option that skips bad rows.
-        among: the file's name if it is one of several, to show before the number.
+        is_one_of_many: whether the file's name is shown before the number of a skipped row.
     """
 
     source: str
@@ -101,7 +93,7 @@ class Rows:
     findings: Findings = field(default_factory=Findings)
     integers: bool = False
     option: str = "--bad_rows=skip"
-    among: str | None = None
+    is_one_of_many: bool = False
 
     @property
     def plain(self) -> bool:
@@ -115,7 +107,7 @@ class Rows:
 
     def locate(self, number: int) -> str:
         place = f"{self.unit} {number:,}"
-        return f"{self.among}, {place}" if self.among else place
+        return f"{Path(self.source).name}, {place}" if self.is_one_of_many else place
 
     def select_good(
         self, columns: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray, unreadable: Sequence[BadRow] = ()
@@ -133,9 +125,7 @@ class Rows:
         texts = {"user": columns[layout.user], "item": columns[layout.item]}
         if layout.times:
             texts["time"] = join_columns([columns[name] for name in layout.times])
-        is_used = self._select_events(columns)
-        if layout.header_ids is not None and not self.options.is_published:
-            is_used &= ~self._find_headers(texts, layout.header_ids, numbers)
+        is_used = self._select_used(columns, numbers)
         if not is_used.all():
             texts = {role: column.filter(pa.array(is_used)) for role, column in texts.items()}
             numbers = np.asarray(numbers)[is_used]
@@ -159,30 +149,26 @@ class Rows:
         self._refuse_or_count(bad, num_rows + len(unreadable))
         return pa.table(good_columns)
 
-    def _select_events(self, columns: Mapping[str, pa.Array]) -> np.ndarray:
-        """Returns which rows have an event that is to be kept, bool [rows]. Counts the events."""
-        layout, wanted = self.layout, self.options.events
-        if layout.event is None:
-            return np.ones(len(columns[layout.user]), bool)
-        events = columns[layout.event].fill_null("")
-        events = pc.utf8_trim(events, characters=BLANKS) if self.plain else events
-        pairs = pc.value_counts(events).to_pylist()
-        self.findings.events += Counter({pair["values"]: pair["counts"] for pair in pairs})
-        if wanted is None:
-            return np.ones(len(events), bool)
-        names = pa.array([name.strip() for name in wanted.split(",")])
-        return pc.is_in(events, names).to_numpy(zero_copy_only=False)
-
-    def _find_headers(
-        self, texts: Mapping[str, pa.Array], header_ids: tuple[str, str], numbers: Sequence[int] | np.ndarray
-    ) -> np.ndarray:
-        """Returns which rows repeat the header, bool [rows], as in files that were put together. Counts them."""
-        found = pc.equal(texts["user"], header_ids[0]).fill_null(False).to_numpy(zero_copy_only=False)
-        if found.any():
-            found &= pc.equal(texts["item"], header_ids[1]).fill_null(False).to_numpy(zero_copy_only=False)
-        if found.any():
-            self.findings.count(HEADER, self.locate(int(numbers[int(found.argmax())])), int(found.sum()))
-        return found
+    def _select_used(self, columns: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Returns which rows have an event to keep and are not the header again, bool [rows]. Counts both."""
+        layout, wanted, is_used = self.layout, self.options.events, np.ones(len(numbers), bool)
+        if layout.event is not None:
+            events = columns[layout.event].fill_null("")
+            events = pc.utf8_trim(events, characters=BLANKS) if self.plain else events
+            pairs = pc.value_counts(events).to_pylist()
+            self.findings.events += Counter({pair["values"]: pair["counts"] for pair in pairs})
+            if wanted is not None:
+                names = pa.array([name.strip() for name in wanted.split(",")])
+                is_used &= pc.is_in(events, names).to_numpy(zero_copy_only=False)
+        if layout.header_ids is not None:
+            is_header = pc.equal(columns[layout.user], layout.header_ids[0])
+            if pc.any(is_header).as_py():
+                is_header = pc.and_(is_header, pc.equal(columns[layout.item], layout.header_ids[1]))
+                places = np.flatnonzero(is_header.fill_null(False))
+                if len(places):
+                    self.findings.count(HEADER, self.locate(int(numbers[places[0]])), len(places))
+                is_used[places] = False
+        return is_used
 
     def _check_ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray]:
         """Returns the ids, cleaned, and each row's index in _KINDS, uint8 [rows]."""

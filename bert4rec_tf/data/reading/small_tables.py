@@ -1,15 +1,15 @@
 """Reads small tables, such as features and titles: a file, a DataFrame or another table, as columns of cells."""
 
-import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet
+import pyarrow.compute as pc
 
-from bert4rec_tf.data.reading import tables, text, unpacking
+from bert4rec_tf.data.reading import blocks, tables, text
 from bert4rec_tf.data.reading.columns import guess_column
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -37,40 +37,33 @@ def read_columns(source: Any, title: str, id_names: Sequence[str], id_name: str 
 
     Raises UserError if it cannot be read, or has fewer than two columns or two of one name.
     """
-    if isinstance(source, (str, Path, Url)):
-        path = files.expand_path(source)
-        files.refuse_pipe(path)
-        if path.suffix != ".parquet":
-            columns: dict[str, Any] = _read_text(path, id_names)
-            id_column = guess_column(list(columns), id_names, id_name)
-            return id_column, columns if id_column is None else columns | {id_column: _unify(columns[id_column])}
-        try:
-            with path.open("rb") as file:
-                source = pyarrow.parquet.read_table(file)
-        except OSError as error:
-            raise files.unreadable_error(path, error) from error
-        except (pa.ArrowException, UnicodeError) as error:
-            raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
-    frame = tables.load_frame(source, title)
+    is_file = isinstance(source, (str, Path, Url))
+    frame = _read_file(files.expand_path(source), id_names) if is_file else tables.load_frame(source, title)
     names = tables.list_names(frame)
     if len(set(names)) < len(names):
         raise UserError(f"{title}: must name each column once. Received: {', '.join(names)[:300]}")
-    lists = {} if isinstance(frame, (pa.Table, pa.RecordBatch)) else _find_vector_columns(frame, names)
-    table = tables.select_columns(frame, [name for name in names if name not in lists])
+    vectors = _find_vector_columns(frame) if isinstance(frame, pd.DataFrame) else {}
+    table = tables.select_columns(frame, [name for name in names if name not in vectors])
     arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
+    columns: dict[str, Any] = {name: vectors.get(name) or _list_cells(arrays[name]) for name in names}
     id_column = guess_column(table.column_names, id_names, id_name)
     if id_column is not None:
-        arrays[id_column] = tables.convert_ids(tables.decode_texts(arrays[id_column]), title)
-    columns = {name: lists[name] if name in lists else _list_cells(arrays[name]) for name in names}
-    return id_column, columns if id_column is None else columns | {id_column: _unify(columns[id_column])}
+        ids = tables.convert_ids(tables.decode_texts(arrays[id_column]), title)
+        columns[id_column] = pc.utf8_normalize(ids, form="NFC").to_pylist()
+    return id_column, columns
 
 
-def _read_text(path: Path, id_names: Sequence[str]) -> dict[str, list[str]]:
-    try:
-        with unpacking.open_unpacked(path) as file:
-            content = file.read()
-    except OSError as error:
-        raise files.unreadable_error(path, error) from error
+def _read_file(path: Path, id_names: Sequence[str]) -> pa.Table:
+    files.refuse_pipe(path)
+    if path.suffix != ".parquet":
+        return _read_text(path, id_names)
+    with tables.open_parquet(path) as file:
+        return file.read()
+
+
+def _read_text(path: Path, id_names: Sequence[str]) -> pa.Table:
+    with blocks.open_unpacked(path) as file:
+        content = file.read()
     first = content.split(b"\n", 1)[0].decode("utf-8", "replace")
     separator = DOUBLE_COLON if DOUBLE_COLON in first else max(",", "\t", ";", key=first.count)
     try:
@@ -79,19 +72,15 @@ def _read_text(path: Path, id_names: Sequence[str]) -> dict[str, list[str]]:
         if separator != DOUBLE_COLON:
             raise UserError(f"{path}: cannot be read: must be in UTF-8 ({error.reason})") from error
         content = content.decode("latin-1").encode()
-    columns = text.read_table(content, separator, str(path))
-    names = [column[0] for column in columns]
+    table = text.read_table(content, separator, str(path))
+    names = [column[0].as_py() for column in table.columns] if table.num_rows else []
     if separator == DOUBLE_COLON and len(names) > 1 and guess_column(names, id_names) is None:
-        return dict(zip(MOVIES, columns))
+        return table.select(range(min(len(names), len(MOVIES)))).rename_columns(MOVIES[: len(names)])
     if len(set(names)) < max(len(names), 2):
         raise UserError(
             f"{path}: the first line must be a header that names at least two columns, each once. Received: {first!r}"
         )
-    return {name: cells for name, (_, *cells) in zip(names, columns)}
-
-
-def _unify(ids: Sequence[str | None]) -> list[str | None]:
-    return [raw if raw is None or raw.isascii() else unicodedata.normalize("NFC", raw) for raw in ids]
+    return table.slice(1).rename_columns(names)
 
 
 def has_fraction(cell: Any) -> bool:
@@ -101,14 +90,11 @@ def has_fraction(cell: Any) -> bool:
     return isinstance(cell, (list, tuple)) and any(isinstance(number, (float, np.floating)) for number in cell)
 
 
-def _find_vector_columns(frame: Any, names: Sequence[str]) -> dict[str, list[Any]]:
+def _find_vector_columns(frame: pd.DataFrame) -> dict[str, list[Any]]:
     """Returns the cells of a DataFrame's columns of vectors. Arrow's own errors would not name the item."""
-    vectors = {}
-    for place, name in enumerate(names):
-        column = frame.iloc[:, place]
-        if column.dtype == object and any(map(has_fraction, column)):
-            vectors[name] = column.where(column.notna(), None).tolist()
-    return vectors
+    columns = {str(name): column for name, column in frame.items()}
+    is_vector = {name: column.dtype == object and any(map(has_fraction, column)) for name, column in columns.items()}
+    return {name: column.where(column.notna(), None).tolist() for name, column in columns.items() if is_vector[name]}
 
 
 def _list_cells(column: pa.Array) -> list[Any]:

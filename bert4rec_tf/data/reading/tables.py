@@ -1,6 +1,7 @@
 """Reads tables whose columns have types: Parquet files, pandas DataFrames and Arrow tables."""
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -8,80 +9,68 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.interchange
 import pyarrow.parquet
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading.columns import PARQUET, SAMPLE_ROWS, Columns, Layout
+from bert4rec_tf.data.reading.columns import PARQUET, SAMPLE_ROWS, Columns
 from bert4rec_tf.data.reading.grouping import make_sequences
 from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError, speak_python
+from bert4rec_tf.foundation.files import unreadable_error
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
 BATCH = 1 << 20
 TITLE = "the table"
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-UNREADABLE = (pa.ArrowException, OSError, UnicodeError)
-"""What reading a damaged file raises."""
 
 
-def read_head(path: Path) -> pa.RecordBatch:
+@contextlib.contextmanager
+def open_parquet(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
+    """Yields a Parquet file. Raises UserError if it is missing or damaged (also while it is read)."""
+    try:
+        source = path.open("rb") if isinstance(path, Url) else path
+        with pyarrow.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
+            yield file
+    except FileNotFoundError as error:
+        raise unreadable_error(path, error) from error
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise UserError(f"{path}: cut short or damaged ({' '.join(str(error).split())[:200]})") from error
+
+
+def read_head(path: Path) -> pa.Table:
     """Returns the first rows of a Parquet file, with the columns that its folders name. Raises UserError if damaged."""
-    try:
-        with _open_parquet(path) as file:
-            head = next(file.iter_batches(SAMPLE_ROWS), None)
-            if head is None:
-                head = pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
-            return _add_partition(head, path)
-    except UNREADABLE as error:
-        raise _make_damage_error(path, error) from error
+    with open_parquet(path) as file:
+        head = next(file.iter_batches(SAMPLE_ROWS), None)
+        return pa.table(_add_partition(head or pa.RecordBatch.from_pylist([], schema=file.schema_arrow), path))
 
 
-def _open_parquet(path: Path) -> pyarrow.parquet.ParquetFile:
-    source = path.open("rb") if isinstance(path, Url) else path
-    return pyarrow.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us")
-
-
-def read_rows(path: Path, layout: Layout, rows: Rows) -> Iterator[pa.Table]:
+def read_rows(path: Path, rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a Parquet file. Raises UserError if it is damaged, and as `text.read_rows`."""
-    try:
-        with _open_parquet(path) as file:
-            names = [name for name in layout.used_columns if name in file.schema_arrow.names]
-            batches = (_add_partition(batch, path) for batch in file.iter_batches(BATCH, columns=names))
-            yield from _select_good_rows(batches, layout, rows)
-    except UNREADABLE as error:
-        raise _make_damage_error(path, error) from error
-
-
-def is_hidden(path: Path, folder: Path) -> bool:
-    """Returns whether a file in a folder, or a folder on the way, begins with `_` or `.`, as unfinished ones do."""
-    return any(part.startswith(("_", ".")) for part in str(path).removeprefix(str(folder)).strip("/\\").split("/"))
-
-
-def _read_partition(path: Path) -> dict[str, str | None]:
-    """Returns the columns that Hive writes as folders: `day=10/a.parquet`."""
-    pairs = [part.name.partition("=") for part in reversed(path.parents) if "=" in part.name]
-    return {name: None if value == NO_VALUE else unquote(value) for name, _, value in pairs}
+    with open_parquet(path) as file:
+        names = [name for name in rows.layout.used_columns if name in file.schema_arrow.names]
+        batches = (_add_partition(batch, path) for batch in file.iter_batches(BATCH, columns=names))
+        yield from _select_good_rows(batches, rows)
 
 
 def _add_partition(batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
-    for name, value in _read_partition(path).items():
+    """Returns a batch with the columns that Hive writes as folders: `day=10/a.parquet`."""
+    pairs = [folder.name.partition("=") for folder in reversed(path.parents) if "=" in folder.name]
+    for name, value in {name: value for name, _, value in pairs}.items():
         if name not in batch.schema.names:
-            batch = batch.append_column(name, pa.array([value] * batch.num_rows, pa.string()))
+            text = pa.scalar(None if value == NO_VALUE else unquote(value), pa.string())
+            batch = batch.append_column(name, pa.repeat(text, batch.num_rows))
     return batch
 
 
-def _make_damage_error(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path}: cut short or damaged ({' '.join(str(error).split())[:200]})")
-
-
-def _select_good_rows(batches: Iterable[pa.RecordBatch], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
+def _select_good_rows(batches: Iterable[pa.RecordBatch], rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of batches whose columns have types. Rows are counted from 1."""
-    first = 1
+    layout, first = rows.layout, 1
     for batch in batches:
         columns = {name: decode_texts(batch.column(name)) for name in layout.used_columns}
         columns |= {name: convert_ids(columns[name], rows.source) for name in (layout.user, layout.item)}
@@ -94,11 +83,8 @@ def _select_good_rows(batches: Iterable[pa.RecordBatch], layout: Layout, rows: R
 def decode_texts(column: pa.Array) -> pa.Array:
     """Returns a column with texts of every kind as strings. What is not UTF-8 becomes U+FFFD."""
     if pa.types.is_dictionary(column.type):
-        names = column.dictionary
-        if pa.types.is_string_view(names.type):  # polars' categories, which Arrow cannot decode
-            column = pa.DictionaryArray.from_arrays(column.indices, names.cast(pa.string()))
-        column = column.dictionary_decode()
-    if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+        return decode_texts(column.dictionary).take(column.indices)
+    if column.type in (pa.large_string(), pa.string_view()):
         column = column.cast(pa.string())
     try:
         column.validate(full=pa.types.is_string(column.type))
@@ -108,15 +94,8 @@ def decode_texts(column: pa.Array) -> pa.Array:
         return pa.array([text if text is None else text.decode("utf-8", "replace") for text in raw], pa.string())
 
 
-def list_texts(column: pa.Array) -> list[str]:
-    """Returns values as texts, for a sample; empty texts for missing ones."""
-    column = decode_texts(column)
-    with contextlib.suppress(pa.ArrowException):
-        column = column.cast(pa.string())
-    return ["" if value is None else str(value) for value in column.to_pylist()]
-
-
 def convert_ids(column: pa.Array, source: str) -> pa.Array:
+    """Returns ids as texts. Raises UserError if they are neither texts nor whole numbers."""
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_null(kind)):
         advice = " (pandas makes fractions of whole numbers with gaps: use Int64)" if pa.types.is_floating(kind) else ""
@@ -124,15 +103,10 @@ def convert_ids(column: pa.Array, source: str) -> pa.Array:
     return column.cast(pa.string())
 
 
-def describe_columns(layout: Layout, schema: pa.Schema) -> dict[str, dict[str, str]]:
-    """Returns the columns of a layout as `Sequences.columns` has them."""
-    columns = {role: {"name": name} for role, name in layout.roles.items()}
-    for role in ("user", "item"):
-        kind = schema.field(layout.roles[role]).type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if pa.types.is_integer(kind):
-            columns[role]["type"] = str(kind)
-    return columns
+def list_integer_types(schema: pa.Schema) -> dict[str, str]:
+    """Returns the columns of integers, or of categories that are integers, with their types, such as "int64"."""
+    kinds = {field.name: getattr(field.type, "value_type", field.type) for field in schema}
+    return {name: str(kind) for name, kind in kinds.items() if pa.types.is_integer(kind)}
 
 
 @speak_python()
@@ -179,42 +153,45 @@ def name_columns(frame: Any, **columns: Any) -> dict[str, Any]:
 def read_frame(frame: Any, options: Interactions, to_train: bool = True) -> Sequences:
     """Does what `interactions` does. `to_train`: whether too little to train on is an error."""
     frame = load_frame(frame, "`frame`")
-    names = list_names(frame)
-    layout = Columns(TITLE, options, flag="{}=").layout_from_sample(PARQUET, names, _read_sample(frame, names))
+    layout = Columns(TITLE, options, flag="{}=").layout_from_sample(PARQUET, list_names(frame), read_sample(frame))
     for doubt in layout.doubts:  # a wrong column explains the errors of its rows
         warn(f"{TITLE}: {doubt}")
-    layout = replace(layout, doubts=())
-    rows = Rows(TITLE, Times(), layout, options, option='bad_rows="skip"')
     table = select_columns(frame, layout.used_columns)
-    tables = list(_select_good_rows(table.to_batches(BATCH), layout, rows))
-    sequences, report = make_sequences(tables, options, layout, rows.findings, rows.times, to_train)
+    layout = replace(layout, doubts=(), integer_types=list_integer_types(table.schema))
+    rows = Rows(TITLE, Times(), layout, options, option='bad_rows="skip"')
+    sequences, report = make_sequences(list(_select_good_rows(table.to_batches(BATCH), rows)), rows, to_train)
     report.warn_of_doubts(sequences)
     report.warn_of_notes(sequences if to_train else None)
-    return replace(sequences, columns=describe_columns(layout, table.schema))
+    return replace(sequences, columns=layout.describe())
 
 
-def _read_sample(frame: Any, names: list[str]) -> dict[str, list[str]]:
-    """Returns the first values of each column, as texts."""
-    if not hasattr(frame, "iloc"):
-        first = frame.slice(0, SAMPLE_ROWS)
-        head = first.to_batches() if isinstance(first, pa.Table) else [first]
-        return {
-            name: [text for batch in head for text in list_texts(batch.column(place))]
-            for place, name in enumerate(names)
-        }
+def read_sample(frame: pd.DataFrame | pa.Table) -> dict[str, list[str]]:
+    """Returns the first values of each column, as texts; empty texts for an Arrow table's missing ones."""
+    names = list_names(frame)
+    if isinstance(frame, pa.Table):
+        batches = frame.slice(0, SAMPLE_ROWS).to_batches()
+        columns = ([_list_texts(batch.column(place)) for batch in batches] for place in range(len(names)))
+        return {name: list(itertools.chain(*texts)) for name, texts in zip(names, columns)}
     head = frame.iloc[:SAMPLE_ROWS]
     return {name: [str(value) for value in head.iloc[:, place].dropna()] for place, name in enumerate(names)}
 
 
-def load_frame(frame: Any, title: str) -> Any:
-    """Returns a pandas DataFrame or an Arrow table as it is, and others, such as polars', as Arrow tables.
+def _list_texts(column: pa.Array) -> list[str]:
+    column = decode_texts(column)
+    with contextlib.suppress(pa.ArrowException):
+        column = column.cast(pa.string())
+    return ["" if value is None else str(value) for value in column.to_pylist()]
+
+
+def load_frame(frame: Any, title: str) -> pd.DataFrame | pa.Table:
+    """Returns a pandas DataFrame as it is, and other tables, such as polars', as Arrow tables.
 
     Others have `__arrow_c_stream__` or `__dataframe__`. Raises UserError for anything else, and what Arrow cannot take.
     """
-    if isinstance(frame, (pa.Table, pa.RecordBatch)) or (hasattr(frame, "iloc") and hasattr(frame, "columns")):
+    if isinstance(frame, (pa.Table, pd.DataFrame)):
         return frame
     try:
-        if hasattr(frame, "__arrow_c_stream__"):
+        if isinstance(frame, pa.RecordBatch) or hasattr(frame, "__arrow_c_stream__"):
             return pa.table(frame)
         if hasattr(frame, "__dataframe__"):
             return pyarrow.interchange.from_dataframe(frame)
@@ -226,15 +203,13 @@ def load_frame(frame: Any, title: str) -> Any:
     )
 
 
-def list_names(frame: Any) -> list[str]:
-    """Returns the names of the columns of what `load_frame` returned."""
-    return [str(name) for name in (frame.columns if hasattr(frame, "iloc") else frame.schema.names)]
+def list_names(frame: pd.DataFrame | pa.Table) -> list[str]:
+    """Returns the names of the columns."""
+    return [str(name) for name in (frame.column_names if isinstance(frame, pa.Table) else frame.columns)]
 
 
-def select_columns(frame: Any, columns: list[str]) -> pa.Table:
-    """Returns some columns of what `load_frame` returned. Raises UserError for a column that Arrow cannot take."""
-    if isinstance(frame, pa.RecordBatch):
-        frame = pa.Table.from_batches([frame])
+def select_columns(frame: pd.DataFrame | pa.Table, columns: list[str]) -> pa.Table:
+    """Returns some columns as an Arrow table. Raises UserError for a column that Arrow cannot take."""
     if isinstance(frame, pa.Table):
         return frame.select(columns)
     names = list_names(frame)

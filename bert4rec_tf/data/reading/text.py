@@ -2,15 +2,14 @@
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
-from typing import IO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
 from bert4rec_tf.data.reading import blocks
-from bert4rec_tf.data.reading.columns import Layout
 from bert4rec_tf.data.reading.rows import COLUMNS, Rows, shorten
 from bert4rec_tf.foundation.errors import UserError
 
@@ -23,16 +22,20 @@ UNQUOTED = ("\t", "::", ANY_BLANKS)
 UNIT_SEPARATOR = "\x1f"
 """Replaces `::`, because Arrow takes one character."""
 
+csv.field_size_limit(blocks.LONGEST_LINE)
 
-def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Table]:
+
+def read_rows(stream: IO[bytes], rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a file. Raises UserError at a bad row, unless `rows` skips them.
 
     Rows are counted from 1, the header too, but no blank lines.
     """
+    layout, used_columns = rows.layout, rows.layout.used_columns
     number, unfinished, width = int(layout.has_header), b"", len(layout.names)
-    used_columns = layout.used_columns
     column_numbers = [layout.names.index(name) for name in used_columns]
-    for content in _read_contents(stream, layout, rows.source):
+    for content, first in blocks.read_blocks(stream, rows.source):
+        if first <= layout.skip:
+            content = b"".join(content.splitlines(keepends=True)[layout.skip + 1 - first :])
         columns, misfits, unfinished = _parse_rows(unfinished + content, layout.separator, width, column_numbers)
         count = columns.num_rows + len(misfits)
         numbers = np.delete(np.arange(number + 1, number + count + 1), [misfit.number - 1 for misfit in misfits])
@@ -46,57 +49,44 @@ def read_rows(stream: IO[bytes], layout: Layout, rows: Rows) -> Iterator[pa.Tabl
         raise UserError(f"{rows.source}, row {number + 1}: a quote is never closed")
 
 
-def read_table(content: bytes, separator: str, source: str) -> list[list[str]]:
-    """Returns the columns of a small text in UTF-8, each with its first row. Blank lines are skipped.
+def read_table(content: bytes, separator: str, source: str) -> pa.Table:
+    """Returns the rows of a small text in UTF-8, the first too, as strings. Blank lines are skipped.
 
     Raises UserError if a row has more or fewer fields than the first, or a quote is not closed. `source`: for messages.
     """
     content = content.removeprefix(blocks.BOM)
     first = next((line for line in content.splitlines() if line), b"")
-    width = len(split_line(first.decode(), separator)) if first else 0
+    width = len(split_lines([first.decode()], separator)[0]) if first else 0
     if width < 2:
-        return [[first.decode()]] if first else []
-    columns, misfits, unfinished = _parse_rows(_replace_separator(content, separator), separator, width, range(width))
+        return pa.table({"0": [first.decode()] if first else []})
+    columns, misfits, unfinished = _parse_rows(content, separator, width, range(width))
     if misfits:
         kind, text = _explain_misfit(misfits[0])
         advice = "; put a field that contains the separator in double quotes" if separator not in UNQUOTED else ""
         raise UserError(f"{source}, row {misfits[0].number}: {kind}: {shorten(text)!r}{advice}")
     if unfinished:
         raise UserError(f"{source}, row {columns.num_rows + 1}: a quote is never closed")
-    return [column.to_pylist() for column in columns.columns]
+    return columns
 
 
-def split_line(line: str, separator: str) -> list[str]:
-    """Splits one line, whose last field may continue on the next line."""
+def split_lines(lines: Iterable[str], separator: str) -> list[list[str]]:
+    """Splits lines into fields. Where these may be quoted, they may have line ends, and the last may be unfinished."""
     if separator == ANY_BLANKS:
-        return re.findall("[^ \t]+", line)
-    return line.split(separator) if separator in UNQUOTED else next(csv.reader([line], delimiter=separator))
+        return [re.findall("[^ \t]+", line) for line in lines]
+    if separator in UNQUOTED:
+        return [line.split(separator) for line in lines]
+    return [row for row in csv.reader((f"{line}\n" for line in lines), delimiter=separator) if row]
 
 
-def _read_contents(stream: IO[bytes], layout: Layout, source: str) -> Iterator[bytes]:
-    """Yields whole lines, behind the header, as Arrow can read them: UTF-8 with one character between columns."""
-    for content, first in blocks.read_blocks(stream, source):
-        if first <= layout.skip:
-            content = b"".join(content.splitlines(keepends=True)[layout.skip + 1 - first :])
-        if not content.isascii():
-            content = content.decode("utf-8", "replace").encode()
-        yield (
-            _squeeze_blanks(content)
-            if layout.separator == ANY_BLANKS
-            else _replace_separator(content, layout.separator)
-        )
-
-
-def _replace_separator(content: bytes, separator: str) -> bytes:
-    """Returns the content with one character between columns."""
-    if separator != "::":
+def _make_readable(content: bytes, separator: str) -> bytes:
+    """Returns lines as Arrow can read them: in UTF-8, with one character between columns."""
+    if not content.isascii():
+        content = content.decode("utf-8", "replace").encode()
+    if separator == "::":
+        unit = UNIT_SEPARATOR.encode()
+        return content.replace(unit, "\ufffd".encode()).replace(b"::", unit)
+    if separator != ANY_BLANKS:
         return content
-    unit = UNIT_SEPARATOR.encode()
-    return content.replace(unit, "\ufffd".encode()).replace(b"::", unit)
-
-
-def _squeeze_blanks(content: bytes) -> bytes:
-    """Returns lines with one blank between columns, and none at their ends."""
     content = content.replace(b"\t", b" ")
     while b"  " in content:
         content = content.replace(b"  ", b" ")
@@ -118,7 +108,8 @@ def _parse_rows(
 
     Returns the wanted columns as texts, the rows with another number of columns, and the unfinished row.
     """
-    is_quoted, separator = separator not in UNQUOTED, UNIT_SEPARATOR if separator == "::" else separator
+    content, is_quoted = _make_readable(content, separator), separator not in UNQUOTED
+    separator = UNIT_SEPARATOR if separator == "::" else separator
     names = [str(number) for number in range(width)]
     types = {names[number]: pa.string() for number in column_numbers}
     misfits = list[pyarrow.csv.InvalidRow]()
@@ -131,15 +122,11 @@ def _parse_rows(
     # columns, or too many if there are no quotes. In both cases Arrow passes it to `skip` with the text before it.
     end = '"' + separator * width
     content += (b"" if content.endswith((b"\n", b"\r")) else b"\n") + end.encode()
+    quotes: dict[str, Any] = {"quote_char": '"' if is_quoted else False, "newlines_in_values": is_quoted}
     columns = pyarrow.csv.read_csv(
         pa.BufferReader(content),
         pyarrow.csv.ReadOptions(column_names=names, block_size=len(content), use_threads=False),
-        pyarrow.csv.ParseOptions(
-            delimiter=separator,
-            quote_char='"' if is_quoted else False,
-            newlines_in_values=is_quoted,
-            invalid_row_handler=skip,
-        ),
+        pyarrow.csv.ParseOptions(delimiter=separator, invalid_row_handler=skip, **quotes),
         pyarrow.csv.ConvertOptions(include_columns=list(types), column_types=types, check_utf8=False),
     )
     return columns, misfits, misfits.pop().text.removesuffix(end).encode()

@@ -3,13 +3,14 @@
 import contextlib
 import re
 import time as clock
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 
@@ -53,15 +54,11 @@ def count_units(times: np.ndarray) -> dict[str, int]:
     }
 
 
-def choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str | None:
+def _choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str | None:
     """Returns the unit in which the median of numeric times, so most of them, are plausible; None if there is none.
 
-    Warns of times that are not. Raises UserError if most are plausible, but in several units.
-
-    Args:
-        counts: of `count_units`.
-        num_times: of all times.
-        title: their source, for messages.
+    Warns of times that are not. Raises UserError if most are plausible, but in several units. `counts`: of
+    `count_units`.
     """
     units = [unit for unit, count in counts.items() if count]
     if 2 * sum(counts.values()) <= num_times:
@@ -105,12 +102,10 @@ def _write(column: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(column.cast(pa.string()), r"\.0$", "")
 
 
-def refuse_future(latest: int | float | None, kind: str | None, unit: str | None, title: str) -> None:
+def _refuse_future(latest: int | float, kind: str | None, unit: str | None, title: str) -> None:
     """Raises UserError if the latest time is in the future. `unit`: of numbers; None if it is not known."""
-    if latest is None or (kind == NUMBER and unit is None):
-        return
-    seconds = latest / (10**9 if kind != NUMBER else PER_SECOND[unit or "s"])
-    if seconds <= clock.time() + GRACE_SECONDS:
+    seconds = latest / PER_SECOND[unit or ("s" if kind == NUMBER else "ns")]
+    if (kind == NUMBER and unit is None) or seconds <= clock.time() + GRACE_SECONDS:
         return
     day = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}" if seconds < LATEST_DATE else "after the year 9999"
     hint = ""
@@ -121,13 +116,6 @@ def refuse_future(latest: int | float | None, kind: str | None, unit: str | None
     raise UserError(
         f"{title}: the latest time is in the future: {day}.{hint} If the times are right, add --future_times"
     )
-
-
-def describe_times(kind: str | None, unit: str | None) -> str:
-    """Returns what times mean, for the report. `unit`: from `choose_unit`."""
-    if kind != NUMBER:
-        return "dates with a zone" if kind == ZONED else "dates"
-    return "numbers of no known unit" if unit is None else f"{UNIT_NAMES[unit]} since 1970"
 
 
 class Times:
@@ -169,12 +157,31 @@ class Times:
         values = _cast(texts, self.kind)
         return _cast_some(texts, self.kind) if values is None else values
 
+    def describe(
+        self, count: Callable[[], Mapping[str, int]], num_times: int, latest: int | float, options: Interactions
+    ) -> tuple[str | None, str]:
+        """Returns the unit of times that are numbers, None if it is not known, and what the times mean.
+
+        Args:
+            count: returns what `count_units` does for all times.
+            num_times, latest: their number, and the last one.
+            options: whether times may be in the future, and the title for messages.
+
+        Raises UserError for times of several units, or in the future.
+        """
+        unit = _choose_unit(count(), num_times, options.title) if self.kind == NUMBER else None
+        if not (options.is_published or options.future_times):
+            _refuse_future(latest, self.kind, unit, options.title)
+        if self.kind != NUMBER:
+            return None, "dates with a zone" if self.kind == ZONED else "dates"
+        return unit, "numbers of no known unit" if unit is None else f"{UNIT_NAMES[unit]} since 1970"
+
     def parse_moment(self, text: str, unit: str | None) -> int | float:
         """Returns the time that a user names as `test_from`, as a number like the times that were read.
 
         Args:
             text: a date, or a number if the times are numbers.
-            unit: of the times, if they are numbers (`choose_unit`).
+            unit: of the times, if they are numbers (`describe`).
 
         Raises UserError if the text is no time of this kind, or a date among numbers without a known unit.
         """

@@ -9,7 +9,7 @@ from typing import Any
 
 from bert4rec_tf.config.data_names import RAW, Interactions, PublishedFile, add_source, is_own, remove_source
 from bert4rec_tf.config.paper import read_paper
-from bert4rec_tf.data.reading import conversion, unpacking
+from bert4rec_tf.data.reading import blocks, conversion
 from bert4rec_tf.data.reading.report import Report, describe_singles
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import download
@@ -186,7 +186,7 @@ def find_or_download(name: str, folder: Path | None = None) -> Path | None:
 
 def _read_authors_file(source: Source, path: Path) -> Sequences:
     """Reads a file of the authors. Warns if it is not the one that they published."""
-    with unpacking.open_unpacked(path) as file:
+    with blocks.open_unpacked(path) as file:
         content = file.read()
     if source.remote is not None and source.remote.member is None:
         expected = source.remote.checksum

@@ -30,7 +30,7 @@ from bert4rec_tf.config.data_names import Interactions, add_source, remove_sourc
 from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.reading.columns import TEXT, Layout
 from bert4rec_tf.data.reading.grouping import filter_actions, make_sequences
-from bert4rec_tf.data.reading.rows import Findings
+from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.sources.download import Remote
@@ -73,7 +73,8 @@ def test_actions_are_ordered_by_user_time_and_row(rows, kind, grouped):
     if kind != "none":
         table = table.append_column("time", pa.array(np.array([time for _, time in rows], kind)))
     options = Interactions("x", duplicates="keep", future_times=True)
-    sequences, _ = make_sequences([table], options, Layout(TEXT, "user", "item"), Findings(), Times(), to_train=False)
+    source = Rows("x", Times(), Layout(TEXT, "user", "item"), options)
+    sequences, _ = make_sequences([table], source, to_train=False)
     times = np.zeros(len(rows)) if kind == "none" else table["time"].to_numpy()
     order = sorted(range(len(rows)), key=lambda row: times[row])
     expected = {user: [str(row) for row in order if rows[row][0] == int(user)] for user in columns["user"]}

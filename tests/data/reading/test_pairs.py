@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.interaction_files import histories, write
 
+from bert4rec_tf.data.reading.blocks import open_unpacked
 from bert4rec_tf.data.reading.conversion import parse_pairs
-from bert4rec_tf.data.reading.unpacking import open_unpacked
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.foundation.errors import UserError
 
