@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -68,6 +68,9 @@ class TransitionEvidence(keras.layers.Layer):
         Petrov et al., Do sequential recommendation benchmarks really require higher-order sequence modelling?, RecSys
         2026.
     """
+
+    neighbors_place: ClassVar[int] = 1
+    """The place of `neighbors` among its weights."""
 
     def __init__(self, num_items: int, max_history: int, **options: Any) -> None:
         super().__init__(trainable=False, **options)
@@ -216,8 +219,8 @@ class TransitionEvidence(keras.layers.Layer):
 
     def load_own_variables(self, store: Any) -> None:
         """Makes the weights for as many pairs as a Keras file has, and loads them."""
-        if not self.built and "1" in store.keys():  # noqa: SIM118
-            self.build(tuple(store["1"].shape))  # `neighbors`
+        if not self.built and str(self.neighbors_place) in store.keys():  # noqa: SIM118
+            self.build(tuple(store[str(self.neighbors_place)].shape))  # `neighbors`
         super().load_own_variables(store)
 
     def get_config(self) -> dict[str, Any]:

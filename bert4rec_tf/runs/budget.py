@@ -199,4 +199,4 @@ def _measure_costs(
             laps.append(time.monotonic())
         compiling, stepping, first, second = (end - start for start, end in itertools.pairwise(laps))
         costs = _Costs(compiling, stepping / steps, first, second)
-        return costs, {**scratch.read_transitions(), "pairs": {}}
+        return costs, scratch.read_transitions()

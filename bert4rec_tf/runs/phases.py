@@ -76,15 +76,11 @@ def make_model(
 def load_trained(run: Run, num_items: int, num_users: int, workdir: WorkDirectory, phase: str) -> Recommender:
     """Returns the model of the finished training `phase`. Raises UserError if it has not finished."""
     model = make_model(run, num_items, num_users, features=workdir.read_features())
-    build_evidence(model, workdir, phase)
+    if model.evidence is not None:  # its weights come after those of the network, and are as many as were counted
+        shapes = loop.read_shapes(workdir.path / phase)
+        model.evidence.build(tuple(shapes[len(model.variables) + model.evidence.neighbors_place]))
     loop.load_weights(model, workdir.path / phase)
     return model
-
-
-def build_evidence(model: Recommender, workdir: WorkDirectory, phase: str) -> None:
-    """Makes the weights of the evidence, if the model has any, as large as in a training that has started."""
-    if model.evidence is not None:
-        model.evidence.build((workdir.read_num_pairs(phase),))
 
 
 def select_training_data(split: LeaveOneOut, phase: str) -> Sequences:

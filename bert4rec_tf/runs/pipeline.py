@@ -159,7 +159,7 @@ class Experiment:
         architecture = self.run.architecture
         settings = architecture if isinstance(architecture, ItemTransitionsSettings) else ItemTransitionsSettings()
         best, ndcg = search_settings(self.split, settings)
-        return {"settings": best.record(), NDCG: ndcg, "pairs": {}}
+        return {"settings": best.record(), NDCG: ndcg}
 
     def train(self) -> Recommender:
         """Runs or resumes the trainings and returns the model to measure (`find_measured_phase`).
@@ -185,10 +185,6 @@ class Experiment:
     ) -> "_Trained":
         model = self.new_model(strategy)
         model.adapt(phases.select_training_data(self.split, phase), self.transitions)
-        if model.evidence is not None:
-            record = self.workdir.read_transitions()
-            pairs = {**record["pairs"], phase: model.evidence.num_pairs}
-            self.workdir.write_transitions({**record, "pairs": pairs})
         if self.run.uses_evidence:
             mix = selected.model.evidence.mix.numpy() if selected else self._read_fixed_mix()
             if mix is not None:

@@ -291,7 +291,7 @@ class WorkDirectory:
         return features
 
     def write_transitions(self, record: dict[str, Any]) -> None:
-        """Writes how transitions are counted, and how many pairs of items each training has counted."""
+        """Writes how transitions are counted."""
         if not self.is_read_only:
             files.write_json(self.transitions, record)
 
@@ -300,20 +300,13 @@ class WorkDirectory:
         try:
             record = json.loads(self.transitions.read_text(encoding="utf-8"))
             settings = ItemTransitionsSettings(**record["settings"]).record()
-            return {**record, "settings": settings, NDCG: float(record[NDCG]), "pairs": dict(record["pairs"])}
+            return {**record, "settings": settings, NDCG: float(record[NDCG])}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{self.transitions}: cannot be read ({error}); delete {self.path} to train again"
             ) from error
-
-    def read_num_pairs(self, phase: str) -> int:
-        """Returns how many pairs of items a training has counted. Raises UserError if it has not started."""
-        record = self.read_transitions()
-        if phase not in record.get("pairs", {}):
-            raise UserError(f"{self.path / phase}: no finished training; run with --mode=train first")
-        return record["pairs"][phase]
 
 
 def _describe_first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:

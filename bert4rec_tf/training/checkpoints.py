@@ -35,6 +35,12 @@ def read_state(path: Path) -> dict[str, Any]:
     return _read_header(path, npz.read(path))["state"]
 
 
+def read_shapes(path: Path, group: str) -> list[list[int]]:
+    """Returns the shapes of a group's variables, in their order. Raises CorruptFileError if the header is damaged."""
+    shapes = _read_header(path, npz.read(path, [HEADER]))["shapes"]
+    return [shape for name, shape in sorted(shapes.items()) if name.startswith(f"{group}/")]
+
+
 def restore(path: Path, groups: Groups) -> dict[str, Any]:
     """Restores variables from a checkpoint, all or none, and returns its state. Other groups in it are ignored.
 
@@ -88,6 +94,10 @@ class Series:
     def read_state(self) -> dict[str, Any] | None:
         """Returns the state of the newest undamaged checkpoint; None if there are no checkpoints."""
         return self._read_newest(read_state)
+
+    def read_shapes(self, group: str) -> list[list[int]] | None:
+        """Returns `read_shapes` of the newest undamaged checkpoint; None if there are no checkpoints."""
+        return self._read_newest(lambda path: read_shapes(path, group))
 
     def _read_newest(self, load: Callable[[Path], Result]) -> Result | None:
         failure = None

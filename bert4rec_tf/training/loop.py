@@ -306,6 +306,12 @@ def read_state(folder: Path) -> State:
     return State(**saved)
 
 
+def read_shapes(folder: Path) -> list[list[int]]:
+    """Returns the shapes of the variables of a trained model. Raises UserError if its training has not finished."""
+    read_state(folder)
+    return checkpoints.Series(folder).read_shapes("model") or []
+
+
 def restore_best(model: Any, folder: Path, state: State) -> None:
     """Loads the best weights of a training. Raises UserError if their file is damaged or from another training."""
     try:
