@@ -340,7 +340,9 @@ TABLES_OF_RESULTS = {
     "## Bidirection and the Cloze task (Table 3)": make_bidirection(),
     "## Ablations and mask proportion (Table 5, Figure 4)": [
         *make_ablations("beauty", list(OF_ABLATIONS)),
-        *make_ablations("ml-1m", ["no_positions", "layers_1", "layers_3", "heads_4"]),
+        *make_ablations(
+            "ml-1m", ["no_positions", "no_feed_forward", "no_layer_norm", "layers_1", "layers_3", "heads_4"]
+        ),
     ],
     "## The length N (Table 4)": make_lengths(),
 }
