@@ -82,7 +82,6 @@ class Ranker:
         model: a model, whose weights may change between calls, but not its evidence; or a function (batch, candidates)
             -> scores, like `Recommender.score`.
         max_history: how many of the last items a function reads; None for all.
-        penalties: float32 [n + 1], subtracted from the items' scores.
         batch_size: the most users of a batch; None for as many as are quick.
     """
 
@@ -90,16 +89,15 @@ class Ranker:
         self,
         model: Recommender | Score,
         max_history: int | None = None,
-        penalties: np.ndarray | None = None,
         batch_size: int | None = None,
     ) -> None:
         self._model: Any = model if isinstance(model, Recommender) else None
         self._score: Score = model.score if isinstance(model, Recommender) else model
         self._evidence = self._model and self._model.evidence
         self.max_history = self._model.max_history if self._model else max_history
-        self._penalties, self._batch_size = penalties, batch_size or MOST_USERS
+        self._batch_size = batch_size or MOST_USERS
         self._evidence_table = self._evidence and self._evidence.make_table()
-        self._score_candidates = tf_function(self._score_and_correct, input_signature=[BATCH, ROWS])
+        self._score_candidates = tf_function(self._score_users, input_signature=[BATCH, ROWS])
         self._find_graph = functools.cache(self._make_graph)
 
     def rank(
@@ -144,17 +142,6 @@ class Ranker:
         """Returns every metric of every protocol (`RankingResult.compute_metrics`)."""
         return self.rank_and_list(task).compute_metrics()
 
-    def score_candidates(self, task: RankingTask) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the scores of the target (column 0) and of every negative, float32 [k, 1 + c], and these items.
-
-        The items are int32 [k, 1 + c], 0 for none.
-        """
-        candidates = task.list_candidates(slice(None))
-        scores = np.empty(candidates.shape, np.float32)
-        for rows in task.cut_by_length(self._batch_size):
-            scores[rows] = self._score_candidates(make_batch(task, rows, self.max_history), candidates[rows]).numpy()
-        return scores, candidates
-
     def _rank_batches(
         self, task: RankingTask, title: str | None, share: tuple[int, int] = (0, 1), k: int = 0
     ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]]:
@@ -190,24 +177,18 @@ class Ranker:
             return ()
         rows, biases = products
         biases = tf.zeros([rows.shape[0]]) if biases is None else tf.convert_to_tensor(biases)
-        if self._penalties is not None:
-            biases -= np.pad(self._penalties, [0, rows.shape[0] - len(self._penalties)])
         return tf.convert_to_tensor(rows), biases
 
     def _choose_batch_size(self, num_items: int, products: tuple[Tensor, ...]) -> int:
         width = _choose_height(num_items) if products else num_items
         return min(max(SCORES // width, FEWEST_USERS if products else 1), self._batch_size)
 
-    def _score_and_correct(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
-        """Returns what `Recommender.score` does, less the penalties."""
+    def _score_users(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
+        """Returns what `Recommender.score` does."""
         if self._evidence is None:
-            scores = self._score(batch, candidates)
-        else:
-            with self._evidence.read_table(self._evidence_table):
-                scores = self._score(batch, candidates)
-        if self._penalties is None:
-            return scores
-        return scores - (self._penalties[1:] if candidates is None else tf.gather(self._penalties, candidates))
+            return self._score(batch, candidates)
+        with self._evidence.read_table(self._evidence_table):
+            return self._score(batch, candidates)
 
     def _make_graph(
         self, num_items: int, sizes: tuple[int, ...], with_seen: bool, k: int, num_products: int
@@ -224,7 +205,7 @@ class Ranker:
         def rank(batch: Batch, candidates: Tensor, seen: Tensor, *products: Tensor) -> tuple[list, list, Tensor]:
             listed, target = tf.concat([candidates, seen], axis=1), candidates[:, :1]
             if not products:
-                scores = tf.ensure_shape(self._score_and_correct(batch), [None, num_items])
+                scores = tf.ensure_shape(self._score_users(batch), [None, num_items])
                 read = read_scores(Blocks.from_scores(scores), listed, seen, k, with_seen)
             else:
                 vectors = self._model.user_vectors(batch)
