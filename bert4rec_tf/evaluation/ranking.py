@@ -21,7 +21,17 @@ from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import Recommender
-from bert4rec_tf.nn.top_items import HIDDEN, PAD, Block, Blocks, list_best, scan_blocks, select_top, start_best
+from bert4rec_tf.nn.top_items import (
+    HIDDEN,
+    PAD,
+    Block,
+    Blocks,
+    is_contained,
+    list_best,
+    scan_blocks,
+    select_top,
+    start_best,
+)
 
 SCORES = 1 << 24
 """The scores of a batch, which limit its users: 64 MB."""
@@ -93,6 +103,7 @@ class Ranker:
     ) -> None:
         self._model: Any = model if isinstance(model, Recommender) else None
         self._score: Score = model.score if isinstance(model, Recommender) else model
+        self._has_shared_scores = isinstance(model, Recommender) and model.scores_are_shared
         self._evidence = self._model and self._model.evidence
         self.max_history = self._model.max_history if self._model else max_history
         self._batch_size = batch_size or MOST_USERS
@@ -146,9 +157,11 @@ class Ranker:
         self, task: RankingTask, title: str | None, share: tuple[int, int] = (0, 1), k: int = 0
     ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]]:
         """Yields the rows of each batch, and by protocol the ranks, int32 [b], and lists, int32 [b, k]."""
-        products = self._read_products() if task.all_items else ()
+        constants = self._read_constants(task.histories.num_items) if task.all_items else ()
         num_items, columns = task.histories.num_items, task.columns_by_protocol()
-        parts = task.cut_by_length(self._choose_batch_size(num_items, products) if task.all_items else self._batch_size)
+        parts = task.cut_by_length(
+            self._choose_batch_size(num_items, constants) if task.all_items else self._batch_size
+        )
         parts = parts[share[0] :: share[1]]
         users = sum(map(len, parts)) // max(len(parts), 1)
         with contextlib.closing(Progress(title or "", len(parts), 0, users, silent=title is None)) as progress:
@@ -156,8 +169,8 @@ class Ranker:
                 batch, candidates = make_batch(task, rows, self.max_history), task.list_candidates(rows)
                 if task.all_items:
                     sizes = tuple(len(places) for places in columns.values())
-                    rank = self._find_graph(num_items, sizes, task.with_seen, k, len(products))
-                    *results, has_nan = rank(batch, candidates, task.list_seen(rows), *products)
+                    rank = self._find_graph(num_items, sizes, task.with_seen, k, len(constants))
+                    *results, has_nan = rank(batch, candidates, task.list_seen(rows), *constants)
                     if has_nan:
                         raise UserError(NAN)
                     ranks, lists = (dict(zip(task.protocols, map(np.asarray, part))) for part in results)
@@ -170,8 +183,11 @@ class Ranker:
                 yield rows, ranks, lists
                 progress.advance()
 
-    def _read_products(self) -> tuple[Tensor, ...]:
-        """Returns the item rows and biases, if scores are products; else nothing."""
+    def _read_constants(self, num_items: int) -> tuple[Tensor, ...]:
+        """Returns `SharedScores` if there are, or the item rows and biases if scores are products; else nothing."""
+        if self._has_shared_scores:
+            row = np.zeros(1, np.int32)
+            return SharedScores.from_scores(self._score({"users": row, "items": row[:, None], "lengths": row}, None)[0])
         products = self._model and self._model.score_products()
         if products is None:
             return ()
@@ -179,9 +195,11 @@ class Ranker:
         biases = tf.zeros([rows.shape[0]]) if biases is None else tf.convert_to_tensor(biases)
         return tf.convert_to_tensor(rows), biases
 
-    def _choose_batch_size(self, num_items: int, products: tuple[Tensor, ...]) -> int:
-        width = _choose_height(num_items) if products else num_items
-        return min(max(SCORES // width, FEWEST_USERS if products else 1), self._batch_size)
+    def _choose_batch_size(self, num_items: int, constants: tuple[Tensor, ...]) -> int:
+        if self._has_shared_scores:
+            return self._batch_size
+        width = _choose_height(num_items) if constants else num_items
+        return min(max(SCORES // width, FEWEST_USERS if constants else 1), self._batch_size)
 
     def _score_users(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
         """Returns what `Recommender.score` does."""
@@ -191,9 +209,9 @@ class Ranker:
             return self._score(batch, candidates)
 
     def _make_graph(
-        self, num_items: int, sizes: tuple[int, ...], with_seen: bool, k: int, num_products: int
+        self, num_items: int, sizes: tuple[int, ...], with_seen: bool, k: int, num_constants: int
     ) -> Callable[..., Any]:
-        """Returns a graph: (batch, candidates, seen, *products) -> ranks, lists, whether a score is NaN.
+        """Returns a graph: (batch, candidates, seen, *constants) -> ranks, lists, whether a score is NaN.
 
         Ranks and lists are in the order of `RankingTask.protocols`.
 
@@ -202,15 +220,19 @@ class Ranker:
             with_seen: whether to rank among every item too.
         """
 
-        def rank(batch: Batch, candidates: Tensor, seen: Tensor, *products: Tensor) -> tuple[list, list, Tensor]:
-            listed, target = tf.concat([candidates, seen], axis=1), candidates[:, :1]
-            if not products:
+        def rank(batch: Batch, candidates: Tensor, seen: Tensor, *constants: Tensor) -> tuple[list, list, Tensor]:
+            listed = tf.concat([candidates, seen], axis=1)
+            if self._has_shared_scores:
+                read = SharedScores(*constants).read(listed, seen, k, with_seen)
+            elif not constants:
                 scores = tf.ensure_shape(self._score_users(batch), [None, num_items])
                 read = read_scores(Blocks.from_scores(scores), listed, seen, k, with_seen)
             else:
                 vectors = self._model.user_vectors(batch)
-                blocks = Blocks.from_products(products, vectors, num_items, _choose_height(num_items))
-                read = read_scores(blocks, listed, seen, k, with_seen, expect_scores(products, vectors, target[:, 0]))
+                blocks = Blocks.from_products(constants, vectors, num_items, _choose_height(num_items))
+                read = read_scores(
+                    blocks, listed, seen, k, with_seen, expect_scores(constants, vectors, candidates[:, 0])
+                )
             ends = [*itertools.accumulate(sizes, initial=1), None]
             *groups, seen_group = (  # the target with the candidates of each protocol, and with the seen items
                 [tf.concat([part[:, :1], part[:, begin:end]], axis=1) for part in (read.scores, listed)]
@@ -225,8 +247,12 @@ class Ranker:
                 lists.append(select_top(scores, items, k)[0])
             return ranks, [*lists, read.best, read.best_of_all], read.has_nan
 
-        products = [tf.TensorSpec([None, None]), tf.TensorSpec([None])][:num_products]
-        return tf_function(rank, input_signature=[BATCH, ROWS, ROWS, *products])
+        constants = {
+            0: (),
+            2: (tf.TensorSpec([None, None]), tf.TensorSpec([None])),
+            3: (tf.TensorSpec([None]), SINGLES, SINGLES),
+        }[num_constants]
+        return tf_function(rank, input_signature=[BATCH, ROWS, ROWS, *constants])
 
 
 def _choose_height(num_items: int) -> int:
@@ -287,6 +313,41 @@ def read_scores(
     if not is_whole:
         found = tf.cond(tf.reduce_all(found[0][:, 0] == expected), lambda: found, lambda: scan(found[0][:, 0]))
     return ReadScores(*found[:3], *map(list_best, found[3:]))
+
+
+class SharedScores(NamedTuple):
+    """The scores of all items, if they are the same for every user.
+
+    Attributes:
+        scores: float32 [n + 1], HIDDEN for item 0.
+        num_reached: int32 [n + 1], how many items have at least the score of each.
+        order: int32 [n], the items, the best first. Among equal scores the first item wins.
+    """
+
+    scores: tf.Tensor
+    num_reached: tf.Tensor
+    order: tf.Tensor
+
+    @classmethod
+    def from_scores(cls, scores: Tensor) -> "SharedScores":
+        """`scores`: float32 [n], column j for item j + 1."""
+        scores = np.asarray(scores)
+        order = np.argsort(-scores, kind="stable").astype(np.int32) + 1
+        scores = np.append(np.float32(HIDDEN), scores)
+        num_reached = len(order) - np.searchsorted(np.sort(scores[1:]), scores)
+        return cls(*map(tf.convert_to_tensor, (scores, num_reached.astype(np.int32), order)))
+
+    def read(self, listed: Tensor, seen: Tensor, k: int, with_seen: bool) -> ReadScores:
+        """Does what `read_scores` does."""
+        # The best unseen items are among these.
+        best = tf.tile(self.order[None, : k + tf.shape(seen)[1]], [tf.shape(listed)[0], 1])
+        scores = tf.gather(self.scores, best)
+        best_of_all = select_top(scores, best, k)[0] if with_seen else best[:, :0]
+        best_unseen = select_top(tf.where(is_contained(best, seen), HIDDEN, scores), best, k)[0]
+        has_nan = tf.reduce_any(tf.math.is_nan(self.scores))
+        return ReadScores(
+            tf.gather(self.scores, listed), tf.gather(self.num_reached, listed[:, 0]), has_nan, best_unseen, best_of_all
+        )
 
 
 def rank_unseen(blocks: Blocks, targets: Tensor, seen: Tensor) -> tf.Tensor:
