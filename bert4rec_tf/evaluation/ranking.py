@@ -46,8 +46,6 @@ SINGLES, ROWS = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.
 BATCH = {"users": SINGLES, "items": ROWS, "lengths": SINGLES}
 """What models get, as for `Recommender.score`."""
 
-NAN = "`scores` must be numbers. Received: NaN; the training has diverged"
-
 Metrics = dict[str, dict[str, float]]
 """Protocol -> metric -> value."""
 
@@ -108,7 +106,6 @@ class Ranker:
         self.max_history = self._model.max_history if self._model else max_history
         self._batch_size = batch_size or MOST_USERS
         self._evidence_table = self._evidence and self._evidence.make_table()
-        self._score_candidates = tf_function(self._score_users, input_signature=[BATCH, ROWS])
         self._find_graph = functools.cache(self._make_graph)
 
     def rank(
@@ -158,7 +155,8 @@ class Ranker:
     ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]]:
         """Yields the rows of each batch, and by protocol the ranks, int32 [b], and lists, int32 [b, k]."""
         constants = self._read_constants(task.histories.num_items) if task.all_items else ()
-        num_items, columns = task.histories.num_items, task.columns_by_protocol()
+        num_items, sizes = task.histories.num_items, tuple(items.shape[1] for items in task.negatives.values())
+        rank = self._find_graph(num_items, sizes, task.all_items, task.with_seen, k, len(constants))
         parts = task.cut_by_length(
             self._choose_batch_size(num_items, constants) if task.all_items else self._batch_size
         )
@@ -167,19 +165,11 @@ class Ranker:
         with contextlib.closing(Progress(title or "", len(parts), 0, users, silent=title is None)) as progress:
             for rows in parts:
                 batch, candidates = make_batch(task, rows, self.max_history), task.list_candidates(rows)
-                if task.all_items:
-                    sizes = tuple(len(places) for places in columns.values())
-                    rank = self._find_graph(num_items, sizes, task.with_seen, k, len(constants))
-                    *results, has_nan = rank(batch, candidates, task.list_seen(rows), *constants)
-                    if has_nan:
-                        raise UserError(NAN)
-                    ranks, lists = (dict(zip(task.protocols, map(np.asarray, part))) for part in results)
-                else:
-                    scores, lists = self._score_candidates(batch, candidates).numpy(), {}
-                    some = {protocol: np.r_[0, places] for protocol, places in columns.items()}
-                    ranks = {
-                        name: rank_targets(scores[:, places], candidates[:, places]) for name, places in some.items()
-                    }
+                seen = task.list_seen(rows) if task.all_items else candidates[:, :0]
+                *results, has_nan = rank(batch, candidates, seen, *constants)
+                if has_nan:
+                    raise UserError("`scores` must be numbers. Received: NaN; the training has diverged")
+                ranks, lists = (dict(zip(task.protocols, map(np.asarray, part))) for part in results)
                 yield rows, ranks, lists
                 progress.advance()
 
@@ -209,7 +199,7 @@ class Ranker:
             return self._score(batch, candidates)
 
     def _make_graph(
-        self, num_items: int, sizes: tuple[int, ...], with_seen: bool, k: int, num_constants: int
+        self, num_items: int, sizes: tuple[int, ...], all_items: bool, with_seen: bool, k: int, num_constants: int
     ) -> Callable[..., Any]:
         """Returns a graph: (batch, candidates, seen, *constants) -> ranks, lists, whether a score is NaN.
 
@@ -217,12 +207,14 @@ class Ranker:
 
         Args:
             sizes: how many columns of `candidates`, after the target, each sampled protocol has.
-            with_seen: whether to rank among every item too.
+            all_items, with_seen: as in `RankingTask`.
         """
 
         def rank(batch: Batch, candidates: Tensor, seen: Tensor, *constants: Tensor) -> tuple[list, list, Tensor]:
             listed = tf.concat([candidates, seen], axis=1)
-            if self._has_shared_scores:
+            if not all_items:
+                read = _read_listed(self._score_users(batch, listed), listed)
+            elif self._has_shared_scores:
                 read = SharedScores(*constants).read(listed, seen, k, with_seen)
             elif not constants:
                 scores = tf.ensure_shape(self._score_users(batch), [None, num_items])
@@ -350,11 +342,20 @@ class SharedScores(NamedTuple):
         )
 
 
-def rank_unseen(blocks: Blocks, targets: Tensor, seen: Tensor) -> tf.Tensor:
-    """Returns the ranks of targets, int32 [b], among all items but the `seen` ones, int32 [b, any], from one block."""
+def _read_listed(scores: Tensor, listed: Tensor) -> ReadScores:
+    """Returns what `read_scores` does for the scores of the listed items alone."""
+    has_nan = tf.reduce_any(tf.math.is_nan(scores) & (listed != PAD))
+    return ReadScores(scores, tf.zeros_like(listed[:, 0]), has_nan, listed[:, :0], listed[:, :0])
+
+
+def rank_unseen(scores: Tensor, targets: Tensor, seen: Tensor) -> tf.Tensor:
+    """Returns the ranks of targets, int32 [b], among all items but the `seen` ones, int32 [b, any].
+
+    `scores`: float32 [b, n], column j for item j + 1.
+    """
     listed = tf.concat([targets[:, None], seen], axis=1)
-    read = read_scores(blocks, listed, seen, 0, False)
-    return count_others(read.num_reached, blocks.num_items) - count_reached(read.scores, listed)
+    read = read_scores(Blocks.from_scores(scores), listed, seen, 0, False)
+    return count_others(read.num_reached, scores.shape[1]) - count_reached(read.scores, listed)
 
 
 def count_others(num_reached: Tensor, num_items: int) -> tf.Tensor:
@@ -376,13 +377,3 @@ def expect_scores(products: tuple[Tensor, ...], vectors: Tensor, items: Tensor) 
     rows, biases = products
     scores = tf.matmul(vectors, tf.gather(rows, items), transpose_b=True)
     return tf.linalg.diag_part(scores) + tf.gather(biases, items)
-
-
-def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """Returns how many candidates beat the target in column 0, int64 [k]. In a tie, the target is beaten.
-
-    `scores`: float [k, 1 + c]. `candidates`: int32 [k, 1 + c], 0 for none. Raises UserError if a score is NaN.
-    """
-    if np.isnan(scores[candidates > 0]).any():
-        raise UserError(NAN)
-    return ((scores >= scores[:, :1]) & (candidates > 0))[:, 1:].sum(axis=1)
