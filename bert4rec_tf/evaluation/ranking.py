@@ -75,10 +75,7 @@ class RankingResult:
         """Returns metrics of the ranks, and LIST_METRICS of the lists, also for NEW (`add_new_protocol`)."""
         counts, num_users = self.task.histories.count_items()[1:], self.task.histories.num_users
         return {
-            name: {
-                **compute_metrics(ranks, names),
-                **compute_list_metrics(self.list_counts[name][1:], counts, num_users),
-            }
+            name: compute_metrics(ranks, names) | compute_list_metrics(self.list_counts[name][1:], counts, num_users)
             for name, ranks in self.task.add_new_protocol(self.ranks).items()
         }
 
@@ -94,10 +91,7 @@ class Ranker:
     """
 
     def __init__(
-        self,
-        model: Recommender | Score,
-        max_history: int | None = None,
-        batch_size: int | None = None,
+        self, model: Recommender | Score, max_history: int | None = None, batch_size: int | None = None
     ) -> None:
         self._model: Any = model if isinstance(model, Recommender) else None
         self._score: Score = model.score if isinstance(model, Recommender) else model
@@ -154,13 +148,10 @@ class Ranker:
         self, task: RankingTask, title: str | None, share: tuple[int, int] = (0, 1), k: int = 0
     ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]]:
         """Yields the rows of each batch, and by protocol the ranks, int32 [b], and lists, int32 [b, k]."""
-        constants = self._read_constants(task.histories.num_items) if task.all_items else ()
+        constants = self._read_constants() if task.all_items else ()
         num_items, sizes = task.histories.num_items, tuple(items.shape[1] for items in task.negatives.values())
         rank = self._find_graph(num_items, sizes, task.all_items, task.with_seen, k, len(constants))
-        parts = task.cut_by_length(
-            self._choose_batch_size(num_items, constants) if task.all_items else self._batch_size
-        )
-        parts = parts[share[0] :: share[1]]
+        parts = task.cut_by_length(self._choose_batch_size(task, constants))[share[0] :: share[1]]
         users = sum(map(len, parts)) // max(len(parts), 1)
         with contextlib.closing(Progress(title or "", len(parts), 0, users, silent=title is None)) as progress:
             for rows in parts:
@@ -173,7 +164,7 @@ class Ranker:
                 yield rows, ranks, lists
                 progress.advance()
 
-    def _read_constants(self, num_items: int) -> tuple[Tensor, ...]:
+    def _read_constants(self) -> tuple[Tensor, ...]:
         """Returns `SharedScores` if there are, or the item rows and biases if scores are products; else nothing."""
         if self._has_shared_scores:
             row = np.zeros(1, np.int32)
@@ -185,10 +176,10 @@ class Ranker:
         biases = tf.zeros([rows.shape[0]]) if biases is None else tf.convert_to_tensor(biases)
         return tf.convert_to_tensor(rows), biases
 
-    def _choose_batch_size(self, num_items: int, constants: tuple[Tensor, ...]) -> int:
-        if self._has_shared_scores:
+    def _choose_batch_size(self, task: RankingTask, constants: tuple[Tensor, ...]) -> int:
+        if self._has_shared_scores or not task.all_items:
             return self._batch_size
-        width = _choose_height(num_items) if constants else num_items
+        width = _choose_height(task.histories.num_items) if constants else task.histories.num_items
         return min(max(SCORES // width, FEWEST_USERS if constants else 1), self._batch_size)
 
     def _score_users(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
