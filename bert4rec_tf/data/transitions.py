@@ -79,11 +79,9 @@ def count_distances(
         for column, items in enumerate(neighbors):
             is_item = items != PAD
             keys.append((cells[is_item] + items[is_item]) * width + column)
-        ordered = np.sort(np.concatenate(keys))
-        begins = _find_changes(ordered)
-        numbers = np.diff(begins, append=len(ordered))
-        pairs, columns = np.divmod(ordered[begins], width)
-        begins = _find_changes(pairs)
+        unique_keys, numbers = np.unique(np.concatenate(keys), return_counts=True)
+        pairs, columns = np.divmod(unique_keys, width)
+        begins = np.flatnonzero(np.r_[True, pairs[1:] != pairs[:-1]][: len(pairs)])
         counts = sparse.csr_matrix((numbers, columns, np.r_[begins, len(pairs)]), (len(begins), width))
         rows, others = np.divmod(pairs[begins], size)
         ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=after - first))]
@@ -115,11 +113,6 @@ def _cut_blocks(
         cells = (spaced[here] - np.int64(first)) * size
         yield first, after, cells, (spaced[here + step] for step in steps)
         first = after
-
-
-def _find_changes(ordered: np.ndarray) -> np.ndarray:
-    """Returns the places of values that differ from the one before; the first does."""
-    return np.flatnonzero(np.r_[ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])
 
 
 def weigh_distances(window: int, power: float, decay: float) -> np.ndarray:

@@ -19,13 +19,20 @@ ROUNDS = 20
 """Rounds of rejection sampling. Users who still lack negatives after them get a slower draw that cannot fail."""
 
 
-def draw_popular(
-    sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int, block_elements: int = BLOCK_ELEMENTS
+def draw_negatives(
+    sequences: Sequences,
+    users: np.ndarray,
+    num_negatives: int,
+    seed: int,
+    block_elements: int = BLOCK_ELEMENTS,
+    *,
+    popular: bool,
 ) -> np.ndarray:
-    """Draws negatives by popularity, without replacement, among the items that each user has not seen.
+    """Draws negatives without replacement, among the items that each user has not seen.
 
     As in the original, items are drawn one after the other, each with probability proportional to its count in the data
-    among the items neither seen nor drawn yet. A user with fewer unseen items gets all of them.
+    among the items neither seen nor drawn yet; unless `popular`, each with the same probability. A user with fewer
+    unseen items gets all of them. Each block of users has its own random stream.
 
     Args:
         sequences: full histories, held-out items included.
@@ -34,16 +41,18 @@ def draw_popular(
     Returns:
         int32 [k, num_negatives], filled with 0 on the right if there are fewer; the same for the same seed.
     """
-    return _draw(sequences, users, num_negatives, seed, True, block_elements)
+    weights = sequences.vocabulary.counts if popular else np.ones(sequences.num_items)
+    negatives = np.zeros((len(users), num_negatives), np.int32)
+    block = max(1, block_elements // (sequences.num_items + 1))
+    for number, start in enumerate(range(0, len(users), block)):
+        rng = np.random.default_rng([seed, number, int(not popular)])
+        part, draw = slice(start, start + block), functools.partial(draw_items, sequences, popular, rng=rng)
+        _draw_block(_mark_seen(sequences, users[part]), negatives[part], rng, draw, weights)
+    return negatives
 
 
-def draw_uniform(
-    sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int, block_elements: int = BLOCK_ELEMENTS
-) -> np.ndarray:
-    """Draws negatives like `draw_popular`, but every item with the same probability."""
-    return _draw(sequences, users, num_negatives, seed, False, block_elements)
-
-
+draw_popular = functools.partial(draw_negatives, popular=True)
+draw_uniform = functools.partial(draw_negatives, popular=False)
 SAMPLERS = {POPULAR: draw_popular, UNIFORM: draw_uniform}
 
 
@@ -53,7 +62,7 @@ def load_or_draw(
     """Returns the negatives of every sampler, drawn once and stored in `folder`. If the file is damaged, draws again.
 
     The users follow from the sequences (`LeaveOneOut.users`), so they are not part of the file's name. The other
-    arguments are those of `draw_popular`.
+    arguments are those of `draw_negatives`.
 
     Returns:
         Sampler -> int32 [k, c], where c is `num_negatives` or the number of items, whichever is smaller.
@@ -72,20 +81,6 @@ def load_or_draw(
         negatives = {name: draw(sequences, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
         npz.write(path, negatives)
         return negatives
-
-
-def _draw(
-    sequences: Sequences, users: np.ndarray, num_negatives: int, seed: int, popular: bool, block_elements: int
-) -> np.ndarray:
-    """Draws block by block, each with its own random stream."""
-    weights = sequences.vocabulary.counts if popular else np.ones(sequences.num_items)
-    negatives = np.zeros((len(users), num_negatives), np.int32)
-    block = max(1, block_elements // (sequences.num_items + 1))
-    for number, start in enumerate(range(0, len(users), block)):
-        rng = np.random.default_rng([seed, number, int(not popular)])
-        part, draw = slice(start, start + block), functools.partial(draw_items, sequences, popular, rng=rng)
-        _draw_block(_mark_seen(sequences, users[part]), negatives[part], rng, draw, weights)
-    return negatives
 
 
 def _mark_seen(sequences: Sequences, users: np.ndarray) -> np.ndarray:

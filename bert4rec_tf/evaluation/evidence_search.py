@@ -94,20 +94,6 @@ class _Rivals(NamedTuple):
         return np.add.reduceat(reached.astype(np.int64), self.begins) - 1
 
 
-class _Latest:
-    """The last table that was computed; settings that are measured one after the other often share it."""
-
-    def __init__(self) -> None:
-        self._key: Any = None
-        self._table = sparse.csr_matrix((0, 0))
-
-    def get(self, key: Any, compute: Callable[[], sparse.csr_matrix]) -> sparse.csr_matrix:
-        """Returns the table of `key`: the last one if its key is equal, else what `compute` returns."""
-        if self._key != key:
-            self._key, self._table = key, compute()
-        return self._table
-
-
 class _Search:
     """Measures settings. What several settings share is computed once.
 
@@ -129,7 +115,7 @@ class _Search:
         self._users, self._targets = split.users[rows], split.targets("validation")[rows]
         self._seen = _mark_seen(self._histories, self._users, self._targets)
         self._measured: dict[CompleteSettings, tuple[float, bool]] = {}
-        self._combined, self._evidence, self._weights = _Latest(), _Latest(), _Latest()
+        self._latest: dict[str, tuple[Any, sparse.csr_matrix]] = {}
         is_dense = self._pairs.nnz > DENSE_EVIDENCE * self._num_items**2
         self._table = np.empty([self._num_items + 1] * 2, np.float32) if is_dense else None
         self._rivals: _Rivals | None = None
@@ -147,7 +133,7 @@ class _Search:
         added = np.float32(settings.popularity_weight) * self._log_shares
         evidence = self._weigh(settings)
         ages = settings.history_power, settings.history_decay, settings.recent_items, settings.recent_share
-        weights = self._weights.get(ages, lambda: weigh_histories(self._histories, self._users, settings))
+        weights = self._share_latest("weights", ages, lambda: weigh_histories(self._histories, self._users, settings))
         if self._rivals is None:
             self._rivals = self._find_rivals(weights, evidence)
         ranks = self._rivals.count_better(weights, evidence, added)
@@ -237,11 +223,17 @@ class _Search:
         """Returns the evidence of all pairs, float32 [n + 1, n + 1], in the order of the counts' pairs."""
         weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
         key = weights.tobytes(), settings.backward
-        counts = self._combined.get(key, lambda: self._combine(weights, settings.backward))
+        counts = self._share_latest("counts", key, lambda: self._combine(weights, settings.backward))
         smoothing = settings.smoothing * self._share
-        return self._evidence.get(
-            (key, smoothing), lambda: transitions.weigh_evidence(counts, smoothing, self._num_items)
+        return self._share_latest(
+            "evidence", (key, smoothing), lambda: transitions.weigh_evidence(counts, smoothing, self._num_items)
         )
+
+    def _share_latest(self, name: str, key: Any, compute: Callable[[], sparse.csr_matrix]) -> sparse.csr_matrix:
+        """Returns the last table of a name if its key is equal, which it often is; else what `compute` returns."""
+        if name not in self._latest or self._latest[name][0] != key:
+            self._latest[name] = key, compute()
+        return self._latest[name][1]
 
     def _combine(self, distance_weights: np.ndarray, backward: float) -> sparse.csr_matrix:
         sums = np.concatenate([block.combine(distance_weights, backward).data for block in self._counts])
@@ -286,10 +278,9 @@ def weigh_histories(histories: Sequences, users: np.ndarray, settings: CompleteS
 def _mark_seen(histories: Sequences, users: np.ndarray, targets: np.ndarray) -> sparse.csr_matrix:
     """Returns HIDDEN for the items of each user's history, but never for the target, float32 [users, n + 1]."""
     part = histories.select_users(users)
-    rows = np.repeat(np.arange(len(users)), part.lengths)
-    pairs = np.unique(rows * (histories.num_items + 1) + part.items)
-    rows, items = np.divmod(pairs, histories.num_items + 1)
-    rows, items = rows[items != targets[rows]], items[items != targets[rows]]
-    return sparse.csr_matrix(
-        (np.full(len(rows), HIDDEN, np.float32), (rows, items)), (len(users), histories.num_items + 1)
-    )
+    ones = np.ones(len(part.items), np.float32)
+    seen = sparse.csr_matrix((ones, part.items, part.splits), (len(users), histories.num_items + 1))
+    seen.sum_duplicates()
+    seen.data = np.where(seen.indices == np.repeat(targets, np.diff(seen.indptr)), 0, np.float32(HIDDEN))
+    seen.eliminate_zeros()
+    return seen

@@ -10,7 +10,6 @@ from bert4rec_tf.evaluation.ranking_task import RankingTask, make_batch, sample_
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.feature_recommender import FeatureRecommender
-from bert4rec_tf.nn.top_items import HIDDEN, Blocks
 
 SCALED_USERS = 1_000
 """The scale of scores is found on the scores of so many users at most."""
@@ -76,28 +75,32 @@ class MixSearch:
         blocks, targets = [], []
         for rows in task.cut_by_length(self._batch_size, rows=np.flatnonzero(self._is_scaled)):
             scores, sums = self._score(make_batch(task, rows, self._model.max_history))
-            blocks.append(join_scores(scores, sums, self._model.evidence.log_shares, gain, share).numpy()[:, 1:])
+            blocks.append(self._join_scores(scores, sums, gain, share).numpy())
             targets.append(task.targets[rows] - 1)
         scale = find_best_scale(np.concatenate(blocks), np.concatenate(targets))
         self._model.evidence.mix.assign([gain, gain * share, scale])
         return ranks[best]
 
     def _score_batch(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the scores of the network, and the evidence of the histories, each float32 [b, n + 1]."""
+        """Returns the scores of the network, and the evidence of the histories, each float32 [b, n]."""
         model = self._model
         scores = model.network_scores(model.network_vectors(batch))
         with model.evidence.read_table(self._table):
             weights = model.evidence.weigh(batch["lengths"], tf.shape(batch["items"])[1])
             sums = model.evidence.sum_pairs(batch["items"], weights)
-        return tf.pad(scores, [[0, 0], [1, 0]]), sums
+        return tf.ensure_shape(scores, [None, model.num_items]), sums[:, 1:]
+
+    def _join_scores(self, scores: Tensor, sums: Tensor, gain: Tensor, share: Tensor) -> tf.Tensor:
+        """Returns scores of the network plus gain x (sums of evidence + share x log p), float32 [b, n]."""
+        log_shares = tf.convert_to_tensor(self._model.evidence.log_shares)[1:]
+        return scores + gain * sums + (gain * share) * log_shares
 
     def _rank_batch(self, batch: Batch, targets: Tensor, seen: Tensor, mixes: Tensor) -> tf.Tensor:
         """Returns the ranks with each of the mixes, int32 [m, b]."""
         scores, sums = self._score_batch(batch)
-        scores = tf.ensure_shape(scores, [None, self._model.num_items + 1])
 
         def rank(mix: Tensor) -> tf.Tensor:
-            return _rank_sums(join_scores(scores, sums, self._model.evidence.log_shares, mix[0], mix[1]), targets, seen)
+            return rank_unseen(self._join_scores(scores, sums, mix[0], mix[1]), targets, seen)
 
         return tf.map_fn(rank, mixes, fn_output_signature=SINGLES, parallel_iterations=1)
 
@@ -111,15 +114,3 @@ class MixSearch:
             near = [(row, column), (row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)]
             mixes = [(GAINS[i], SHARES[j]) for i, j in near if 0 <= i < len(GAINS) and 0 <= j < len(SHARES)]
         return [(np.float32(gain), np.float32(share)) for gain, share in mixes]
-
-
-def join_scores(scores: Tensor, sums: Tensor, log_shares: Tensor, gain: Tensor, share: Tensor) -> tf.Tensor:
-    """Returns scores of a network plus gain x (sums of evidence + share x log_shares), float32 [b, n + 1]."""
-    return scores + gain * sums + (gain * share) * tf.convert_to_tensor(log_shares)
-
-
-def _rank_sums(scores: Tensor, targets: Tensor, seen: Tensor) -> tf.Tensor:
-    """Returns the ranks of targets among unseen items, int32 [b]. `scores`: float32 [b, n + 1]; column 0 is no item."""
-    size = scores.shape[1]
-    scores = tf.concat([tf.fill([tf.shape(scores)[0], 1], HIDDEN), scores[:, 1:]], axis=1)
-    return rank_unseen(Blocks(lambda first, begin, end: scores, size - 1, size), targets, seen)

@@ -21,7 +21,17 @@ from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import Recommender
-from bert4rec_tf.nn.top_items import HIDDEN, PAD, Block, Blocks, list_best, scan_blocks, select_top, start_best
+from bert4rec_tf.nn.top_items import (
+    HIDDEN,
+    PAD,
+    Block,
+    Blocks,
+    is_contained,
+    list_best,
+    scan_blocks,
+    select_top,
+    start_best,
+)
 
 SCORES = 1 << 24
 """The scores of a batch, which limit its users: 64 MB."""
@@ -35,8 +45,6 @@ FEWEST_USERS, MOST_USERS = 128, 1024
 SINGLES, ROWS = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
 BATCH = {"users": SINGLES, "items": ROWS, "lengths": SINGLES}
 """What models get, as for `Recommender.score`."""
-
-NAN = "`scores` must be numbers. Received: NaN; the training has diverged"
 
 Metrics = dict[str, dict[str, float]]
 """Protocol -> metric -> value."""
@@ -67,10 +75,7 @@ class RankingResult:
         """Returns metrics of the ranks, and LIST_METRICS of the lists, also for NEW (`add_new_protocol`)."""
         counts, num_users = self.task.histories.count_items()[1:], self.task.histories.num_users
         return {
-            name: {
-                **compute_metrics(ranks, names),
-                **compute_list_metrics(self.list_counts[name][1:], counts, num_users),
-            }
+            name: compute_metrics(ranks, names) | compute_list_metrics(self.list_counts[name][1:], counts, num_users)
             for name, ranks in self.task.add_new_protocol(self.ranks).items()
         }
 
@@ -82,24 +87,19 @@ class Ranker:
         model: a model, whose weights may change between calls, but not its evidence; or a function (batch, candidates)
             -> scores, like `Recommender.score`.
         max_history: how many of the last items a function reads; None for all.
-        penalties: float32 [n + 1], subtracted from the items' scores.
         batch_size: the most users of a batch; None for as many as are quick.
     """
 
     def __init__(
-        self,
-        model: Recommender | Score,
-        max_history: int | None = None,
-        penalties: np.ndarray | None = None,
-        batch_size: int | None = None,
+        self, model: Recommender | Score, max_history: int | None = None, batch_size: int | None = None
     ) -> None:
         self._model: Any = model if isinstance(model, Recommender) else None
         self._score: Score = model.score if isinstance(model, Recommender) else model
+        self._has_shared_scores = isinstance(model, Recommender) and model.scores_are_shared
         self._evidence = self._model and self._model.evidence
         self.max_history = self._model.max_history if self._model else max_history
-        self._penalties, self._batch_size = penalties, batch_size or MOST_USERS
+        self._batch_size = batch_size or MOST_USERS
         self._evidence_table = self._evidence and self._evidence.make_table()
-        self._score_candidates = tf_function(self._score_and_correct, input_signature=[BATCH, ROWS])
         self._find_graph = functools.cache(self._make_graph)
 
     def rank(
@@ -144,92 +144,78 @@ class Ranker:
         """Returns every metric of every protocol (`RankingResult.compute_metrics`)."""
         return self.rank_and_list(task).compute_metrics()
 
-    def score_candidates(self, task: RankingTask) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the scores of the target (column 0) and of every negative, float32 [k, 1 + c], and these items.
-
-        The items are int32 [k, 1 + c], 0 for none.
-        """
-        candidates = task.list_candidates(slice(None))
-        scores = np.empty(candidates.shape, np.float32)
-        for rows in task.cut_by_length(self._batch_size):
-            scores[rows] = self._score_candidates(make_batch(task, rows, self.max_history), candidates[rows]).numpy()
-        return scores, candidates
-
     def _rank_batches(
         self, task: RankingTask, title: str | None, share: tuple[int, int] = (0, 1), k: int = 0
     ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]]:
         """Yields the rows of each batch, and by protocol the ranks, int32 [b], and lists, int32 [b, k]."""
-        products = self._read_products() if task.all_items else ()
-        num_items, columns = task.histories.num_items, task.columns_by_protocol()
-        parts = task.cut_by_length(self._choose_batch_size(num_items, products) if task.all_items else self._batch_size)
-        parts = parts[share[0] :: share[1]]
+        constants = self._read_constants() if task.all_items else ()
+        num_items, sizes = task.histories.num_items, tuple(items.shape[1] for items in task.negatives.values())
+        rank = self._find_graph(num_items, sizes, task.all_items, task.with_seen, k, len(constants))
+        parts = task.cut_by_length(self._choose_batch_size(task, constants))[share[0] :: share[1]]
         users = sum(map(len, parts)) // max(len(parts), 1)
         with contextlib.closing(Progress(title or "", len(parts), 0, users, silent=title is None)) as progress:
             for rows in parts:
                 batch, candidates = make_batch(task, rows, self.max_history), task.list_candidates(rows)
-                if task.all_items:
-                    sizes = tuple(len(places) for places in columns.values())
-                    rank = self._find_graph(num_items, sizes, task.with_seen, k, len(products))
-                    *results, has_nan = rank(batch, candidates, task.list_seen(rows), *products)
-                    if has_nan:
-                        raise UserError(NAN)
-                    ranks, lists = (dict(zip(task.protocols, map(np.asarray, part))) for part in results)
-                else:
-                    scores, lists = self._score_candidates(batch, candidates).numpy(), {}
-                    some = {protocol: np.r_[0, places] for protocol, places in columns.items()}
-                    ranks = {
-                        name: rank_targets(scores[:, places], candidates[:, places]) for name, places in some.items()
-                    }
+                seen = task.list_seen(rows) if task.all_items else candidates[:, :0]
+                *results, has_nan = rank(batch, candidates, seen, *constants)
+                if has_nan:
+                    raise UserError("`scores` must be numbers. Received: NaN; the training has diverged")
+                ranks, lists = (dict(zip(task.protocols, map(np.asarray, part))) for part in results)
                 yield rows, ranks, lists
                 progress.advance()
 
-    def _read_products(self) -> tuple[Tensor, ...]:
-        """Returns the item rows and biases, if scores are products; else nothing."""
+    def _read_constants(self) -> tuple[Tensor, ...]:
+        """Returns `SharedScores` if there are, or the item rows and biases if scores are products; else nothing."""
+        if self._has_shared_scores:
+            row = np.zeros(1, np.int32)
+            return SharedScores.from_scores(self._score({"users": row, "items": row[:, None], "lengths": row}, None)[0])
         products = self._model and self._model.score_products()
         if products is None:
             return ()
         rows, biases = products
         biases = tf.zeros([rows.shape[0]]) if biases is None else tf.convert_to_tensor(biases)
-        if self._penalties is not None:
-            biases -= np.pad(self._penalties, [0, rows.shape[0] - len(self._penalties)])
         return tf.convert_to_tensor(rows), biases
 
-    def _choose_batch_size(self, num_items: int, products: tuple[Tensor, ...]) -> int:
-        width = _choose_height(num_items) if products else num_items
-        return min(max(SCORES // width, FEWEST_USERS if products else 1), self._batch_size)
+    def _choose_batch_size(self, task: RankingTask, constants: tuple[Tensor, ...]) -> int:
+        if self._has_shared_scores or not task.all_items:
+            return self._batch_size
+        width = _choose_height(task.histories.num_items) if constants else task.histories.num_items
+        return min(max(SCORES // width, FEWEST_USERS if constants else 1), self._batch_size)
 
-    def _score_and_correct(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
-        """Returns what `Recommender.score` does, less the penalties."""
+    def _score_users(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
+        """Returns what `Recommender.score` does."""
         if self._evidence is None:
-            scores = self._score(batch, candidates)
-        else:
-            with self._evidence.read_table(self._evidence_table):
-                scores = self._score(batch, candidates)
-        if self._penalties is None:
-            return scores
-        return scores - (self._penalties[1:] if candidates is None else tf.gather(self._penalties, candidates))
+            return self._score(batch, candidates)
+        with self._evidence.read_table(self._evidence_table):
+            return self._score(batch, candidates)
 
     def _make_graph(
-        self, num_items: int, sizes: tuple[int, ...], with_seen: bool, k: int, num_products: int
+        self, num_items: int, sizes: tuple[int, ...], all_items: bool, with_seen: bool, k: int, num_constants: int
     ) -> Callable[..., Any]:
-        """Returns a graph: (batch, candidates, seen, *products) -> ranks, lists, whether a score is NaN.
+        """Returns a graph: (batch, candidates, seen, *constants) -> ranks, lists, whether a score is NaN.
 
         Ranks and lists are in the order of `RankingTask.protocols`.
 
         Args:
             sizes: how many columns of `candidates`, after the target, each sampled protocol has.
-            with_seen: whether to rank among every item too.
+            all_items, with_seen: as in `RankingTask`.
         """
 
-        def rank(batch: Batch, candidates: Tensor, seen: Tensor, *products: Tensor) -> tuple[list, list, Tensor]:
-            listed, target = tf.concat([candidates, seen], axis=1), candidates[:, :1]
-            if not products:
-                scores = tf.ensure_shape(self._score_and_correct(batch), [None, num_items])
+        def rank(batch: Batch, candidates: Tensor, seen: Tensor, *constants: Tensor) -> tuple[list, list, Tensor]:
+            listed = tf.concat([candidates, seen], axis=1)
+            if not all_items:
+                read = _read_listed(self._score_users(batch, listed), listed)
+            elif self._has_shared_scores:
+                read = SharedScores(*constants).read(listed, seen, k, with_seen)
+            elif not constants:
+                scores = tf.ensure_shape(self._score_users(batch), [None, num_items])
                 read = read_scores(Blocks.from_scores(scores), listed, seen, k, with_seen)
             else:
                 vectors = self._model.user_vectors(batch)
-                blocks = Blocks.from_products(products, vectors, num_items, _choose_height(num_items))
-                read = read_scores(blocks, listed, seen, k, with_seen, expect_scores(products, vectors, target[:, 0]))
+                blocks = Blocks.from_products(constants, vectors, num_items, _choose_height(num_items))
+                read = read_scores(
+                    blocks, listed, seen, k, with_seen, expect_scores(constants, vectors, candidates[:, 0])
+                )
             ends = [*itertools.accumulate(sizes, initial=1), None]
             *groups, seen_group = (  # the target with the candidates of each protocol, and with the seen items
                 [tf.concat([part[:, :1], part[:, begin:end]], axis=1) for part in (read.scores, listed)]
@@ -244,8 +230,12 @@ class Ranker:
                 lists.append(select_top(scores, items, k)[0])
             return ranks, [*lists, read.best, read.best_of_all], read.has_nan
 
-        products = [tf.TensorSpec([None, None]), tf.TensorSpec([None])][:num_products]
-        return tf_function(rank, input_signature=[BATCH, ROWS, ROWS, *products])
+        constants = {
+            0: (),
+            2: (tf.TensorSpec([None, None]), tf.TensorSpec([None])),
+            3: (tf.TensorSpec([None]), SINGLES, SINGLES),
+        }[num_constants]
+        return tf_function(rank, input_signature=[BATCH, ROWS, ROWS, *constants])
 
 
 def _choose_height(num_items: int) -> int:
@@ -308,11 +298,55 @@ def read_scores(
     return ReadScores(*found[:3], *map(list_best, found[3:]))
 
 
-def rank_unseen(blocks: Blocks, targets: Tensor, seen: Tensor) -> tf.Tensor:
-    """Returns the ranks of targets, int32 [b], among all items but the `seen` ones, int32 [b, any], from one block."""
+class SharedScores(NamedTuple):
+    """The scores of all items, if they are the same for every user.
+
+    Attributes:
+        scores: float32 [n + 1], HIDDEN for item 0.
+        num_reached: int32 [n + 1], how many items have at least the score of each.
+        order: int32 [n], the items, the best first. Among equal scores the first item wins.
+    """
+
+    scores: tf.Tensor
+    num_reached: tf.Tensor
+    order: tf.Tensor
+
+    @classmethod
+    def from_scores(cls, scores: Tensor) -> "SharedScores":
+        """`scores`: float32 [n], column j for item j + 1."""
+        scores = np.asarray(scores)
+        order = np.argsort(-scores, kind="stable").astype(np.int32) + 1
+        scores = np.append(np.float32(HIDDEN), scores)
+        num_reached = len(order) - np.searchsorted(np.sort(scores[1:]), scores)
+        return cls(*map(tf.convert_to_tensor, (scores, num_reached.astype(np.int32), order)))
+
+    def read(self, listed: Tensor, seen: Tensor, k: int, with_seen: bool) -> ReadScores:
+        """Does what `read_scores` does."""
+        # The best unseen items are among these.
+        best = tf.tile(self.order[None, : k + tf.shape(seen)[1]], [tf.shape(listed)[0], 1])
+        scores = tf.gather(self.scores, best)
+        best_of_all = select_top(scores, best, k)[0] if with_seen else best[:, :0]
+        best_unseen = select_top(tf.where(is_contained(best, seen), HIDDEN, scores), best, k)[0]
+        has_nan = tf.reduce_any(tf.math.is_nan(self.scores))
+        return ReadScores(
+            tf.gather(self.scores, listed), tf.gather(self.num_reached, listed[:, 0]), has_nan, best_unseen, best_of_all
+        )
+
+
+def _read_listed(scores: Tensor, listed: Tensor) -> ReadScores:
+    """Returns what `read_scores` does for the scores of the listed items alone."""
+    has_nan = tf.reduce_any(tf.math.is_nan(scores) & (listed != PAD))
+    return ReadScores(scores, tf.zeros_like(listed[:, 0]), has_nan, listed[:, :0], listed[:, :0])
+
+
+def rank_unseen(scores: Tensor, targets: Tensor, seen: Tensor) -> tf.Tensor:
+    """Returns the ranks of targets, int32 [b], among all items but the `seen` ones, int32 [b, any].
+
+    `scores`: float32 [b, n], column j for item j + 1.
+    """
     listed = tf.concat([targets[:, None], seen], axis=1)
-    read = read_scores(blocks, listed, seen, 0, False)
-    return count_others(read.num_reached, blocks.num_items) - count_reached(read.scores, listed)
+    read = read_scores(Blocks.from_scores(scores), listed, seen, 0, False)
+    return count_others(read.num_reached, scores.shape[1]) - count_reached(read.scores, listed)
 
 
 def count_others(num_reached: Tensor, num_items: int) -> tf.Tensor:
@@ -334,13 +368,3 @@ def expect_scores(products: tuple[Tensor, ...], vectors: Tensor, items: Tensor) 
     rows, biases = products
     scores = tf.matmul(vectors, tf.gather(rows, items), transpose_b=True)
     return tf.linalg.diag_part(scores) + tf.gather(biases, items)
-
-
-def rank_targets(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """Returns how many candidates beat the target in column 0, int64 [k]. In a tie, the target is beaten.
-
-    `scores`: float [k, 1 + c]. `candidates`: int32 [k, 1 + c], 0 for none. Raises UserError if a score is NaN.
-    """
-    if np.isnan(scores[candidates > 0]).any():
-        raise UserError(NAN)
-    return ((scores >= scores[:, :1]) & (candidates > 0))[:, 1:].sum(axis=1)

@@ -1,6 +1,5 @@
 """What a model is measured on: histories, held-out items and candidates, in batches. Only NumPy."""
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -93,11 +92,6 @@ class RankingTask:
     def list_candidates(self, rows: np.ndarray | slice) -> np.ndarray:
         """Returns the target (column 0) and the negatives of every protocol, int32 [rows, 1 + c]; 0 for none."""
         return np.concatenate([self.targets[rows, None], *(items[rows] for items in self.negatives.values())], axis=1)
-
-    def columns_by_protocol(self) -> dict[str, np.ndarray]:
-        """Returns protocol -> int64 [c], the columns of `list_candidates` that have its negatives."""
-        ends = np.cumsum([1, *(items.shape[1] for items in self.negatives.values())])
-        return {name: np.arange(*places) for name, places in zip(self.negatives, itertools.pairwise(ends))}
 
     def list_seen(self, rows: np.ndarray) -> np.ndarray:
         """Returns the items that full ranking leaves out: the `excluded` items of each user, without the target.

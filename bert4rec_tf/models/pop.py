@@ -18,6 +18,7 @@ class Pop(Recommender):
     """Scores an item by how often it occurs in the training sequences."""
 
     settings_type: ClassVar = PopSettings
+    scores_are_shared: ClassVar[bool] = True
 
     def make_variables(self) -> None:
         self.counts = self.add_weight(

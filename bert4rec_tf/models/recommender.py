@@ -63,6 +63,7 @@ class Recommender(KerasModel):
         max_history: how many of a history's last items it reads; None for all.
         evidence: the `TransitionEvidence` that scores read, whose weights are made when it is counted; or None.
         scores_are_logits: whether `score` gives logits of a softmax over the items.
+        scores_are_shared: whether all users have the same scores, whatever their histories.
     """
 
     settings_type: ClassVar[type[Settings]]
@@ -73,6 +74,7 @@ class Recommender(KerasModel):
     scores_unknown_users: ClassVar[bool] = False
     max_history: int | None = None
     scores_are_logits: bool = False
+    scores_are_shared: ClassVar[bool] = False
     evidence: Any = None
 
     def __init__(

@@ -14,8 +14,8 @@ from bert4rec_tf.foundation.types import Shape, Tensor
 DENSE_ITEMS = 11_000
 """Of so many items, all pairs may be in a table: of half a gigabyte at most."""
 
-PAIRS_PER_ROW, MOST_PAIRS_AT_ONCE = 1 << 14, 1 << 20
-"""How many pairs are added at once: so many for each history, and at most so many for a batch."""
+MOST_PAIRS_AT_ONCE, PAIRS_PER_ROW = 1 << 20, 1 << 14
+"""How many pairs are added at once at most, and in a batch of fixed shape for each of its histories."""
 
 PAIRS, ROWS, PRODUCT = "pairs", "rows", "product"
 
@@ -173,21 +173,23 @@ class TransitionEvidence(keras.layers.Layer):
         total = tf.reduce_max(tf.pad(ends, [[1, 0]]))
         # XLA needs fixed shapes: then the last chunk has numbers without a pair.
         is_fixed = items.shape.is_fully_defined()
-        limit = PAIRS_PER_ROW * (items.shape[0] if is_fixed else tf.cast(rows, tf.int64))
-        most = min(limit, MOST_PAIRS_AT_ONCE) if is_fixed else tf.minimum(limit, MOST_PAIRS_AT_ONCE)
+        most = min(PAIRS_PER_ROW * items.shape[0], MOST_PAIRS_AT_ONCE) if is_fixed else MOST_PAIRS_AT_ONCE
 
         def add_chunk(begin: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            size = most if is_fixed else tf.minimum(most, total - begin)
+            num_pairs = tf.cast(tf.minimum(tf.constant(most, tf.int64), total - begin), tf.int32)
+            steps = tf.range(most if is_fixed else num_pairs)
             # The place of each pair: how many places have ended before.
-            passed = tf.clip_by_value(ends - begin, 0, size)
-            marks = tf.tensor_scatter_nd_add(tf.zeros([size + 1], tf.int32), passed[:, None], tf.ones_like(numbers))
-            places = tf.minimum(tf.cumsum(marks)[:size], tf.size(numbers) - 1)
-            pairs = begin + tf.range(size, dtype=tf.int64)
-            is_pair = pairs < total
-            pairs = tf.where(is_pair, pairs + tf.gather(offsets, places), 0)
-            terms = tf.where(is_pair, tf.gather(strengths, pairs) * tf.gather(shares, places), 0.0)
-            cells = tf.gather(first_cells, places) + tf.gather(neighbors, pairs)
-            return begin + size, tf.tensor_scatter_nd_add(sums, cells[:, None], terms)
+            passed = tf.cast(tf.clip_by_value(ends - begin, 0, tf.size(steps, tf.int64)), tf.int32)
+            marks = tf.zeros([tf.size(steps) + 1], tf.int32)
+            places = tf.cumsum(tf.tensor_scatter_nd_add(marks, passed[:, None], tf.ones_like(numbers)))[:-1]
+            places = tf.minimum(places, tf.size(numbers) - 1) if is_fixed else places
+            pairs = steps + tf.gather(tf.cast(offsets + begin, tf.int32), places)
+            factors = tf.gather(shares, places)
+            if is_fixed:
+                pairs, factors = (tf.where(steps < num_pairs, part, tf.zeros_like(part)) for part in (pairs, factors))
+            terms, columns = tf.gather(strengths, pairs) * factors, tf.gather(neighbors, pairs)
+            cells = tf.cond(rows > 1, lambda: columns + tf.gather(first_cells, places), lambda: columns)
+            return begin + tf.size(steps, tf.int64), tf.tensor_scatter_nd_add(sums, cells[:, None], terms)
 
         start = tf.constant(0, tf.int64), tf.zeros([rows * (self.num_items + 1)])
         _, sums = tf.while_loop(lambda begin, _: begin < total, add_chunk, start, parallel_iterations=1)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from support.ranking_oracle import FEW, make_sequences, plain_lists, plain_ranks
 
 from bert4rec_tf.data.sequences import LeaveOneOut
-from bert4rec_tf.evaluation import popularity_penalty, ranking
+from bert4rec_tf.evaluation import ranking
 from bert4rec_tf.evaluation.candidates import SAMPLERS
-from bert4rec_tf.evaluation.metrics import FULL, PROTOCOLS
+from bert4rec_tf.evaluation.metrics import ANY, FULL, PROTOCOLS
 from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.models import MODELS, BprMf
@@ -98,11 +98,8 @@ def test_nan_of_any_item_is_an_error(whose, block_items, monkeypatch):
 
 
 @pytest.mark.parametrize("way", [evidence.PAIRS, evidence.ROWS, evidence.PRODUCT])
-@pytest.mark.parametrize(
-    ("name", "alpha"),
-    [("bpr_mf", None), ("fpmc", 0.5), ("pop", None), ("item_transitions", None), ("item_transitions", 0.5)],
-)
-def test_a_model_ranks_as_its_scores_do(name, alpha, way, monkeypatch):
+@pytest.mark.parametrize("name", ["bpr_mf", "fpmc", "pop", "item_transitions"])
+def test_a_model_ranks_as_its_scores_do(name, way, monkeypatch):
     if name != "item_transitions" and way != evidence.PAIRS:
         pytest.skip("has no evidence")
     monkeypatch.setattr(ranking, "MOST_ITEMS", 16)
@@ -112,7 +109,7 @@ def test_a_model_ranks_as_its_scores_do(name, alpha, way, monkeypatch):
     histories = [rng.integers(1, NUM_ITEMS + 1, length) for length in rng.integers(3, 9, 40)]
     split = LeaveOneOut(make_sequences([*histories, np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
     negatives = {law: sample(split.sequences, split.users, 10, seed=0) for law, sample in SAMPLERS.items()}
-    task = RankingTask.from_split(split, "test", negatives, all_items=True)
+    task = RankingTask.from_split(split, "test", negatives, all_items=True, with_seen=True)
     if name in ("pop", "item_transitions"):
         exact = {"distance_power": 0.0, "distance_decay": 0.5} if name == "item_transitions" else {}
         model = MODELS[name](NUM_ITEMS, **exact)
@@ -121,14 +118,14 @@ def test_a_model_ranks_as_its_scores_do(name, alpha, way, monkeypatch):
         model = MODELS[name](NUM_ITEMS, num_users=split.sequences.num_users, hidden_dim=4)
         for weight in model.trainable_variables:
             weight.assign(rng.integers(-2, 3, weight.shape))
-    penalties = None if alpha is None else popularity_penalty.compute_penalties(split.sequences.count_items(), alpha)
 
     def score(batch, candidates):
         assert candidates is None
-        return model.score(batch) - (0.0 if penalties is None else penalties[1:])
+        return model.score(batch)
 
-    found, expected = (one.rank_and_list(task) for one in (Ranker(model, penalties=penalties), Ranker(score)))
-    for protocol in PROTOCOLS:
+    found, expected = (one.rank_and_list(task, with_lists=True) for one in (Ranker(model), Ranker(score)))
+    for protocol in (*PROTOCOLS, ANY):
         np.testing.assert_array_equal(found.ranks[protocol], expected.ranks[protocol])
+        np.testing.assert_array_equal(found.lists[protocol], expected.lists[protocol])
         np.testing.assert_array_equal(found.list_counts[protocol], expected.list_counts[protocol])
     assert len(set(found.ranks[FULL].tolist())) > 10

@@ -1,4 +1,4 @@
-"""Ranks with ties and NaN, and the Ranker by all protocols against plain loops, ir_measures and random scores."""
+"""Ranks with ties and NaN by all protocols against plain loops, ir_measures and random scores."""
 
 import math
 from collections import Counter
@@ -26,20 +26,9 @@ from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation import ranking
 from bert4rec_tf.evaluation.candidates import SAMPLERS, draw_popular
 from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW, POPULAR, PROTOCOLS, compute_metrics, compute_random_metrics
-from bert4rec_tf.evaluation.ranking import Ranker, rank_targets
+from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.models.pop import Pop
-
-# Ranks
-
-
-@pytest.mark.parametrize("column", [0, 1, 2])
-def test_nan_of_a_real_candidate_is_an_error(column):
-    scores = np.zeros((2, 4), np.float32)
-    scores[1, column] = math.nan
-    with pytest.raises(ValueError, match="NaN"):
-        rank_targets(scores, np.array([[3, 1, 2, 0], [3, 1, 2, 0]], np.int32))
-
 
 # Tasks
 
@@ -174,6 +163,19 @@ def test_a_repeat_is_a_target_of_its_own_history(sequences, part, data):
     for one in (sequences, by_time):
         task = RankingTask.from_split(LeaveOneOut(one), part, {})
         assert task.is_repeat.tolist() == [is_repeat(task, row) for row in range(len(task.users))]
+
+
+@pytest.mark.parametrize("item", range(1, 6))
+def test_nan_of_a_candidate_is_an_error(item, table, table_ranker):
+    task = RankingTask.from_split(
+        LeaveOneOut(make_sequences([np.array([1, 2, 3])], 5)), "test", {POPULAR: np.array([[4, 0]])}
+    )
+    table.scores.assign(np.where(np.arange(1, 6) == item, math.nan, 0.0)[None])
+    if item in (3, 4):  # the target, and the only candidate
+        with pytest.raises(ValueError, match="NaN"):
+            table_ranker.rank(task)
+    else:
+        assert table_ranker.rank(task)[POPULAR].tolist() == [1]
 
 
 def test_full_ranking_agrees_with_ir_measures(table, table_ranker):

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue, OrderlessCatalogue
 from bert4rec_tf.evaluation.candidates import draw_popular
 from bert4rec_tf.evaluation.metrics import POPULAR, compute_metrics
-from bert4rec_tf.evaluation.ranking import rank_targets
+from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.evaluation.ranking_task import RankingTask
 
 CATALOGUES = {"markov": MarkovCatalogue(), "orderless": OrderlessCatalogue()}
@@ -32,10 +33,10 @@ class Measured:
         return histories.items[histories.splits[1:] - 1] - 1
 
     def metrics(self, scores):
-        candidates = np.concatenate([self.task.targets[:, None], self.task.negatives[POPULAR]], axis=1)
-        return compute_metrics(
-            rank_targets(np.take_along_axis(scores, np.maximum(candidates - 1, 0), axis=1), candidates)
-        )
+        def score(batch, candidates):
+            return tf.gather(tf.gather(scores, batch["users"]), tf.maximum(candidates - 1, 0), batch_dims=1)
+
+        return compute_metrics(Ranker(score).rank(self.task)[POPULAR])
 
     def popularity(self):
         counts = self.split.training(with_validation=True).count_items()[1:]
