@@ -9,7 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = "1"  # the workers share the cores
+os.environ["TF_NUM_INTRAOP_THREADS"] = "1"  # the workers share the cores
+# An attack may leave a pipe where a version is being read. That blocks one of TensorFlow's threads for ever, and a
+# server has more than one.
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "32" if any("attacks" in word for word in sys.argv) else "1")
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["TF_XLA_FLAGS"] = "--tf_xla_persistent_cache_directory="  # no test depends on what an earlier one compiled
 
