@@ -125,9 +125,10 @@ class MaskedExamples(Examples):
     def __init__(
         self, sequences: Sequences, max_length: int, masking: MaskingSettings, last_only: bool = False
     ) -> None:
-        windows = cut_windows_and_prefixes(sequences, max_length, masking)
         if last_only:
             windows = cut_last_windows(sequences, max_length)
+        else:
+            windows = cut_windows_and_prefixes(sequences, max_length, masking)
         numbers = np.arange(len(windows))
         copies = np.where(numbers < windows.num_whole, 1, masking.prefix_copies)
         is_last_only = np.repeat(last_only | (numbers >= windows.num_whole), copies)
