@@ -17,7 +17,7 @@ from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.foundation import devices
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
-from bert4rec_tf.runs.phases import make_model
+from bert4rec_tf.runs.trainings import make_model
 from bert4rec_tf.training.calls import TrainingCalls
 from bert4rec_tf.training.optimizer import make_optimizer
 

@@ -21,13 +21,13 @@ _PUBLIC = {
     "UserError": "bert4rec_tf.foundation.errors",
     "Vocabulary": "bert4rec_tf.data.sequences",
     "compare": "bert4rec_tf.runs.fitting",
-    "execute": "bert4rec_tf.runs.driver",
+    "execute": "bert4rec_tf.runs.experiment",
     "fit": "bert4rec_tf.runs.fitting",
     "interactions": "bert4rec_tf.data.reading.tables",
     "load": "bert4rec_tf.data.sources.datasets",
     "make_run": "bert4rec_tf.config.presets",
     "open": "bert4rec_tf.runs.fitted",
-    "open_experiment": "bert4rec_tf.runs.driver",
+    "open_experiment": "bert4rec_tf.runs.experiment",
     "with_features": "bert4rec_tf.data.reading.feature_files",
 }
 _MODULES = ("datasets", "layers", "losses", "metrics")

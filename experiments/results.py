@@ -15,7 +15,7 @@ from bert4rec_tf.data.reading import blocks
 from bert4rec_tf.data.sources import datasets, download
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.folder import WorkDirectory
 
 Line = Mapping[str, Any]
 

@@ -14,8 +14,8 @@ from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
-from bert4rec_tf.runs import driver
 from bert4rec_tf.runs.environment import set_threads
+from bert4rec_tf.runs.experiment import execute
 from experiments.results import find_folder_of_data
 
 POSITIONS = 10
@@ -41,7 +41,7 @@ def carry_out(
     if threads is not None:
         set_threads(threads)
     folder = find_folder_of_data(workdir, sequences.fingerprint)
-    result = driver.execute(run, sequences=sequences, workdir=folder, prepared_dir=prepared_dir)
+    result = execute(run, sequences, workdir=folder, prepared_dir=prepared_dir)
     if attention is not None:
         keep_attention(attention, run, result.model, sequences)
     return folder

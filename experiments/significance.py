@@ -13,7 +13,7 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.runs import comparison
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.folder import WorkDirectory
 from experiments.findings import Findings
 from experiments.grids import find_title
 from experiments.results import Line, Results

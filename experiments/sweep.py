@@ -17,7 +17,7 @@ from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import POPULAR
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.progress import format_clock
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.folder import WorkDirectory
 from experiments import processes, results
 from experiments.plan import Job
 from experiments.results import (

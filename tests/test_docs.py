@@ -21,9 +21,9 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export.options import ExportOptions
-from bert4rec_tf.runs.driver import execute
+from bert4rec_tf.runs.experiment import execute
 from bert4rec_tf.runs.exporting import export
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from experiments.__main__ import make_parser as experiments_parser

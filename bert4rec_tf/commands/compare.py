@@ -8,7 +8,7 @@ from bert4rec_tf.evaluation.metrics import METRICS, name_metrics
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.runs import comparison, summary
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.folder import WorkDirectory
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import import_tensorflow
 from bert4rec_tf.runs import summary
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.folder import WorkDirectory
 
 OF_PRESET = " (default: the preset's)"
 HELP_GROUPS = {
@@ -95,7 +95,7 @@ def carry_out(request: Request) -> None:
         from bert4rec_tf.runs import warm_start
 
         run, start = warm_start.resolve_initial(run, options.init_from)
-    workdir = WorkDirectory.from_run(run, request.workdir, request.prepared_dir, options.minutes)
+    workdir = WorkDirectory.from_run(run, request.workdir, request.prepared_dir, budget)
     if options.mode in ("evaluate", "export") and request.names_data:
         workdir.check_run(run)
     needs_data = options.mode != "export" or options.with_histories is not None
@@ -219,21 +219,21 @@ def start_tensorflow(options: RunOptions) -> None:
 
 
 def do_mode(request: Request, run: Run, sequences: Sequences, workdir: WorkDirectory, **more: Any) -> None:
-    """Does what --mode says, and exports. `more`: further arguments of `driver.open_experiment`."""
+    """Does what --mode says, and exports. `more`: further arguments of `open_experiment`."""
     options = request.options
     start_tensorflow(options)
-    from bert4rec_tf.runs import driver, exporting
+    from bert4rec_tf.runs import exporting
+    from bert4rec_tf.runs.experiment import open_experiment, run_mode
 
     if options.mode == "all":
         exporting.check_export(request.export_dir or workdir.export)
-    more |= {"workdir": workdir.path, "prepared_dir": workdir.prepared}
-    experiment = driver.open_experiment(run, sequences, execution=options.execution, **more)
-    if experiment.initial is not None:
-        print(summary.describe_start(experiment.initial), flush=True)
+    experiment = open_experiment(run, sequences, workdir.path, workdir.prepared, execution=options.execution, **more)
+    if (initial := experiment.workdir.read_config().initial) is not None:
+        print(summary.describe_start(initial), flush=True)
     with experiment.workdir.lock():
-        result = driver.run_mode(experiment, options.mode)
-        if not experiment.team.is_chief:
-            print(f"Worker {experiment.team.index} has done its part; worker 0 measures and exports")
+        result = run_mode(experiment, options.mode)
+        if experiment.workdir.is_read_only:
+            print("This worker has done its part; worker 0 measures and exports")
             return
         if result.metrics:
             print("\n" + (summary.make_table if options.verbose else summary.make_short_table)(result.metrics))

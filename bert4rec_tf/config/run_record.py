@@ -206,6 +206,33 @@ class Run:
             compute_window_stride(self.masking.window_step, self.architecture.max_length)
         if self.training.optimizer == ROWWISE:
             self._check_rows()
+        if self.uses_evidence:
+            self._check_mix()
+
+    def _check_mix(self) -> None:
+        """Raises UserError if only a part of the evidence's mix is given, or nothing and nothing can be chosen."""
+        settings = self.architecture
+        given = settings.evidence_gain, settings.evidence_popularity
+        needs_both = given != (None, None) or settings.evidence_temperature != 1.0
+        if None not in given or not (needs_both or SELECT not in TRAININGS[self.training.protocol]):
+            return
+        why = (
+            "together, and with `evidence_temperature`"
+            if needs_both
+            else ("with protocol=fixed, which has no validation items to choose them")
+        )
+        raise UserError(
+            f"`evidence_gain` and `evidence_popularity` must be given {why}. "
+            f"Received: evidence_gain={given[0]}, evidence_popularity={given[1]}"
+        )
+
+    @property
+    def given_mix(self) -> tuple[float, float, float] | None:
+        """The given `TransitionEvidence.mix`; None if it is chosen in SELECT."""
+        settings = self.architecture
+        if settings.evidence_gain is None:
+            return None
+        return settings.evidence_gain, settings.evidence_popularity, 1 / settings.evidence_temperature
 
     def _check_rows(self) -> None:
         """Raises UserError if a step reads whole tables, which ROWWISE cannot update by rows."""

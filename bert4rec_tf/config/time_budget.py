@@ -12,6 +12,12 @@ from bert4rec_tf.config.model_settings import COUNTING_MODELS
 from bert4rec_tf.config.run_record import SELECT, SELECT_AND_RETRAIN, TRAININGS, Run
 from bert4rec_tf.foundation.errors import UserError
 
+MIN_SIZES = {"hidden_dim": 32, "max_length": 10}
+"""The settings that make a step quicker when they are halved -> how small they become at least."""
+
+PLANNED = (*MIN_SIZES, "steps", "warmup_steps", "evaluate_every", "final_share")
+"""The settings that a plan may change."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -38,6 +44,10 @@ class Budget:
     def spent(self) -> float:
         """The seconds since it began."""
         return time.monotonic() - self.begin
+
+    def record(self) -> dict[str, Any]:
+        """Returns what a folder keeps until the run is planned."""
+        return {"minutes": float(self.minutes), "named": sorted(self.named)}
 
     def check(self, run: Run) -> None:
         """Raises UserError if a run cannot be planned."""

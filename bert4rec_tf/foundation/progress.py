@@ -1,8 +1,10 @@
 """Shows the progress of long work: a bar on a terminal and in a notebook, plain lines otherwise."""
 
+import contextlib
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -29,7 +31,9 @@ BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}
 class Progress:
     """Shows the progress of work of `total` steps, of which `initial` were done before.
 
-    `later`: how many steps of the same length may follow in a second training.
+    Attributes:
+        later: how many steps of the same length may follow in a second training.
+        num_pauses: how often the work will `pause`. The time left counts those still to come, once one has been timed.
     """
 
     title: str
@@ -38,9 +42,11 @@ class Progress:
     examples_per_step: int = 1
     silent: bool = False
     later: int = 0
+    num_pauses: int = 0
 
     def __post_init__(self) -> None:
         self._done = self.initial
+        self._paused, self._num_paused = 0.0, 0
         self._begin = self._last_line = time.monotonic()
         self._done_at_begin: int | None = None
         options = {"total": self.total, "initial": self.initial, "desc": self.title, "bar_format": BAR}
@@ -56,8 +62,9 @@ class Progress:
         parts = [" ".join(f"{name} {value:.4g}" for name, value in values.items())] if values else []
         seconds, is_due = 0.0, now - self._last_line >= STEP_LINES
         if measured >= MEASURED:
-            seconds = max(now - self._begin, 1e-9) / measured
-            clock = format_clock((self.total - self._done + self.later) * seconds)
+            seconds = max(now - self._begin - self._paused, 1e-9) / measured
+            pauses = (self.num_pauses - self._num_paused) * self._paused / max(self._num_paused, 1)
+            clock = format_clock((self.total - self._done + self.later) * seconds + pauses)
             most = "at most " if self.later else ""
             parts += [f"{self.examples_per_step / seconds:,.0f} examples/s", f"{most}{clock} left"]
         if self._bar is not None:
@@ -66,6 +73,14 @@ class Progress:
         elif is_due or (MEASURED <= measured < MEASURED + steps and (self.total - self._done) * seconds >= STEP_LINES):
             self._last_line = now
             self.say(", ".join([f"{self.title}: step {self._done:,} of {self.total:,}", *parts]))
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Times work between steps, which is no part of a step's time."""
+        begin = time.monotonic()
+        yield
+        self._paused += time.monotonic() - begin
+        self._num_paused += 1
 
     def say(self, line: str) -> None:
         """Prints a line without breaking the bar."""

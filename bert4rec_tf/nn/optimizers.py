@@ -25,13 +25,21 @@ class WarmUpLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, learning_rate: float, steps: float, warmup_steps: int) -> None:
-        self.learning_rate, self.steps, self.warmup_steps = learning_rate, steps, warmup_steps
+        self.learning_rate = learning_rate
+        self._lengths = tf.Variable([steps, warmup_steps], dtype=tf.float32, trainable=False)
+        self.set_lengths(steps, warmup_steps)
+
+    def set_lengths(self, steps: float, warmup_steps: int) -> None:
+        """Sets both numbers of steps, also for graphs that exist."""
+        self.steps, self.warmup_steps = steps, warmup_steps
+        self._lengths.assign([steps, warmup_steps])
 
     def __call__(self, step: Tensor) -> Tensor:
         step = ops.cast(step, "float32")
-        rising = step / max(1, self.warmup_steps)
-        falling = 1.0 - ops.minimum(step, self.steps) / self.steps
-        return self.learning_rate * ops.where(step < self.warmup_steps, rising, falling)
+        steps, warmup_steps = self._lengths[0], self._lengths[1]
+        rising = step / ops.maximum(warmup_steps, 1.0)
+        falling = 1.0 - ops.minimum(step, steps) / steps
+        return self.learning_rate * ops.where(step < warmup_steps, rising, falling)
 
     def get_config(self) -> dict[str, Any]:
         return {"learning_rate": self.learning_rate, "steps": self.steps, "warmup_steps": self.warmup_steps}

@@ -6,7 +6,7 @@ from pathlib import Path
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, Difference, compute_difference, compute_per_user
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.folder import WorkDirectory
 
 Comparison = dict[str, dict[str, Difference]]
 """Protocol -> metric -> difference."""

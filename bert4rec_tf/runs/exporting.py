@@ -11,8 +11,8 @@ from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.foundation import files
 from bert4rec_tf.models.feature_recommender import fold_features
 from bert4rec_tf.runs.environment import list_versions
-from bert4rec_tf.runs.phases import list_phases, load_trained
-from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
+from bert4rec_tf.runs.folder import RawIds, WorkDirectory
+from bert4rec_tf.runs.trainings import load_model
 
 
 def check_export(folder: Path) -> None:
@@ -49,9 +49,7 @@ def export(
         ids = workdir.read_ids()
         if form != SAVED_MODEL:
             run = run.change(mixed_precision=False)
-        model = fold_features(
-            load_trained(run, ids.vocabulary.num_items, config.num_users, workdir, list_phases(run)[-1])
-        )
+        model = fold_features(load_model(workdir, run=run))
         folder = folder or workdir.path / form
         users = list(ids.users) if model.needs_users else None
         card = make_model_card(workdir, ids)

@@ -48,11 +48,10 @@ from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
 from bert4rec_tf.runs import exporting
-from bert4rec_tf.runs.driver import open_experiment, run_mode
+from bert4rec_tf.runs.experiment import COUNTED, LENGTHS, TARGET_COUNTS, open_experiment, run_mode
+from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.runs.id_texts import load_titles, to_text, to_texts
-from bert4rec_tf.runs.measurement import COUNTED, LENGTHS, TARGET_COUNTS
-from bert4rec_tf.runs.phases import list_phases
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.trainings import list_trainings
 from bert4rec_tf.serving import batch
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.titles import format_titles
@@ -359,7 +358,7 @@ class FittedModel:
             arrays = npz.read(workdir.ranks, (FULL, COUNTED, LENGTHS, TARGET_COUNTS))
         except npz.CorruptFileError as error:
             raise UserError(f"{error}; measure again with bert4rec run --mode=evaluate") from error
-        phase = list_phases(workdir.read_config().run)[0]
+        phase = list_trainings(workdir.read_config().run)[0]
         curve = loop.read_state(workdir.path / phase).curve
         ranks = {card["model"]: arrays[FULL], "counting": arrays[COUNTED]}
         gains = {name: compute_per_user(NDCG, model_ranks) for name, model_ranks in ranks.items()}

@@ -21,8 +21,8 @@ from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs.fitted import FittedModel, train_and_open
+from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.runs.tuning import tune_settings
-from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.client import is_whole_number
 
 PRESET = "preset"

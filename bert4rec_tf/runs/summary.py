@@ -159,7 +159,7 @@ def _describe_targets(name: str, bound: str, metrics: dict[str, Any]) -> str:
 
 
 def describe_start(initial: dict[str, Any]) -> str:
-    """Returns the description of a warm start. `initial`: from `Experiment.initial`."""
+    """Returns the description of a warm start. `initial`: `StartWeights.record`."""
     step = "" if initial.get("step") is None else f", step {initial['step']:,}"
     changes = [
         f"{kind}: " + ", ".join(f"{initial[kind][what]:,} {what}" for what in ("shared", "added", "removed"))

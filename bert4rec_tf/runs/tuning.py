@@ -23,7 +23,7 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, format_error
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.runs.driver import open_experiment
+from bert4rec_tf.runs.experiment import open_experiment
 
 FACTORS: dict[str, tuple[float, ...]] = {
     "hidden_dim": (0.5, 2),

@@ -21,8 +21,8 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import expand_local_path
 from bert4rec_tf.models import MODELS, Recommender, tf1_import
 from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
-from bert4rec_tf.runs.phases import list_phases, load_trained, needs_users
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.folder import WorkDirectory
+from bert4rec_tf.runs.trainings import list_trainings, load_model, needs_users
 from bert4rec_tf.training import loop
 from bert4rec_tf.training.workers import make_strategy
 
@@ -151,8 +151,8 @@ def read_start_weights(path: Path) -> StartWeights:
             f"TensorFlow checkpoint (model.ckpt-400000). Received: init_from={path}"
         )
     config, ids = workdir.read_config(), workdir.read_ids()
-    phase = path.name if is_training else list_phases(config.run)[-1]
-    model = load_trained(config.run, ids.vocabulary.num_items, config.num_users, workdir, phase)
+    phase = path.name if is_training else list_trainings(config.run)[-1]
+    model = load_model(workdir, phase)
     state = loop.read_state(workdir.path / phase)
     origin = {"path": str(path.resolve()), "checkpoint": phase, "dataset": config.run.dataset}
     origin["step"] = state.best_step or state.step

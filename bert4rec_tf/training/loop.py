@@ -3,10 +3,11 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,15 +18,19 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.signals import delay_interrupts
+from bert4rec_tf.nn.optimizers import WarmUpLinearDecay
 from bert4rec_tf.training import checkpoints, workers
 from bert4rec_tf.training.calls import CALL_SECONDS, Feed, ReadAhead, TrainingCalls
-from bert4rec_tf.training.optimizer import make_optimizer
+from bert4rec_tf.training.optimizer import count_decay_steps, make_optimizer
 from bert4rec_tf.training.tensorboard import TensorBoardWriter
 
 SELECTION_METRIC = "ndcg@10"
 """The validation metric that decides which step is best."""
 
 BEST = "best.npz"
+
+TIMED_STEPS = 8
+"""Steps that `Training.measure` times, after one that compiles."""
 
 STEPS_ELSEWHERE = 10
 """Steps of a call where replicas or machines share each step, whose times differ, on accelerators or over a network."""
@@ -83,10 +88,26 @@ class Watch:
     later_steps: int = 0
     report: Callable[[dict[str, float]], None] | None = None
 
-    def start_progress(self, last_step: int, done: int, batch_size: int) -> Progress:
-        progress = Progress(self.title, last_step, done, batch_size, self.silent, later=self.later_steps)
+    def start_progress(self, last_step: int, done: int, batch_size: int, num_pauses: int) -> Progress:
+        options = {"silent": self.silent, "later": self.later_steps, "num_pauses": num_pauses}
+        progress = Progress(self.title, last_step, done, batch_size, **options)
         progress.say(f"{self.title}: compiling the graph, which makes the first step slow")
         return progress
+
+
+class Costs(NamedTuple):
+    """What the parts of a training take, in seconds.
+
+    Attributes:
+        compiling: the first step.
+        step: a further step.
+        first_measurement, measurement: the first and each further measurement on the validation items.
+    """
+
+    compiling: float
+    step: float
+    first_measurement: float = 0.0
+    measurement: float = 0.0
 
 
 def train(
@@ -97,48 +118,83 @@ def train(
     validate: Callable[[], dict[str, float]] | None = None,
     watch: Watch | None = None,
 ) -> State:
-    """Trains a model in a folder, to `stop_after` or `steps`; resumes from the folder's checkpoint, if there is one.
+    """Trains a model in a folder; see `Training`, which has the same arguments, and `Training.run`."""
+    return Training(model, batches, settings, folder, validate, watch or Watch()).run()
 
-    The model then has the best weights; without `validate`, the last ones. The machines that this process has joined
-    (`workers.current_team`) train together: all read the checkpoints, and the chief alone writes.
 
-    Args:
+@dataclass(eq=False)
+class Training:
+    """The training of a model in a folder, to `stop_after` or `steps`.
+
+    The machines that this process has joined (`workers.current_team`) train together: all read the checkpoints, and
+    the chief alone writes.
+
+    Attributes:
         model: what `step.take_step` takes, created under the strategy of the replicas, if any.
         batches: the training batches, from any step on.
         settings: optimizer, schedule, how often to evaluate, and how to compute.
         folder: for checkpoints, the curve and TensorBoard's files.
         validate: returns the metrics on the validation items; None if training includes these items.
-        watch: who looks on; None for a `Watch` of its own.
-
-    Raises:
-        UserError: if the loss or the gradient norm is NaN or infinite, the checkpoints are damaged, or a step does not
-            fit into memory.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is written.
+        watch: who looks on.
     """
-    return _Training(model, batches, settings, folder, validate, watch or Watch()).run()
-
-
-@dataclass(eq=False)
-class _Training:
-    """The loop, with what its parts share. The attributes are the arguments of `train`."""
 
     model: Any
     batches: Feed
     settings: LoopSettings
     folder: Path
-    validate: Callable[[], dict[str, float]] | None
-    watch: Watch
+    validate: Callable[[], dict[str, float]] | None = None
+    watch: Watch = field(default_factory=Watch)
 
     def __post_init__(self) -> None:
         self.team, self.state = workers.current_team(), State()
+        training = self.settings.training
         with self.model.distribute_strategy.scope():
-            self.optimizer = make_optimizer(self.settings.training, self.model)
+            decay_steps = count_decay_steps(training)
+            self.schedule = WarmUpLinearDecay(training.learning_rate, decay_steps, training.warmup_steps)
+            self.optimizer = make_optimizer(training, self.model, self.schedule)
             self.optimizer.build(self.model.trainable_variables)
-        self.last_step = self.settings.training.stop_after or self.settings.training.steps
         self.variables = {"model": self.model.variables, "optimizer": self.optimizer.variables}
         self.checkpoints = checkpoints.Series(self.folder)
 
+    @cached_property
+    def calls(self) -> TrainingCalls:
+        clip_norm, execution = self.settings.training.clip_norm, self.settings.execution
+        return TrainingCalls(self.model, self.optimizer, self.batches, clip_norm, execution)
+
+    def measure(self) -> Iterator[Costs]:
+        """Yields the costs of steps, then those of measurements too, and puts all variables back.
+
+        The first calls of the training are timed. Their compiled program serves `run`, which takes them again.
+        """
+        before = [(variable, np.array(variable.numpy())) for group in self.variables.values() for variable in group]
+        steps = min(TIMED_STEPS, self.calls.max_steps)
+        laps = [time.monotonic()]
+        for first, count in ((0, 1), (1, steps)):
+            self.calls.run(self.calls.read(first, count), count)
+            laps.append(time.monotonic())
+        costs = Costs(laps[1] - laps[0], (laps[2] - laps[1]) / steps)
+        yield costs
+        for _ in range(2):
+            self.validate()
+            laps.append(time.monotonic())
+        for variable, value in before:
+            variable.assign(value)
+        yield costs._replace(first_measurement=laps[3] - laps[2], measurement=laps[4] - laps[3])
+
+    def change_settings(self, settings: LoopSettings) -> None:
+        """Trains for other numbers of steps. Nothing else may change."""
+        self.settings = settings
+        self.schedule.set_lengths(count_decay_steps(settings.training), settings.training.warmup_steps)
+
     def run(self) -> State:
+        """Trains, or resumes from the folder's newest checkpoint. The model then has its best weights.
+
+        Raises:
+            UserError: if the loss or the gradient norm is NaN or infinite, the checkpoints are damaged, or a step does
+                not fit into memory.
+            KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is written.
+        """
+        self.last_step = self.settings.training.stop_after or self.settings.training.steps
         with self.team.run_chief_first():
             files.make_folder(self.folder)
         if saved := self.checkpoints.restore(self.variables):
@@ -156,9 +212,9 @@ class _Training:
 
     def _take_all_steps(self) -> None:
         state, training = self.state, self.settings.training
-        calls = TrainingCalls(self.model, self.optimizer, self.batches, training.clip_norm, self.settings.execution)
-        pace = self._make_pace(calls)
-        self.progress = self.watch.start_progress(self.last_step, state.step, training.batch_size)
+        calls, pace = self.calls, self._make_pace(self.calls)
+        num_pauses = -(-self.last_step // training.evaluate_every) - state.step // training.evaluate_every
+        self.progress = self.watch.start_progress(self.last_step, state.step, training.batch_size, num_pauses)
         self.tensorboard = TensorBoardWriter(
             self.folder / "tensorboard" if self.team.is_chief else None, training.clip_norm
         )
@@ -181,7 +237,8 @@ class _Training:
                     self._end_here()
                 is_due = state.step == self.last_step or state.step % training.evaluate_every == 0
                 if is_due:
-                    self._evaluate()
+                    with self.progress.pause():
+                        self._evaluate()
                     state.seconds = time.monotonic() - begin
                 stops = self._agree_to_stop(is_interrupted())
                 if is_due or stops or time.monotonic() - saved >= self.settings.execution.checkpoint_seconds:

@@ -7,11 +7,22 @@ from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.nn.optimizers import Adagrad, BertAdam, RowwiseAdagrad, WarmUpLinearDecay
 
 
-def make_optimizer(settings: TrainingSettings, model: Any = None) -> BertAdam | Adagrad:
-    """Returns a run's optimizer. `model`: rowwise_adagrad updates its tables by rows; other optimizers ignore it."""
-    # A constant learning rate falls to 0 after infinitely many steps.
-    steps = settings.steps if settings.schedule == "linear" else math.inf
-    schedule = WarmUpLinearDecay(settings.learning_rate, steps, settings.warmup_steps)
+def count_decay_steps(settings: TrainingSettings) -> float:
+    """Returns after how many steps the learning rate is 0: infinitely many for a constant one."""
+    return settings.steps if settings.schedule == "linear" else math.inf
+
+
+def make_optimizer(
+    settings: TrainingSettings, model: Any = None, schedule: WarmUpLinearDecay | None = None
+) -> BertAdam | Adagrad:
+    """Returns a run's optimizer.
+
+    Args:
+        settings: the run's settings.
+        model: rowwise_adagrad updates its tables by rows; other optimizers ignore it.
+        schedule: of the learning rate; None for one by the settings.
+    """
+    schedule = schedule or WarmUpLinearDecay(settings.learning_rate, count_decay_steps(settings), settings.warmup_steps)
     if settings.optimizer == "adagrad":
         return Adagrad(schedule, settings.momentum)
     adam = {

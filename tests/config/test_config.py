@@ -15,7 +15,7 @@ from bert4rec_tf.config.run_record import EvaluationSettings, MaskingSettings, R
 from bert4rec_tf.config.setting_fields import get_field_type
 from bert4rec_tf.data.sources.datasets import DATASETS
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs import phases
+from bert4rec_tf.runs.trainings import list_trainings
 
 every_preset = pytest.mark.parametrize("entry", presets.PRESETS.values(), ids=lambda entry: entry.command[30:])
 
@@ -335,5 +335,8 @@ def test_steps_chosen_for_one_architecture_are_chosen_anew_for_another():
 @pytest.mark.parametrize("dataset", ["beauty", "ml-1m", "synthetic"])
 def test_protocol_select_holds_the_validation_item_out(dataset, model):
     """Also where the preset's steps were chosen before, so that it is in the only training."""
-    assert phases.list_phases(presets.make_run(dataset, model, protocol="select")) == ["select"]
-    assert phases.list_phases(presets.make_run(dataset, model, protocol="select_and_retrain")) == ["select", "retrain"]
+    assert list_trainings(presets.make_run(dataset, model, protocol="select")) == ["select"]
+    assert list_trainings(presets.make_run(dataset, model, protocol="select_and_retrain")) == [
+        "select",
+        "retrain",
+    ]

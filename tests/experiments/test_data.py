@@ -3,7 +3,7 @@
 import re
 import subprocess
 
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.folder import WorkDirectory
 from experiments import processes, results
 from experiments.plan import Job, Plan
 from experiments.results import FAILED, FINISHED, STOPPED, Results

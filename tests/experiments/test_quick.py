@@ -50,12 +50,13 @@ def test_every_table_and_figure_from_one_command(tmp_path):
 
 
 ALONE = """
-from bert4rec_tf.runs import driver
+from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.runs.environment import set_threads
+from bert4rec_tf.runs.experiment import execute
 from experiments.plan import Plan
 set_threads(1)
 job = Plan(("synthetic",), quick=True).make_jobs("table3")["synthetic", "sasrec"][0]
-driver.execute(job.run, workdir="alone", silent=True)
+execute(job.run, datasets.load("synthetic"), workdir="alone", silent=True)
 """
 
 

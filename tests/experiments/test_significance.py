@@ -12,7 +12,7 @@ from support.paths import ROOT
 
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, compute_metrics, compute_per_user
 from bert4rec_tf.foundation import files, npz
-from bert4rec_tf.runs.workdir import CONFIG_FORMAT, WorkDirectory
+from bert4rec_tf.runs.folder import CONFIG_FORMAT, WorkDirectory
 from experiments import answer, report, significance
 from experiments.findings import Findings
 from experiments.plan import Plan

@@ -9,7 +9,7 @@ from support.paths import ROOT
 
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.foundation import devices
-from bert4rec_tf.runs import environment, phases
+from bert4rec_tf.runs import environment, trainings
 
 is_rounded = tf.config.experimental.tensor_float_32_execution_enabled
 
@@ -33,7 +33,7 @@ def test_products_are_exact_however_the_package_is_imported(imported):
 def test_a_run_rounds_products_only_if_its_settings_say_so(settings):
     for changes in ({}, settings, {}):
         run = Run.make("beauty", "bert4rec", hidden_dim=8, num_heads=2, num_layers=1, max_length=5, **changes)
-        phases.make_model(run, num_items=9, num_users=3)
+        trainings.make_model(run, num_items=9, num_users=3)
         assert is_rounded() == bool(changes)
 
 

@@ -38,7 +38,7 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.nn.dropout import Dropout
-from bert4rec_tf.runs.phases import make_model
+from bert4rec_tf.runs.trainings import make_model
 
 
 def two_blocks(name):

@@ -5,8 +5,9 @@ import functools
 import pytest
 
 from bert4rec_tf.config import presets
+from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.runs.driver import execute
+from bert4rec_tf.runs.experiment import execute
 
 PERSONAL = ("bpr_mf", "ncf")
 SEQUENTIAL = tuple(name for name in MODELS if name not in ("pop", *PERSONAL))
@@ -19,7 +20,7 @@ def on_the_test_item(tmp_path_factory):
     def measured(dataset, model, sequences=None, **settings):
         run = presets.make_run(dataset, model, protocol="select", **settings)
         workdir = tmp_path_factory.mktemp(model)
-        return execute(run, sequences=sequences, workdir=workdir, silent=True).metrics["test"]
+        return execute(run, sequences or datasets.load(dataset), workdir=workdir, silent=True).metrics["test"]
 
     return measured
 

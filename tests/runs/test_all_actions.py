@@ -10,10 +10,9 @@ from support.shards import read_batches
 from support.trainings import read_newest_weights
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.runs import phases, summary, warm_start
+from bert4rec_tf.runs import summary, trainings, warm_start
+from bert4rec_tf.runs.experiment import open_experiment
 from bert4rec_tf.runs.exporting import export
-from bert4rec_tf.runs.pipeline import Experiment
-from bert4rec_tf.runs.workdir import WorkDirectory
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -24,7 +23,7 @@ SEQUENCES = make_sequences([[(7 * user + 3 * place) % 30 + 1 for place in range(
 def opened(folder, model="bpr_mf", watch=None, **settings):
     settings = {"protocol": "all", **(TINY if model != "pop" else {}), **settings}
     run = presets.make_run("synthetic", model, **settings)
-    return Experiment(run, SEQUENCES, WorkDirectory(folder), silent=True, watch=watch)
+    return open_experiment(run, SEQUENCES, folder, silent=True, watch=watch)
 
 
 def executed(experiment):
@@ -67,7 +66,7 @@ def test_the_export_is_of_the_model_trained_on_all_actions(finished):
 
 def test_the_last_items_are_among_the_targets(tmp_path):
     experiment = opened(tmp_path / "work", "bert4rec", max_length=8, hidden_dim=8)
-    model, last = phases.make_model(experiment.run, 30, 40), {int(SEQUENCES[user][-1]) for user in range(40)}
+    model, last = trainings.make_model(experiment.run, 30, 40), {int(SEQUENCES[user][-1]) for user in range(40)}
 
     def last_targets(phase):
         found = set()
@@ -106,9 +105,9 @@ def test_a_stopped_training_on_all_actions_resumes_to_the_same_bits(finished, tm
     np.testing.assert_equal(*(read_newest_weights(one.workdir.path / "all") for one in (finished[0], again)))
 
 
-def test_each_protocol_has_its_measured_and_its_last_phase():
+def test_each_protocol_has_its_measured_and_its_last_training(tmp_path):
     names = ("fixed", "select", "select_and_retrain", "all")
-    runs = [presets.make_run("synthetic", protocol=name) for name in names]
-    assert [phases.find_measured_phase(run) for run in runs] == ["retrain", "select", "retrain", "select"]
-    assert phases.list_phases(presets.make_run("own-shop"))[-1] == "all"
-    assert phases.list_phases(presets.make_run("beauty"))[-1] == "retrain"
+    measured = [opened(tmp_path / name, protocol=name).measured_training for name in names]
+    assert measured == ["retrain", "select", "retrain", "select"]
+    assert trainings.list_trainings(presets.make_run("own-shop"))[-1] == "all"
+    assert trainings.list_trainings(presets.make_run("beauty"))[-1] == "retrain"

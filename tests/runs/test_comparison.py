@@ -10,7 +10,7 @@ from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, compute_differenc
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.comparison import compare
-from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
+from bert4rec_tf.runs.folder import RawIds, WorkDirectory
 
 NUM_USERS = 40
 

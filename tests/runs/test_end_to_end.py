@@ -3,7 +3,8 @@
 import pytest
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.runs.driver import execute
+from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.runs.experiment import execute
 
 
 def ndcg(metrics, name):
@@ -12,7 +13,7 @@ def ndcg(metrics, name):
 
 @pytest.mark.slow
 def test_the_default_run_reaches_four_fifths_of_the_generator_itself(tmp_path):
-    metrics = execute(presets.make_run("synthetic"), workdir=tmp_path, silent=True).metrics
+    metrics = execute(presets.make_run("synthetic"), datasets.load("synthetic"), workdir=tmp_path, silent=True).metrics
     test, ceiling, pop, random = (ndcg(metrics, name) for name in ("test", "ceiling", "pop", "random"))
     assert test >= 0.8 * ceiling
     assert test > 4 * pop > random
@@ -21,5 +22,5 @@ def test_the_default_run_reaches_four_fifths_of_the_generator_itself(tmp_path):
 @pytest.mark.slow
 def test_mixed_precision_reaches_the_same_quality(tmp_path):
     run = presets.make_run("synthetic", protocol="select", mixed_precision=True)
-    metrics = execute(run, workdir=tmp_path, silent=True).metrics
+    metrics = execute(run, datasets.load("synthetic"), workdir=tmp_path, silent=True).metrics
     assert ndcg(metrics, "test") >= 0.8 * ndcg(metrics, "ceiling")

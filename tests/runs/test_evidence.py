@@ -22,10 +22,9 @@ from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.metrics import FULL, LIST_METRICS, METRICS, NDCG, PROTOCOLS
 from bert4rec_tf.evaluation.mix_search import GAINS, SHARES
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs import phases
-from bert4rec_tf.runs.phases import select_training_data
-from bert4rec_tf.runs.pipeline import Experiment
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.experiment import open_experiment
+from bert4rec_tf.runs.folder import WorkDirectory
+from bert4rec_tf.runs.trainings import load_model
 from bert4rec_tf.training import loop
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -61,7 +60,7 @@ def fitted():
 
 def open_run(folder, model="sasrec", sequences=SEQUENCES, **settings):
     run = presets.make_run("beauty", model, **settings)
-    return Experiment(run, sequences, WorkDirectory(folder), silent=True)
+    return open_experiment(run, sequences, folder, silent=True)
 
 
 def execute(experiment):
@@ -72,8 +71,7 @@ def execute(experiment):
 def load(fitted, phase):
     """Returns the model of a finished training."""
     workdir = WorkDirectory(fitted.workdir)
-    config = workdir.read_config()
-    return phases.load_trained(config.run, len(fitted.items), config.num_users, workdir, phase)
+    return load_model(workdir, phase)
 
 
 def score_all(model, items, history):
@@ -268,7 +266,7 @@ def test_transitions_are_counted_as_an_item_transitions_run_says(tmp_path):
         settings[name] for name in settings if name != "num_neighbors"
     }
     evidence = plain_evidence(
-        histories_of(select_training_data(experiment.split, phases.find_measured_phase(experiment.run))),
+        histories_of(experiment.select_data(experiment.measured_training)),
         SEQUENCES.num_items,
         ItemTransitionsSettings(**settings),
     )

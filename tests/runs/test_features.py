@@ -14,9 +14,9 @@ from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.evaluation.metrics import compute_per_user
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.runs import driver, phases
+from bert4rec_tf.runs import experiment, trainings
+from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.runs.warm_start import StartWeights
-from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.client import SavedRecommender
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -120,7 +120,7 @@ def test_features_that_are_given_but_not_used_only_add_their_items(tmp_path):
     data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS, new_items=True)
     run = b4r.make_run("own-shop", "sasrec", **SHORT)
     assert run.to_dict() == Run.from_dict(run.to_dict()).to_dict() and run.architecture.use_item_features == "no"
-    result = driver.execute(run, sequences=data, workdir=tmp_path / "work", silent=True)
+    result = experiment.execute(run, data, workdir=tmp_path / "work", silent=True)
     assert result.model.num_items == 43 and not result.model.features and "cold" in result.metrics
 
 
@@ -159,7 +159,7 @@ def test_vectors_reach_the_export_and_the_next_training(tmp_path):
     workdir = WorkDirectory(model.workdir)
     kept = workdir.read_features()[ITEM_FEATURES]
     assert kept.vector_columns == [("text", 2)] and kept.vectors.shape == (43, 2) and kept.num_values == 7
-    trained = phases.load_trained(workdir.read_config().run, 43, 50, workdir, SELECT)
+    trained = trainings.load_model(workdir, SELECT)
     np.testing.assert_allclose(model.item_vectors, trained.item_vectors(), rtol=1e-5, atol=1e-7)
     batch = {"users": np.array([1]), "lengths": np.array([2]), "items": np.array([[1, 2]], np.int32)}
     encoded = model.user_vectors([model.items[:2]], users=["u1"])

@@ -15,8 +15,8 @@ from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export.layout import TITLES
 from bert4rec_tf.foundation import plots
 from bert4rec_tf.runs import exporting
+from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.runs.id_texts import check_types, load_titles
-from bert4rec_tf.runs.workdir import WorkDirectory
 from bert4rec_tf.serving.client import SavedRecommender
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings

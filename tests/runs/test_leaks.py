@@ -52,8 +52,8 @@ from bert4rec_tf.config.run_record import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation import evidence_search
 from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, LIST_METRICS
-from bert4rec_tf.runs import phases
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs import trainings
+from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.training import loop
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -106,7 +106,10 @@ def read_losses(folder, phase):
 
 def find_protocols(case):
     """Returns the trainings that hold something out -> a protocol with no other training. Not all models have both."""
-    return {phases.list_phases(make_run(case, protocol=protocol))[-1]: protocol for protocol in (SELECT, FIXED)}
+    return {
+        trainings.list_trainings(make_run(case, protocol=protocol, **give_mix(case)))[-1]: protocol
+        for protocol in (SELECT, FIXED)
+    }
 
 
 def make_versions(phase):

@@ -34,7 +34,7 @@ from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, METRICS, PROTOCOLS
 from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.runs import phases
+from bert4rec_tf.runs import trainings
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -114,7 +114,7 @@ def run_and_measure(folder, case, protocol):
         return FinishedRun(metrics, tested, part, validated)
     if protocol == FIXED:
         return FinishedRun(metrics, model, part, model)
-    selected = phases.load_trained(experiment.run, ITEMS, USERS + len(SHORT), experiment.workdir, SELECT)
+    selected = trainings.load_model(experiment.workdir, SELECT)
     return FinishedRun(metrics, selected if part == "validation" else model, part, selected)
 
 

@@ -20,8 +20,8 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.models.pop import Pop
 from bert4rec_tf.runs import exporting, summary
-from bert4rec_tf.runs.pipeline import Experiment
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.experiment import open_experiment
+from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
@@ -54,7 +54,7 @@ def experiment(folder, num_repeating, later=None, **settings):
     sequences = make_sequences([np.array(one) + 1 for one in histories(num_repeating)], NUM_ITEMS)
     if later is not None:
         sequences = replace(sequences, num_later=np.full(NUM_USERS, later))
-    return Experiment(make_run("synthetic", "pop", **settings), sequences, WorkDirectory(folder), silent=True)
+    return open_experiment(make_run("synthetic", "pop", **settings), sequences, folder, silent=True)
 
 
 def measured(one):

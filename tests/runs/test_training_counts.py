@@ -11,9 +11,8 @@ from support.ranking_oracle import group_histories
 from bert4rec_tf.config import presets
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs.experiment import open_experiment
 from bert4rec_tf.runs.exporting import export
-from bert4rec_tf.runs.pipeline import Experiment
-from bert4rec_tf.runs.workdir import WorkDirectory
 
 USERS = [[(7 * user * user + step) % 30 for step in range(2 + user % 5)] for user in range(60)]
 
@@ -35,7 +34,7 @@ def counted(held_out):
 
 def opened(folder, model="pop", **settings):
     run = presets.make_run("synthetic", model=model, **settings)
-    return Experiment(run, sequences(), WorkDirectory(folder), silent=True)
+    return open_experiment(run, sequences(), folder, silent=True)
 
 
 @pytest.mark.parametrize(

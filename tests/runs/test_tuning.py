@@ -20,7 +20,7 @@ from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.run_record import ALL
 from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.runs import tuning
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.folder import WorkDirectory
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -16,7 +16,7 @@ import bert4rec_tf as b4r
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.models import tf1_import
 from bert4rec_tf.runs import warm_start
-from bert4rec_tf.runs.phases import make_model
+from bert4rec_tf.runs.trainings import make_model
 
 NEW = group_histories(
     {f"user {user}": [f"item {(5 * user + 3 * step) % 31}" for step in range(5 + user % 4)] for user in range(24)}
@@ -121,16 +121,17 @@ def test_the_run_depends_on_the_weights_and_not_on_where_they_lie(trained, sourc
 def test_the_leak_of_initial_weights_is_reported(trained, tmp_path, data, file, words):
     run, path = run_of("bert4rec"), trained("bert4rec") / file
     opened = b4r.open_experiment(run, sequences=data, workdir=tmp_path / "work", init_from=path)
-    assert words in opened.initial["leak"]
-    assert opened.initial["checkpoint"] == (file or "retrain") and opened.initial["path"] == str(path.resolve())
+    initial = opened.workdir.read_config().initial
+    assert words in initial["leak"] and initial["path"] == str(path.resolve())
+    assert initial["checkpoint"] == (file or "retrain")
 
 
 def test_weights_of_a_warm_start_may_know_several_data_sets(trained, tmp_path, quick):
     run = run_of("bpr_mf", protocol="select")
     execute(run, tmp_path / "one", init_from=trained("bpr_mf"))
     again = b4r.open_experiment(run, sequences=NEW, workdir=tmp_path / "two", init_from=tmp_path / "one")
-    assert again.initial["checkpoint"] == "select"
-    assert "trained on other data" in again.initial["leak"]
+    initial = again.workdir.read_config().initial
+    assert initial["checkpoint"] == "select" and "trained on other data" in initial["leak"]
 
 
 def test_a_training_that_has_not_begun_needs_the_weights(trained, tmp_path, quick):

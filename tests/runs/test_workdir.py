@@ -8,7 +8,7 @@ from support.ranking_oracle import make_sequences
 from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.foundation import files
 from bert4rec_tf.runs.environment import list_versions
-from bert4rec_tf.runs.workdir import RawIds, WorkDirectory
+from bert4rec_tf.runs.folder import RawIds, WorkDirectory
 
 
 def test_only_the_first_lock_deletes_partial_files(tmp_path):

@@ -8,8 +8,7 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.model_settings import list_used_features
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.runs.pipeline import Experiment
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.experiment import open_experiment
 from support.features import both
 from support.ranking_oracle import make_sequences
 
@@ -123,7 +122,7 @@ def open_run(folder, case, sequences, **settings):
     if used:
         features = both(sequences.vocabulary.items.tolist(), sequences.users.tolist())
         sequences = dataclasses.replace(sequences, features={name: features[name] for name in used})
-    return Experiment(run, sequences, WorkDirectory(folder), silent=True)
+    return open_experiment(run, sequences, folder, silent=True)
 
 
 def train(folder, case, sequences, **settings):
@@ -141,7 +140,9 @@ EVIDENCE = Case("sasrec", settings=(("evidence", "transitions"), ("selection_met
 
 def give_mix(case):
     """Returns settings with which nothing is chosen on the validation items for the evidence beside a network."""
-    return {"evidence_gain": 2.0, "evidence_popularity": -0.2} if make_run(case).uses_evidence else {}
+    return (
+        {"evidence_gain": 2.0, "evidence_popularity": -0.2} if make_run(case, protocol="select").uses_evidence else {}
+    )
 
 
 CASES = [

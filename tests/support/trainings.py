@@ -19,9 +19,7 @@ from bert4rec_tf.foundation import npz, plots
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.nn import losses
 from bert4rec_tf.nn.dropout import Dropout
-from bert4rec_tf.runs import driver
-from bert4rec_tf.runs.pipeline import Experiment
-from bert4rec_tf.runs.workdir import WorkDirectory
+from bert4rec_tf.runs.experiment import execute, open_experiment
 from bert4rec_tf.training import calls, loop, step
 from support import whole_runs
 from support.shards import SEQUENCES
@@ -200,7 +198,7 @@ def assert_a_kill_changes_nothing(folder, run, sequences):
     """Carries out a run twice, once killed at its fifth step and started again."""
 
     def go(name):
-        driver.execute(run, sequences=sequences, workdir=folder / name, silent=True, execution=EACH_STEP)
+        execute(run, sequences, workdir=folder / name, silent=True, execution=EACH_STEP)
         return folder / name
 
     expected = go("one")
@@ -211,8 +209,8 @@ def assert_a_kill_changes_nothing(folder, run, sequences):
 
 def experiment(folder, masking):
     """A run, in a folder, with a checkpoint after each step."""
-    run, workdir = Run.make("beauty", masking=masking, **RUN), WorkDirectory(folder / "work")
-    return Experiment(run, SEQUENCES, workdir, silent=True, execution=EACH_STEP)
+    run = Run.make("beauty", masking=masking, **RUN)
+    return open_experiment(run, SEQUENCES, folder / "work", silent=True, execution=EACH_STEP)
 
 
 def whole_run(folder, masking):

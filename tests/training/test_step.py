@@ -21,7 +21,7 @@ from support.paths import ROOT, TESTS
 from bert4rec_tf.config.run_record import TrainingSettings
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
-from bert4rec_tf.runs import driver
+from bert4rec_tf.runs.experiment import run_mode
 from bert4rec_tf.training import checkpoints, step
 from bert4rec_tf.training.optimizer import make_optimizer
 from bert4rec_tf.training.step import compute_gradients
@@ -281,4 +281,4 @@ def test_too_many_replicas_are_refused_before_anything_is_prepared():
     )
     for mode in ("all", "train"):
         with pytest.raises(UserError, match="`replicas` must be at most"):
-            driver.run_mode(experiment, mode)
+            run_mode(experiment, mode)

@@ -113,5 +113,5 @@ def test_workers_that_do_not_fit_end_in_one_line(tmp_path, each, message):
 def test_the_chief_measures_and_exports(tmp_path):
     codes, outputs = ended(start_all(tmp_path, flags=["--mode=all", "--protocol=select"]))
     assert codes == [0, 0], outputs
-    assert "Worker 1 has done its part" in outputs[1] and "among all unseen items" in outputs[0]
+    assert "This worker has done its part" in outputs[1] and "among all unseen items" in outputs[0]
     assert (tmp_path / "work" / "saved_model").is_dir() and (tmp_path / "work" / "metrics.json").exists()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bert4rec_tf.config.run_record import Run
+from bert4rec_tf.config.time_budget import PLANNED, Budget
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
@@ -82,7 +83,8 @@ class RunConfig:
         columns: the columns of the data, for a later export.
         initial: the record of a warm start.
         interactions: the user's own files, as `Interactions.to_dict` has them.
-        plan: the record of a budget.
+        plan: the record of a budget: before the plan `minutes` and `named` (`Budget.record`), after it `minutes` and
+            `max_seconds` of the first training.
     """
 
     run: Run
@@ -95,7 +97,7 @@ class RunConfig:
     columns: dict[str, Any] | None = None
     initial: dict[str, Any] | None = None
     interactions: dict[str, Any] | None = None
-    plan: dict[str, float] | None = None
+    plan: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -129,7 +131,7 @@ class WorkDirectory:
 
     is_read_only: bool = False
 
-    def __init__(self, path: Path, prepared: Path | None = None) -> None:
+    def __init__(self, path: Path | str, prepared: Path | str | None = None) -> None:
         self.path = path = files.expand_local_path(path, "workdir")
         self.prepared = files.expand_local_path(prepared or path / "prepared", "prepared_dir")
         self.config, self.metrics, self.ranks = path / CONFIG, path / "metrics.json", path / "ranks-test.npz"
@@ -139,10 +141,14 @@ class WorkDirectory:
 
     @classmethod
     def from_run(
-        cls, run: Run, path: Path | None = None, prepared: Path | None = None, minutes: float | None = None
+        cls,
+        run: Run,
+        path: Path | str | None = None,
+        prepared: Path | str | None = None,
+        budget: Budget | None = None,
     ) -> "WorkDirectory":
-        """Returns the folder at `path`, else `runs/<dataset>-<model>-<digest>`. `minutes`: of a run to be planned."""
-        planned = "" if minutes is None else f"-{minutes:g}min"
+        """Returns the folder at `path`, else `runs/<dataset>-<model>-<digest>`. `budget`: of a run to be planned."""
+        planned = "" if budget is None else f"-{budget.minutes:g}min"
         return cls(path or Path("runs") / f"{run.dataset}-{run.model}-{run.digest}{planned}", prepared)
 
     def features_path(self, name: str) -> Path:
@@ -289,6 +295,32 @@ class WorkDirectory:
                     "written again"
                 ) from error
         return features
+
+    def read_planned(self, run: Run, budget: Budget | None) -> Run:
+        """Returns the run with the planned settings, if the folder has a plan for this budget.
+
+        Raises UserError if the folder has one for another budget, or none.
+        """
+        if budget is None or not self.config.exists():
+            return run
+        config = self.read_config()
+        plan, settings = config.plan or {}, config.run.flatten()
+        if plan.get("minutes") != budget.minutes:
+            has = f"{plan['minutes']:g}" if plan else "left out"
+            raise UserError(f"`minutes` must be {has}, as in {self.path}. Received: minutes={budget.minutes:g}")
+        return run.change(**{name: settings[name] for name in PLANNED if name in settings})
+
+    def find_unplanned_budget(self, budget: Budget | None) -> Budget | None:
+        """Returns the budget that the folder has no plan for yet; None without one. `budget`: the given one."""
+        plan = self.read_config().plan
+        if plan is None or "max_seconds" in plan:
+            return None
+        return budget or Budget(plan["minutes"], plan["named"])
+
+    def write_plan(self, run: Run, plan: dict[str, Any]) -> None:
+        """Puts the planned run and the record of its plan in place of those before."""
+        config = dataclasses.replace(self.read_config(), run=run, plan=plan)
+        files.write_json(self.config, config.to_dict())
 
     def write_transitions(self, record: dict[str, Any]) -> None:
         """Writes how transitions are counted."""

@@ -1,0 +1,502 @@
+"""One run, in the order of the work: open a folder with data, prepare, train, evaluate.
+
+`exporting` turns the folder of a finished run into a model to serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.execution import ExecutionSettings
+from bert4rec_tf.config.model_settings import samples_items
+from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
+from bert4rec_tf.config.time_budget import Budget
+from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
+from bert4rec_tf.data.examples import in_memory, preparation
+from bert4rec_tf.data.examples.masked import MaskedExamples, StoredExamples
+from bert4rec_tf.data.examples.rows import Examples, Feed
+from bert4rec_tf.data.feature_values import select_features
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.evaluation import candidates, metrics
+from bert4rec_tf.evaluation.baselines import measure_baselines
+from bert4rec_tf.evaluation.evidence_search import search_settings
+from bert4rec_tf.evaluation.metrics import FULL, NDCG, POPULAR
+from bert4rec_tf.evaluation.mix_search import MixSearch
+from bert4rec_tf.evaluation.ranking import Ranker
+from bert4rec_tf.evaluation.ranking_task import RankingTask
+from bert4rec_tf.foundation import files, npz
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.processes import claim_tensorflow
+from bert4rec_tf.models import MODELS, Recommender
+from bert4rec_tf.runs import warm_start
+from bert4rec_tf.runs.environment import describe_environment
+from bert4rec_tf.runs.folder import RawIds, WorkDirectory
+from bert4rec_tf.runs.id_texts import check_types
+from bert4rec_tf.runs.planning import Planner
+from bert4rec_tf.runs.trainings import list_trainings, load_model, make_model, needs_users
+from bert4rec_tf.runs.warm_start import StartWeights
+from bert4rec_tf.training import loop, workers
+
+MASKED = "masked"
+"""The kind of examples that static masks prepare on disk. All others are made in memory."""
+
+VALIDATION_USERS = 10_000
+"""The most users who are measured during training if targets are ranked among all items. They are always the same."""
+
+FINAL_RATE = 0.1
+"""The share of the learning rate with which a final training continues from the selected weights (`final_share`)."""
+
+COUNTED, LENGTHS, TARGET_COUNTS = "counted", "lengths", "target_counts"
+"""Arrays of the ranks' file, int [users]: the target's rank among all items by item_transitions, the length of the
+history, and how often training saw the target."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a run.
+
+    Attributes:
+        metrics: the content of `metrics.json`: settings, validation and test metrics, baselines.
+        model: the model that was evaluated on the test items.
+        sequences: the data, with the vocabulary of the model's ids.
+        workdir: the folder of the run.
+    """
+
+    metrics: dict[str, Any]
+    model: Recommender
+    sequences: Sequences
+    workdir: Path
+
+
+def execute(run: Run, sequences: Sequences, **options: Any) -> Result:
+    """Prepares, trains and evaluates a run. Skips what is already prepared and trained.
+
+    Sets the seeds of Python's, NumPy's and TensorFlow's global generators to the run's seed.
+
+    Args:
+        run: the settings.
+        sequences: the data (`b4r.load`).
+        **options: as for `open_experiment`.
+    """
+    return run_mode(open_experiment(run, sequences, **options))
+
+
+def run_mode(experiment: Experiment, mode: str = "all") -> Result:
+    """Prepares, trains and evaluates, or does the one of these that `mode` names.
+
+    What is already prepared or trained is skipped. The result of `prepare` and `train` has no metrics, and neither has
+    that of a machine which only helps to train.
+    """
+    measured: dict[str, Any] = {}
+    model: Any = None
+    with experiment.workdir.lock():
+        if mode in ("all", "train"):
+            workers.make_strategy(experiment.run.training.replicas)  # reports too few devices before a long preparation
+        if mode in ("all", "prepare"):
+            experiment.prepare()
+        if mode in ("all", "train"):
+            model = experiment.train()
+        if not experiment.workdir.is_read_only and mode in ("all", "evaluate"):
+            model = model or experiment.load_trained_model()
+            measured = experiment.evaluate(model)
+    return Result(measured, model, experiment.sequences, experiment.workdir.path)
+
+
+def open_experiment(
+    run: Run,
+    sequences: Sequences,
+    workdir: Path | str | None = None,
+    prepared_dir: Path | str | None = None,
+    init_from: Path | str | StartWeights | None = None,
+    budget: Budget | None = None,
+    interactions: Interactions | None = None,
+    **options: Any,
+) -> Experiment:
+    """Opens the folder of a run: a new one, or one that holds this run on these data.
+
+    If several machines train together (`workers.join_team`), the chief opens and prepares first.
+
+    Args:
+        run: the settings.
+        sequences: the data.
+        workdir: the run's folder; None for `runs/<dataset>-<model>-<digest>`.
+        prepared_dir: the folder of training examples and candidates; None for `prepared` in the run's folder.
+        init_from: trained weights to start from, or their path (`warm_start.read_start_weights`); None for a fresh
+            start.
+        budget: the time to plan the run for, when its first training begins; None to train as the settings say.
+        interactions: the user's own files, recorded so that `--mode=evaluate` finds them again.
+        **options: `silent`, `execution` and `watch` of `Experiment`.
+
+    Raises UserError if the run does not suit the data, the weights do not fit, or the folder holds another run.
+    """
+    claim_tensorflow()
+    start = None
+    if init_from is not None:
+        run, start = warm_start.resolve_initial(run, init_from)
+    folder, team = WorkDirectory.from_run(run, workdir, prepared_dir, budget), workers.current_team()
+    folder.is_read_only = not team.is_chief
+    team.agree({"data": sequences.fingerprint})
+    with team.run_chief_first():
+        experiment = Experiment(folder.read_planned(run, budget), LeaveOneOut(sequences), folder, start, **options)
+        experiment.check()
+        experiment.begin(interactions, budget)
+        experiment.budget = folder.find_unplanned_budget(budget)
+        if team.count > 1:
+            experiment.prepare()
+    return experiment
+
+
+class _Trained(NamedTuple):
+    """A trained model, and its best step on the validation items; 0 without validation."""
+
+    model: Recommender
+    best_step: int = 0
+
+
+@dataclass(eq=False)
+class Experiment:
+    """A run with its data and its folder. `open_experiment` makes it.
+
+    Attributes:
+        run: the settings. A budget of time plans some of them when the first training begins.
+        split: the data, and which items are held out.
+        workdir: the folder.
+        start: the weights of a warm start, which a training that has not begun needs; None for a fresh start.
+        budget: the time that the run is to be planned for; None without one, or if that is done.
+        silent: whether to show no progress.
+        execution: how trainings compute, and how often they save a checkpoint.
+        watch: called with each row of a training's curve (`training.loop.Watch.report`).
+    """
+
+    run: Run
+    split: LeaveOneOut
+    workdir: WorkDirectory
+    start: StartWeights | None = None
+    budget: Budget | None = None
+    silent: bool = False
+    execution: ExecutionSettings = field(default_factory=ExecutionSettings)
+    watch: Callable[[dict[str, float]], None] | None = None
+    _prepared: dict[tuple[str, int], StoredExamples] = field(init=False, default_factory=dict)
+
+    @property
+    def sequences(self) -> Sequences:
+        return self.split.sequences
+
+    @cached_property
+    def trainings(self) -> list[str]:
+        """The names of the trainings, in order."""
+        return list_trainings(self.run)
+
+    @property
+    def measured_training(self) -> str:
+        """The training whose model is measured: the last one that holds out the test items."""
+        return [training for training in self.trainings if training != ALL][-1]
+
+    def select_data(self, training: str) -> Sequences:
+        """Returns what a training learns from."""
+        return self.sequences if training == ALL else self.split.training(with_validation=training == RETRAIN)
+
+    # Open
+
+    def check(self) -> None:
+        """Raises UserError if the data do not suit the run, or the weights to start from do not fit."""
+        select_features(
+            self.run.architecture, self.sequences.features, self.sequences.num_items, self.sequences.num_users
+        )
+        reason = self.split.why_unmeasurable()
+        is_trained = MODELS[self.run.model].examples is not None
+        if not reason and is_trained and self.select_data(self.trainings[0]).lengths.max(initial=0) < 2:
+            reason = "No user has two items to train on, so no item can be predicted from another"
+        if reason:
+            raise UserError(f"{reason}. Received: dataset={self.run.dataset}")
+        if self.start is not None:
+            self.start.check(self.run)
+        elif self.run.initial_weights is not None and not self.workdir.config.exists():
+            raise self._missing_start_error()
+
+    def _missing_start_error(self) -> UserError:
+        return UserError(f"{self.workdir.path}: name the weights to start from with --init_from")
+
+    def begin(self, interactions: Interactions | None, budget: Budget | None) -> None:
+        """Writes the record of the run and the ids into the folder, or checks those that are there."""
+        counts = self.select_data(self.trainings[-1]).count_items()[1:]
+        users = self.sequences.users.tolist() if needs_users(self.run) else []
+        self.workdir.initialize(
+            self.run,
+            self.sequences,
+            RawIds(self.sequences.vocabulary, counts, users),
+            describe_environment(),
+            initial=None if self.start is None else self.start.record(self.run, self.sequences),
+            repeats=self.repeats,
+            columns=check_types(self.sequences) or None,
+            plan=None if budget is None else budget.record(),
+            interactions=None if interactions is None else interactions.to_dict(),
+        )
+
+    @cached_property
+    def repeats(self) -> dict[str, float]:
+        """The share of the "validation" targets that are in their user's history."""
+        return {"validation": float(RankingTask.from_split(self.split, "validation", {}).is_repeat.mean())}
+
+    # Prepare
+
+    def prepare(self) -> None:
+        """Writes the training examples and draws the candidates, and chooses how to count, unless that is done."""
+        with self.workdir.lock():
+            for training in self.trainings if self._has_static_masks else ():
+                self._prepare_examples(training)
+            _ = self.negatives
+            _ = self.transitions
+
+    @property
+    def _has_static_masks(self) -> bool:
+        return MODELS[self.run.model].examples == MASKED and self.run.masking.masking == "static"
+
+    def _prepare_examples(self, training: str) -> StoredExamples:
+        max_length = self.run.architecture.max_length
+        if (training, max_length) not in self._prepared:
+            data, folder = self.select_data(training), self.workdir.prepared
+            examples = preparation.prepare_examples(data, self.run.masking, max_length, self.run.seed, folder)
+            self._prepared[training, max_length] = examples
+        return self._prepared[training, max_length]
+
+    @cached_property
+    def negatives(self) -> dict[str, np.ndarray]:
+        """The frozen candidates of each sampled protocol, [evaluated users, c], of a short integer type."""
+        settings = self.run.evaluation
+        drawn = candidates.load_or_draw(
+            self.workdir.prepared, self.sequences, self.split.users, settings.num_negatives, settings.candidates_seed
+        )
+        return {name: items.astype(np.min_scalar_type(-self.sequences.num_items)) for name, items in drawn.items()}
+
+    @cached_property
+    def transitions(self) -> ItemTransitionsSettings:
+        """How transitions are counted: by the run's own settings, and else as is best on the validation items."""
+        with self.workdir.lock():
+            record = self.workdir.read_transitions()
+            if not record:
+                own = self.run.architecture
+                settings = own if isinstance(own, ItemTransitionsSettings) else ItemTransitionsSettings()
+                best, ndcg = search_settings(self.split, settings)
+                record = {"settings": best.record(), NDCG: ndcg}
+                self.workdir.write_transitions(record)
+            self._say(
+                f"Counting transitions (item_transitions): NDCG@10 {record[NDCG]:.4f} among all unseen items, on the "
+                "validation items"
+            )
+            return ItemTransitionsSettings(**record["settings"])
+
+    def _say(self, line: str) -> None:
+        if not self.silent:
+            print(line, flush=True)
+
+    # Train
+
+    def train(self) -> Recommender:
+        """Runs or resumes the trainings and returns the model to measure.
+
+        Raises UserError if the loss or the gradient norm is NaN or infinite, a file of the training is damaged, or a
+        budget of time is too short.
+        """
+        with self.workdir.lock():
+            strategy = workers.make_strategy(self.run.training.replicas)
+            trained: dict[str, _Trained] = {}
+            for name in self.trainings:
+                model = self.new_model(strategy)
+                if model.examples is None:
+                    model.adapt(self.select_data(name), self.transitions)
+                    loop.save_counted_model(model, self.workdir.path / name)
+                    trained[name] = _Trained(model)
+                    continue
+                training = self._open_training(name, model, trained.get(SELECT))
+                if self.budget is not None:
+                    training = self._plan(training, self.budget)
+                trained[name] = self._run_training(training)
+            return trained[self.measured_training].model
+
+    def new_model(self, strategy: tf.distribute.Strategy | None = None) -> Recommender:
+        sizes = self.sequences.num_items, self.sequences.num_users
+        return make_model(self.run, *sizes, strategy, self.sequences.features)
+
+    def _open_training(self, name: str, model: Recommender, selected: _Trained | None) -> loop.Training:
+        """Returns a training to run or to resume. `selected`: the result of SELECT, if it came before."""
+        model.adapt(self.select_data(name), self.transitions)
+        if self.run.uses_evidence:
+            mix = selected.model.evidence.mix.numpy() if selected else self.run.given_mix
+            if mix is not None:
+                model.evidence.mix.assign(mix)
+        folder = self.workdir.path / name
+        if not loop.has_begun(folder):
+            self._set_first_weights(model, name, selected)
+        validate = self.make_validation(model) if name == SELECT else None
+        settings = self._make_loop_settings(selected)
+        later_steps = 0 if name == self.trainings[-1] else self._count_final_steps(self.run.training.steps)
+        watch = loop.Watch("final training" if selected else "training", self.silent, later_steps, self.watch)
+        return loop.Training(model, self.make_feed(name, model), settings, folder, validate, watch)
+
+    def _set_first_weights(self, model: Recommender, name: str, selected: _Trained | None) -> None:
+        if selected and self.run.training.final_share:
+            warm_start.copy_weights(selected.model, model)
+        elif self.run.initial_weights is None:
+            model.initialise(self.select_data(name))
+        elif self.start is None:
+            raise self._missing_start_error()
+        else:
+            self.start.apply_to(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
+
+    def _count_final_steps(self, selected_steps: int) -> int:
+        """Returns how many steps a training after SELECT takes, if SELECT took so many to its best step."""
+        share = self.run.training.final_share
+        return max(round(share * selected_steps), 1) if share else selected_steps
+
+    def _make_loop_settings(self, selected: _Trained | None) -> loop.LoopSettings:
+        training = self.run.training
+        if selected is None:
+            plan = self.workdir.read_config().plan or {}
+            return loop.LoopSettings(training, self.execution, plan.get("max_seconds"))
+        steps = self._count_final_steps(selected.best_step)
+        if training.final_share:
+            rate = FINAL_RATE * training.learning_rate
+            training = replace(training, steps=steps, warmup_steps=steps // 10, learning_rate=rate, stop_after=0)
+        else:
+            training = replace(training, stop_after=steps)
+        return loop.LoopSettings(training, self.execution)
+
+    def make_feed(self, name: str, model: Recommender) -> Feed:
+        """Returns the training batches of a training."""
+        if self._has_static_masks:
+            examples: Examples = self._prepare_examples(name)
+        elif model.examples == MASKED:
+            examples = MaskedExamples(self.select_data(name), model.max_length, self.run.masking)
+        else:
+            examples = in_memory.KINDS[model.examples](self.select_data(name), **model.example_options)
+        return Feed(examples, self.run.training.batch_size, self.run.seed, samples_items(self.run.architecture))
+
+    def make_validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
+        """Returns what measures the model on the validation items, and first chooses how evidence joins its scores."""
+        protocol, team = self.run.training.selection_metric, workers.current_team()
+        among_all = RankingTask.from_split(self.split, "validation", {}, all_items=True).sample(VALIDATION_USERS)
+        task = among_all if protocol == FULL else self.make_task("validation")
+        ranker = Ranker(model)
+        is_chosen = self.run.uses_evidence and self.run.given_mix is None
+        search = MixSearch(model, among_all, self.transitions) if is_chosen else None
+
+        def measure() -> dict[str, float]:
+            ranks = None if search is None else search.choose()
+            if ranks is None or protocol != FULL:
+                ranks = team.sum(ranker.rank(task, share=(team.index, team.count))[protocol])
+            return metrics.compute_metrics(ranks)
+
+        return measure
+
+    def _plan(self, training: loop.Training, budget: Budget) -> loop.Training:
+        """Plans the run by the first calls of its first training. Returns what to run, maybe a smaller model.
+
+        Raises UserError if the budget is too short.
+        """
+        planner = Planner(self.run, budget, num_trainings=len(self.trainings))
+        planner.measure(training)
+        if planner.narrow():
+            self.run = planner.run
+            training = self._open_training(SELECT, self.new_model(), None)
+            planner.measure(training)
+        self.run, self.budget = planner.choose_steps(), None
+        self.workdir.write_plan(self.run, planner.record())
+        self._say(planner.describe())
+        training.change_settings(self._make_loop_settings(None))
+        return training
+
+    def _run_training(self, training: loop.Training) -> _Trained:
+        try:
+            return _Trained(training.model, training.run().best_step)
+        except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
+            raise UserError(
+                f"{self.workdir.prepared}: examples were damaged while they were read; run the same command again "
+                f"to rewrite them ({error.message})"
+            ) from error
+
+    # Evaluate
+
+    def load_trained_model(self, training: str | None = None) -> Recommender:
+        """Returns the model of a training, by default the one to measure. Raises UserError if it has not finished."""
+        return load_model(self.workdir, training or self.measured_training)
+
+    def make_task(self, part: str, all_items: bool = False) -> RankingTask:
+        """Returns the ranking task of "validation" or "test": among popular candidates, or by all protocols."""
+        negatives = self.negatives if all_items else {POPULAR: self.negatives[POPULAR]}
+        with_seen = metrics.needs_seen_items(self.repeats)
+        return RankingTask.from_split(self.split, part, negatives, all_items, with_seen=with_seen)
+
+    def evaluate(self, model: Recommender) -> dict[str, Any]:
+        """Measures a model on the test items. Writes the ranks and `metrics.json`, and returns the latter."""
+        with self.workdir.lock():
+            task, learned = self.make_task("test", all_items=True), self.select_data(self.measured_training)
+            ranked = Ranker(model).rank_and_list(task, None if self.silent else "measuring on test")
+            baselines, counted = measure_baselines(
+                self.run, self.split, task, ranked.num_candidates, learned, self.transitions
+            )
+            target_counts = learned.count_items()[task.targets]
+            arrays = {
+                "users": task.users,
+                **ranked.ranks,
+                **{f"{protocol}_candidates": number for protocol, number in ranked.num_candidates.items()},
+                **({"is_repeat": task.is_repeat} if task.is_repeat.any() else {}),
+                COUNTED: counted[FULL],
+                TARGET_COUNTS: target_counts,
+                LENGTHS: task.histories.lengths[task.users],
+            }
+            npz.write(self.workdir.ranks, arrays)
+            few = ranked.num_candidates[POPULAR] < self.run.evaluation.num_negatives
+            content = {
+                **self._describe(),
+                "users": len(task.users),
+                "users_not_evaluated": self.split.num_not_evaluated,
+                "users_with_fewer_candidates": int(few.sum()),
+                "repeats": {**self.repeats, "test": float(task.is_repeat.mean())},
+                "test": ranked.compute_metrics(),
+                "measured": self.measured_training,
+                **baselines,
+                "beyond_counting": _compare_with_counting(ranked.ranks[FULL], counted[FULL]),
+            }
+            if SELECT in self.trainings:
+                selected = model if self.measured_training == SELECT else self.load_trained_model(SELECT)
+                content["validation"] = Ranker(selected).measure(self.make_task("validation", all_items=True))
+            if self.sequences.features:
+                cold = metrics.compute_cold_metrics(ranked.ranks[FULL], target_counts)
+                content[metrics.COLD] = {"below": metrics.COLD_BELOW, **cold}
+            files.write_json(self.workdir.metrics, content)
+            return content
+
+    def _describe(self) -> dict[str, Any]:
+        """Returns what `metrics.json` says of the run, its data and its trainings."""
+        config = self.workdir.read_config()
+        states = {name: loop.read_state(self.workdir.path / name) for name in self.trainings}
+        return {
+            "run": self.run.to_dict(),
+            "digest": self.run.digest,
+            "data_fingerprint": self.sequences.fingerprint,
+            "environment": config.environment,
+            "evaluated_with": describe_environment(),
+            "transitions": self.workdir.read_transitions(),
+            **({} if config.initial is None else {"initial": config.initial}),
+            **{
+                name: {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
+                for name, state in states.items()
+            },
+        }
+
+
+def _compare_with_counting(ranks: np.ndarray, counted_ranks: np.ndarray) -> dict[str, float] | None:
+    """Returns by how much NDCG@10 among all items exceeds that of counting; None for too few users."""
+    if len(ranks) < metrics.MIN_USERS:
+        return None
+    counted, ours = (metrics.compute_per_user(NDCG, some_ranks) for some_ranks in (counted_ranks, ranks))
+    return asdict(metrics.compute_difference(counted, ours))

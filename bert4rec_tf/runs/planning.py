@@ -1,0 +1,128 @@
+"""Plans a run for a budget of time, by the first calls of its first training."""
+
+from collections.abc import Collection
+from typing import Any
+
+from bert4rec_tf.config.presets import shorten_warmup
+from bert4rec_tf.config.presets.own import MEASUREMENTS
+from bert4rec_tf.config.run_record import Run
+from bert4rec_tf.config.time_budget import MIN_SIZES, Budget
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.training.loop import Costs, Training
+
+MIN_STEPS = 50
+
+MAX_STEPS_RATIO = 4
+"""A budget is not used for more than so many times the steps that the preset takes without one."""
+
+WANTED_SHARE = 1 / 3
+"""If fewer than this share of the preset's steps fit, the model is made narrower, and then its histories shorter."""
+
+RESERVE = 0.15
+"""The share of the budget that is left for what takes longer than planned."""
+
+REPORTING = 1.5
+"""Measuring the test items and exporting take about so many times one compiling and one first measurement."""
+
+SHORT_FINAL, SHORT_SHARE = 0.05, 1 / 2
+"""The `final_share` where less than this share of the preset's steps fits. It costs 1 to 3 % of NDCG@10; half of the
+steps cost more (docs/quality.md)."""
+
+
+class Planner:
+    """Chooses as many steps as fit into a budget, and a smaller model if too few do.
+
+    Args:
+        run: with the steps that the preset takes without a budget.
+        budget: the time for everything, and the settings that stay because the user named them.
+        num_trainings: how many trainings the run has.
+    """
+
+    def __init__(self, run: Run, budget: Budget, num_trainings: int) -> None:
+        self.run, self._budget, self._later_trainings = run, budget, num_trainings - 1
+        self._preset_steps = run.training.steps
+        self._costs = Costs(0.0, 0.0)
+
+    def measure(self, training: Training) -> None:
+        """Times a training that has not begun. Raises UserError as soon as it is clear that the budget is too short."""
+        for costs in training.measure():
+            self._costs = costs
+            self._check_steps(0)
+
+    def narrow(self) -> bool:
+        """Makes the final training short if time is short, and then the model narrower. Returns whether it is.
+
+        If there is time for less than WANTED_SHARE of the preset's steps, the width is halved, which about halves the
+        time of a step. If that is not enough, the longest history is halved too. What the user named stays.
+        """
+        named = self._budget.named
+        if self._count_steps() < SHORT_SHARE * self._preset_steps and "final_share" not in named:
+            self.run = self.run.change(final_share=SHORT_FINAL)
+        change = _choose_sizes(self.run, named, self._count_steps() / self._preset_steps)
+        self.run = self.run.change(**change)
+        return bool(change)
+
+    def choose_steps(self) -> Run:
+        """Returns the run with the steps that fit. Raises UserError if they are too few."""
+        self._check_steps(MIN_STEPS)
+        steps = min(self._count_steps(), MAX_STEPS_RATIO * self._preset_steps)
+        self.run = self.run.change(
+            steps=steps,
+            warmup_steps=shorten_warmup(self.run.training.warmup_steps, self._preset_steps, steps),
+            evaluate_every=max(steps // MEASUREMENTS, 1),
+        )
+        return self.run
+
+    def record(self) -> dict[str, Any]:
+        """Returns what `config.json` keeps: `minutes`, and `max_seconds` for the first training."""
+        rest = self._estimate_rest(self.run.training.steps)
+        max_seconds = round(60 * self._budget.minutes - self._budget.spent - rest, 1)
+        return {"minutes": float(self._budget.minutes), "max_seconds": max_seconds}
+
+    def describe(self) -> str:
+        """Returns a line that says what is planned."""
+        sizes = {name: getattr(self.run.architecture, name, None) for name in MIN_SIZES}
+        settings = "".join(f", {name} {value}" for name, value in sizes.items() if value is not None)
+        training = self.run.training
+        return (
+            f"Planned for {self._budget.minutes:g} minutes: {training.steps:,} steps of {training.batch_size}{settings}"
+        )
+
+    def _count_steps(self) -> int:
+        """Returns how many steps fit into what is left of the budget."""
+        fixed = self._estimate_total(0)
+        left = 60 * self._budget.minutes * (1 - RESERVE) - self._budget.spent - fixed
+        return max(int(left / (self._estimate_total(1) - fixed)), 0)
+
+    def _check_steps(self, steps: int) -> None:
+        """Raises UserError if the budget has no time for so many steps."""
+        needed = self._budget.spent + self._estimate_total(steps)
+        if needed > 60 * self._budget.minutes * (1 - RESERVE):
+            at_least = (self._budget.spent + self._estimate_total(MIN_STEPS)) / (1 - RESERVE) / 60
+            raise UserError(
+                f"`minutes` must be at least {at_least:.1f} for these data on this machine (model=item_transitions "
+                f"takes seconds). Received: minutes={self._budget.minutes:g}"
+            )
+
+    def _estimate_total(self, steps: int) -> float:
+        """Returns the seconds of everything, with a first training of so many steps."""
+        costs = self._costs
+        validation = costs.first_measurement + (MEASUREMENTS - 1) * costs.measurement
+        return costs.compiling + steps * costs.step + validation + self._estimate_rest(steps)
+
+    def _estimate_rest(self, steps: int) -> float:
+        """Returns the seconds of everything after the first training."""
+        costs = self._costs
+        later_training = costs.compiling + (self.run.training.final_share or 1.0) * steps * costs.step
+        return self._later_trainings * later_training + REPORTING * (costs.compiling + costs.first_measurement)
+
+
+def _choose_sizes(run: Run, named: Collection[str], share: float) -> dict[str, Any]:
+    """Returns the smaller sizes of a model that has time for this share of the preset's steps; empty for the same."""
+    change = {}
+    for name, least in MIN_SIZES.items():
+        size = getattr(run.architecture, name, 0)
+        if share < WANTED_SHARE and size > least and name not in named:
+            change[name] = max(size // 2, least)
+            share *= 2
+    return change

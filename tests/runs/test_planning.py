@@ -1,0 +1,197 @@
+"""A run that is planned for a budget of minutes, and the final training that continues from the selected weights."""
+
+import json
+
+import numpy as np
+import pytest
+from support.ranking_oracle import make_sequences
+from support.trainings import killed_at_step, read_newest_weights
+
+import bert4rec_tf as b4r
+from bert4rec_tf.config import presets
+from bert4rec_tf.config.presets.own import MEASUREMENTS
+from bert4rec_tf.config.run_record import Run
+from bert4rec_tf.config.time_budget import Budget
+from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs.experiment import execute, open_experiment
+from bert4rec_tf.runs.planning import MAX_STEPS_RATIO, RESERVE, Planner
+from bert4rec_tf.training.loop import Costs
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+TINY = {"evaluate_every": 4, "warmup_steps": 2, "batch_size": 8, "protocol": "all", "hidden_dim": 8}
+SEQUENCES = make_sequences([[(7 * user + 3 * place) % 30 + 1 for place in range(5)] for user in range(40)], 30)
+
+
+def make_run(model="bpr_mf", **settings):
+    return presets.make_run("own-data", model, size=SEQUENCES, **{"steps": 16, **TINY, **settings})
+
+
+class Timed:
+    """A training whose parts take these seconds: compiling, a step, the first and each further measurement."""
+
+    def __init__(self, *seconds):
+        self.seconds, self.num_measured = seconds, 0
+
+    def measure(self):
+        yield Costs(*self.seconds[:2])
+        self.num_measured += 1
+        yield Costs(*self.seconds)
+
+
+def plan(run, minutes, *seconds, named=(), spent=0.0):
+    """Plans a run of two trainings, with the same seconds before and after it is narrowed."""
+    budget = Budget(minutes, named)
+    object.__setattr__(budget, "begin", budget.begin - spent)
+    planner = Planner(run, budget, num_trainings=2)
+    planner.measure(Timed(*seconds))
+    if planner.narrow():
+        planner.measure(Timed(*seconds))
+    return planner.choose_steps(), planner.record()
+
+
+def test_a_large_budget_takes_a_few_times_the_steps_of_the_preset():
+    run, record = plan(make_run(), 60, 1.0, 0.01, 1.0, 0.1)
+    assert run.training.steps == MAX_STEPS_RATIO * 16
+    assert run.training.evaluate_every == run.training.steps // MEASUREMENTS
+    assert record["minutes"] == 60 and 3_500 < record["max_seconds"] < 3_600
+
+
+@pytest.mark.parametrize("spent", [0.0, 120.0])
+def test_what_is_planned_takes_the_budget_without_its_reserve(spent):
+    run, _ = plan(make_run(steps=10_000_000), 4, 5.0, 0.01, 2.0, 0.5, named=("final_share",), spent=spent)
+    both_trainings = 2 * (5.0 + 0.01 * run.training.steps) + 2.0 + 0.5 * (MEASUREMENTS - 1)
+    reporting = 1.5 * (5.0 + 2.0)
+    assert spent + both_trainings + reporting == pytest.approx(4 * 60 * (1 - RESERVE), abs=0.1)
+
+
+@pytest.mark.parametrize(("width", "named", "planned"), [(64, (), 32), (64, ("hidden_dim",), 64), (8, (), 8)])
+def test_a_small_budget_narrows_a_wide_model_unless_its_width_is_named(width, named, planned):
+    run, _ = plan(make_run(steps=10_000_000, hidden_dim=width), 1, 1.0, 0.01, 1.0, 0.1, named=named)
+    assert run.architecture.hidden_dim == planned and run.training.final_share == 0.05
+
+
+def test_a_budget_that_is_too_short_is_refused_before_anything_is_measured():
+    training = Timed(60.0, 0.01, 1.0, 0.1)
+    with pytest.raises(UserError, match=r"`minutes` must be at least [\d.]+ for these data on this machine"):
+        Planner(make_run(), Budget(2), num_trainings=2).measure(training)
+    assert not training.num_measured
+
+
+def test_the_minutes_that_a_refusal_names_are_enough():
+    def ask(minutes):
+        plan(make_run(steps=1_000), minutes, 4.0, 0.5, 3.0, 1.0)
+
+    with pytest.raises(UserError, match="at least") as error:
+        ask(1.0)
+    ask(float(str(error.value).split("at least ")[1].split()[0]) + 0.1)
+
+
+def test_the_planned_settings_give_the_bits_of_the_plan(tmp_path):
+    """The steps that were timed leave no trace, and the compiled program takes the planned learning rates."""
+    planned = execute(make_run(), SEQUENCES, workdir=tmp_path / "a", budget=Budget(60), silent=True)
+    record = json.loads((tmp_path / "a" / "config.json").read_text())
+    names = ("steps", "warmup_steps", "evaluate_every")
+    named = {name: record["run"]["training"][name] for name in names}
+    execute(make_run(**named), SEQUENCES, workdir=tmp_path / "b", silent=True)
+    assert planned.metrics["all"]["steps"] and named["steps"] != 16
+    for training in ("select", "all"):
+        np.testing.assert_equal(*(read_newest_weights(tmp_path / folder / training) for folder in "ab"))
+
+
+@pytest.mark.slow
+def test_the_planned_settings_of_a_narrower_bert4rec_with_evidence_give_its_bits(tmp_path):
+    run = make_run("bert4rec", steps=2_000_000, hidden_dim=64, max_length=6, evidence="transitions")
+    execute(run, SEQUENCES, workdir=tmp_path / "a", budget=Budget(1), silent=True)
+    record = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert record["run"]["architecture"]["hidden_dim"] == 32
+    steps = json.loads((tmp_path / "a" / "metrics.json").read_text())["select"]["steps"]
+    planned = Run.from_dict(record["run"]).change(stop_after=steps)
+    execute(planned, SEQUENCES, workdir=tmp_path / "b", silent=True)
+    np.testing.assert_equal(*(read_newest_weights(tmp_path / folder / "select") for folder in "ab"))
+
+
+def test_a_folder_keeps_its_plan(tmp_path):
+    options = {"sequences": SEQUENCES, "workdir": tmp_path, "silent": True}
+    first = execute(make_run(), budget=Budget(60), **options)
+    again = execute(make_run(), budget=Budget(60), **options)
+    assert again.metrics["digest"] == first.metrics["digest"] and again.metrics["select"] == first.metrics["select"]
+    with pytest.raises(UserError, match=r"`minutes` must be 60, as in .*Received: minutes=5"):
+        execute(make_run(), budget=Budget(5), **options)
+    with pytest.raises(UserError, match="holds another run"):
+        execute(make_run(batch_size=4), budget=Budget(60), **options)
+
+
+@pytest.mark.parametrize("budget", [Budget(60), None])
+def test_a_run_that_is_killed_before_its_plan_is_planned_when_it_starts_again(tmp_path, budget):
+    """Also if nothing but the folder is named, as `bert4rec run --workdir=...` does."""
+    options = {"sequences": SEQUENCES, "workdir": tmp_path, "silent": True}
+    with killed_at_step(1):
+        execute(make_run(), budget=Budget(60, named=("hidden_dim",)), **options)
+    record = json.loads((tmp_path / "config.json").read_text())
+    assert record["plan"] == {"minutes": 60, "named": ["hidden_dim"]} and record["run"]["training"]["steps"] == 16
+    planned = execute(make_run(), budget=budget, **options).metrics["run"]["training"]
+    assert planned["steps"] == MAX_STEPS_RATIO * 16
+
+
+def test_when_time_is_up_training_stops_and_stop_after_gives_the_same_bits(tmp_path):
+    planned = open_experiment(make_run(), SEQUENCES, tmp_path / "a", budget=Budget(60), silent=True)
+    planned.budget = None
+    planned.workdir.write_plan(planned.run, {"minutes": 60, "max_seconds": 0})
+    planned.train()
+    open_experiment(make_run(stop_after=1), SEQUENCES, tmp_path / "b", silent=True).train()
+    for phase in ("select", "all"):
+        assert sorted((tmp_path / "a" / phase).glob("step-*"))[-1].name == "step-000000001.npz"
+        np.testing.assert_equal(*(read_newest_weights(tmp_path / folder / phase) for folder in "ab"))
+
+
+def test_a_budget_below_what_the_data_need_is_an_error(tmp_path):
+    with pytest.raises(UserError, match=r"`minutes` must be at least \d+\.\d for these data on this machine"):
+        execute(make_run(), SEQUENCES, workdir=tmp_path, budget=Budget(0.001), silent=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"minutes": bad}, "`minutes` must be a number above 0") for bad in (0, -1, "5", float("inf"), True)),
+        ({"minutes": 5, "steps": 5}, "left out with `steps`"),
+        ({"minutes": 5, "model": "pop"}, "left out for pop"),
+        ({"minutes": 5, "holdout": 3}, "`holdout` must be None, 0, 1 or 2"),
+        ({"minutes": 5, "replicas": 2}, "needs one device"),
+        ({"minutes": 5, "protocol": "fixed"}, "needs one device, and a protocol that selects"),
+        ({"minutes": 5, "tune": 2}, "`minutes` must be left out with `tune`"),
+        *(({"steps": bad}, "`steps` must be ") for bad in (0, -1, 2.5, "9", True)),
+        ({"model": "sasrec", "mask_prob": 0.5}, "'mask_prob'"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_an_error_before_the_data_are_read(options, message):
+    with pytest.raises(UserError, match=message):
+        b4r.fit("absent.csv", silent=True, **options)
+
+
+@pytest.mark.parametrize("settings", [{"mask_prob": 0.5}, {"warmup_steps": 9_000}, {}])
+def test_settings_that_suit_data_of_some_size_are_no_mistake(settings):
+    with pytest.raises(UserError, match=r"absent\.csv: no such file"):
+        b4r.fit("absent.csv", silent=True, **settings)
+
+
+@pytest.mark.parametrize("model", ["bpr_mf", pytest.param("bert4rec", marks=pytest.mark.slow)])
+def test_a_final_training_continues_from_the_selected_weights(tmp_path, model):
+    def train(folder, **settings):
+        run = make_run(model, steps=24, evaluate_every=8, **settings)
+        open_experiment(run, SEQUENCES, tmp_path / folder, silent=True).train()
+        return {phase: read_newest_weights(tmp_path / folder / phase) for phase in ("select", "all")}
+
+    whole, short = train("whole"), train("short", final_share=0.25)
+    best = npz.read(tmp_path / "short/select/best.npz")
+    step = json.loads((tmp_path / "short/select/curve.csv").read_text().splitlines()[-1].split(",")[0])
+    np.testing.assert_equal(short["select"], whole["select"])
+    assert step == 24
+    names = [name for name in best if name in short["all"] and best[name].dtype.kind == "f" and best[name].size > 40]
+
+    def distance(end):
+        return sum(np.abs(end[name] - best[name]).sum() for name in names if end[name].shape == best[name].shape)
+
+    assert names and 0 < distance(short["all"]) < distance(whole["all"]) / 2
+    assert int(sorted((tmp_path / "short/all").glob("step-*"))[-1].stem[5:]) <= 6
