@@ -14,9 +14,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error, wrong_type_error
-from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.startup import exit_on_error, import_tensorflow
+from bert4rec_tf.foundation.stores import expand_path
 from experiments.findings import Findings
 from experiments.plan import Plan
 from experiments.processes import start_server
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse_path(text: str) -> Path:
-    """The argparse type of a path: `files.expand_path`, with errors in the form that argparse shows."""
+    """The argparse type of a path: `stores.expand_path`, with errors in the form that argparse shows."""
     try:
         return expand_path(text)
     except UserError as error:

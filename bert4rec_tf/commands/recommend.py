@@ -12,9 +12,9 @@ from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.reading.feature_files import check_matches
 from bert4rec_tf.export.layout import require_saved_model
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.startup import import_tensorflow
+from bert4rec_tf.foundation.stores import expand_path
 from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.trust import TRUST
 

@@ -13,7 +13,7 @@ from bert4rec_tf.config.run_record import list_settings
 from bert4rec_tf.config.setting_fields import setting
 from bert4rec_tf.export.layout import FORMATS, SAVED_MODEL
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
-from bert4rec_tf.foundation.files import expand_local_path, expand_path
+from bert4rec_tf.foundation.stores import expand_local_path, expand_path
 
 SAVED_MODEL_FLAGS = ("k", "with_histories", "popularity_correction")
 """Flags for an export as a SavedModel alone."""

@@ -3,8 +3,8 @@
 from bert4rec_tf.commands.flags import list_fields, parse_command
 from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.foundation.startup import import_tensorflow
+from bert4rec_tf.foundation.stores import expand_path
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
-from bert4rec_tf.foundation.files import expand_path
+from bert4rec_tf.foundation.stores import expand_path
 
 SOURCES = ("processed", "raw")
 RAW = "-raw"

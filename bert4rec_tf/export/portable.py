@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.layout import CARD
 from bert4rec_tf.export.saved_model import describe_model, encode_id_files, refuse_other_content
-from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Tensor
@@ -61,7 +61,7 @@ def export(
         (_convert_to_onnx, _make_onnx_runner) if form == "onnx" else (_convert_to_litert, _make_litert_runner)
     )
     batch, width = (None, None) if form == "onnx" else (1, model.max_history or 1)
-    with files.replace_directory(folder, CARD) as aside:
+    with stores.write_folder(folder, CARD) as aside:
         for name, function, inputs in _make_parts(model, batch, width):
             converted = convert(function, model)
             (aside / f"{name}{suffix}").write_bytes(converted)

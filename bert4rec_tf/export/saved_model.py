@@ -14,7 +14,7 @@ from bert4rec_tf.export.histories import write_histories
 from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, MODEL, TITLES, USERS, VOCABULARY
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.export.service import Service
-from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import disable_gradients
 from bert4rec_tf.foundation.lines import Lines
@@ -39,7 +39,7 @@ def export(
     Args:
         model: a trained model.
         vocabulary: its items. If all their counts are 0, all items are equally popular.
-        folder: written atomically (`files.replace_directory`); replaces an older SavedModel.
+        folder: written atomically (`stores.write_folder`); replaces an older SavedModel.
         options: its defaults, and the histories it holds.
         users: raw ids of the users with embeddings, in the model's order.
         counts: int64 [n], how often each item occurs in what the model was trained on, for the popularity correction;
@@ -57,7 +57,7 @@ def export(
         "popularity_correction": float(options.popularity_correction),
         "exclude_seen": options.exclude_seen is None or bool(options.exclude_seen),
     }
-    with files.replace_directory(folder, MODEL) as aside, tempfile.TemporaryDirectory() as scratch:
+    with stores.write_folder(folder, MODEL) as aside, tempfile.TemporaryDirectory() as scratch:
         for name, lines in content.items():
             (Path(scratch) / name).write_bytes(lines)
         service = Service(
@@ -154,7 +154,7 @@ def refuse_other_content(folder: Path, marker: str = MODEL) -> None:
     """Raises UserError if `folder` is a file, or not empty and without the file `marker` of an older export."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder")
-    if folder.is_dir() and files.list_content(folder) and not (folder / marker).exists():
+    if folder.is_dir() and stores.list_content(folder) and not (folder / marker).exists():
         raise UserError(f"{folder}: holds other files than an older export; name another folder or empty it")
 
 

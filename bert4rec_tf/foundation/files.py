@@ -1,24 +1,21 @@
 """Atomic writes of files and folders, and locks on folders."""
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import filelock
 
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.processes import get_host_code, is_running, make_writer_name
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.foundation.stores import ADDRESS, Url, check_writable, upload_file, upload_folder
 
 LOCK = ".lock"
 MOUNTS = Path("/proc/self/mountinfo")
@@ -31,50 +28,13 @@ ABANDONED_SECONDS = 24 * 3600
 """Another machine's temporary file counts as left behind after this time: its processes cannot be seen."""
 
 
-def expand_path(path: Path | str | Url) -> Path:
-    """Returns a path with a leading `~` expanded, which a shell does not do in `--data_dir=~/data`.
-
-    For an address it returns a `stores.Url`, which has the methods of a `Path` with which data are read. Raises
-    UserError if there is no such user or no such kind of store, or the path is a link to itself.
-    """
-    if isinstance(path, Url) or (isinstance(path, str) and ADDRESS.match(path)):
-        return cast(Path, Url(str(path)))
-    if not isinstance(path, (str, os.PathLike)):
-        raise UserError(f"A path must be text or a Path. Received: {path!r}")
-    expanded = os.path.expanduser(path)
-    if expanded == str(path) and expanded.startswith("~"):
-        raise UserError(f"{path}: no such user (for a file whose name begins with ~, write ./~name)")
-    try:
-        os.stat(expanded)
-    except (OSError, ValueError) as error:
-        if getattr(error, "errno", None) == errno.ELOOP:
-            raise UserError(f"{path}: is a link that leads to itself") from error
-    return Path(expanded)
-
-
-def expand_local_path(path: Path | str | Url, argument: str) -> Path:
-    """Returns `expand_path`. Raises UserError for an address, which this argument cannot be."""
-    path = expand_path(path)
-    if isinstance(path, Url):
-        raise UserError(
-            f"`{argument}` must be a folder on this machine; copy it from and to a store, as by `aws s3 sync` "
-            f"(docs/stores.md). Received: {argument}={path}"
-        )
-    return path
-
-
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary path to write to, and renames it to `path` when the block ends without an error.
 
-    Until then the file at `path` is unchanged, even if the disk is full or the power fails. In a store it is
-    uploaded. Raises UserError if the file cannot be written.
+    Until then the file at `path` is unchanged, even if the disk is full or the power fails. Raises UserError if the
+    file cannot be written.
     """
-    if isinstance(path, Url):
-        with report_write_errors(path), tempfile.TemporaryDirectory() as scratch:
-            yield Path(scratch, path.name)
-            upload_file(Path(scratch, path.name), path)
-        return
     aside = path.with_name(f".{path.name}.{make_writer_name()}{PARTIAL}")
     try:
         with report_write_errors(path):
@@ -88,7 +48,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def report_write_errors(path: Path | Url) -> Iterator[None]:
+def report_write_errors(path: Any) -> Iterator[None]:
     """Turns an OSError raised inside the block into a UserError that names `path`."""
     try:
         yield
@@ -106,16 +66,11 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     `path`. After a kill between the two renames there is none, until the next call for `path`, or the next lock on its
     parent, moves the new folder there.
 
-    A folder that cannot be renamed, such as a mount point or one in a store, is emptied and filled in place. There the
-    file `last` makes a folder complete: it is deleted first and written last.
+    A folder that cannot be renamed, such as a mount point, is emptied and filled in place. There the file `last` makes
+    a folder complete: it is deleted first and written last.
 
     Raises UserError if `path` is a file, or the folder cannot be written.
     """
-    if isinstance(path, Url):
-        with report_write_errors(path), tempfile.TemporaryDirectory() as scratch:
-            yield Path(scratch)
-            upload_folder(Path(scratch), path, last)
-        return
     place = path.resolve()
     if place.exists() and not place.is_dir():
         raise UserError(f"{path}: is not a folder")
@@ -161,10 +116,6 @@ def _can_be_renamed(folder: Path) -> bool:
 
 def check_replaceable(path: Path) -> None:
     """Raises UserError if `replace_directory` could not write a folder. Call it before long work."""
-    if isinstance(path, Url):
-        with report_write_errors(path):
-            check_writable(path)
-        return
     place = path.resolve()
     is_fixed = place.exists() and not _can_be_renamed(place)
     nearest = place if is_fixed else next(above for above in place.parents if above.exists())
@@ -174,8 +125,6 @@ def check_replaceable(path: Path) -> None:
 
 def list_content(folder: Path) -> list[Path]:
     """Returns what is in a folder, without temporary files, locks, and the `lost+found` of a disk."""
-    if isinstance(folder, Url):
-        return [cast(Path, folder / name) for name in folder.list_stamps()]
     return [path for path in folder.iterdir() if not is_leftover(path) and path.name != "lost+found"]
 
 
@@ -208,7 +157,7 @@ def read_json(path: Path) -> Any:
         raise unreadable_error(path, error) from error
 
 
-def refuse_pipe(path: Path | Url) -> None:
+def refuse_pipe(path: Path) -> None:
     """Raises UserError for what is no plain file, such as a pipe, which may never answer."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: is not a plain file")

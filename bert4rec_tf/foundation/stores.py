@@ -7,6 +7,7 @@ import contextlib
 import errno
 import functools
 import io
+import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any, BinaryIO, cast
 
+from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, format_error
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -178,7 +180,39 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
-def upload_file(local: Path, url: Url) -> None:
+def expand_path(path: Path | str | Url) -> Path:
+    """Returns a path with a leading `~` expanded, which a shell does not do in `--data_dir=~/data`.
+
+    For an address it returns a `Url`, which has the methods of a `Path` with which data are read. Raises
+    UserError if there is no such user or no such kind of store, or the path is a link to itself.
+    """
+    if isinstance(path, Url) or (isinstance(path, str) and ADDRESS.match(path)):
+        return cast(Path, Url(str(path)))
+    if not isinstance(path, (str, os.PathLike)):
+        raise UserError(f"A path must be text or a Path. Received: {path!r}")
+    expanded = os.path.expanduser(path)
+    if expanded == str(path) and expanded.startswith("~"):
+        raise UserError(f"{path}: no such user (for a file whose name begins with ~, write ./~name)")
+    try:
+        os.stat(expanded)
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.ELOOP:
+            raise UserError(f"{path}: is a link that leads to itself") from error
+    return Path(expanded)
+
+
+def expand_local_path(path: Path | str | Url, argument: str) -> Path:
+    """Returns `expand_path`. Raises UserError for an address, which this argument cannot be."""
+    path = expand_path(path)
+    if isinstance(path, Url):
+        raise UserError(
+            f"`{argument}` must be a folder on this machine; copy it from and to a store, as by `aws s3 sync` "
+            f"(docs/stores.md). Received: {argument}={path}"
+        )
+    return path
+
+
+def _upload_file(local: Path, url: Url) -> None:
     """Writes a file to a store, where it replaces the one before."""
     with _raise_os_errors(url):
         if url.text.partition("://")[0] not in FILE_SYSTEMS:
@@ -192,7 +226,7 @@ def upload_file(local: Path, url: Url) -> None:
         url.store.mv(aside.place, url.place)
 
 
-def upload_folder(local: Path, url: Url, last: str | None) -> None:
+def _upload_folder(local: Path, url: Url, last: str | None) -> None:
     """Replaces a folder in a store, file by file. `last`: a file that makes the folder complete, uploaded last.
 
     If that fails, no file is left in the folder.
@@ -201,7 +235,7 @@ def upload_folder(local: Path, url: Url, last: str | None) -> None:
     _delete_files(url, last)
     try:
         for name in sorted(names, key=lambda name: (name == last, name)):
-            upload_file(local / name, url / name)
+            _upload_file(local / name, url / name)
     except BaseException:
         with contextlib.suppress(OSError):
             _delete_files(url, last)
@@ -213,11 +247,43 @@ def _delete_files(url: Url, first: str | None) -> None:
         (url / name).call_store("rm_file")
 
 
-def check_writable(url: Url) -> None:
-    """Raises OSError if a folder in a store cannot be written."""
-    probe = url / ".probe"
-    probe.call_store("pipe_file", b"")
-    probe.call_store("rm_file")
+@contextlib.contextmanager
+def write_file(path: Path | Url) -> Iterator[Path]:
+    """Does what `files.atomic_write` does, also for a file in a store."""
+    if isinstance(path, Path):
+        with files.atomic_write(path) as aside:
+            yield aside
+        return
+    with files.report_write_errors(path), tempfile.TemporaryDirectory() as scratch:
+        yield Path(scratch, path.name)
+        _upload_file(Path(scratch, path.name), path)
+
+
+@contextlib.contextmanager
+def write_folder(path: Path | Url, last: str) -> Iterator[Path]:
+    """Does what `files.replace_directory` does, also for a folder in a store, which is filled file by file."""
+    if isinstance(path, Path):
+        with files.replace_directory(path, last) as aside:
+            yield aside
+        return
+    with files.report_write_errors(path), tempfile.TemporaryDirectory() as scratch:
+        yield Path(scratch)
+        _upload_folder(Path(scratch), path, last)
+
+
+def check_replaceable(path: Path | Url) -> None:
+    """Raises UserError if `write_folder` could not write a folder. Call it before long work."""
+    if isinstance(path, Path):
+        files.check_replaceable(path)
+        return
+    with files.report_write_errors(path):
+        (path / ".probe").call_store("pipe_file", b"")
+        (path / ".probe").call_store("rm_file")
+
+
+def list_content(folder: Path | Url) -> list[Any]:
+    """Returns what is in a folder (`files.list_content`); in a store also what is in its subfolders."""
+    return files.list_content(folder) if isinstance(folder, Path) else [folder / name for name in folder.list_stamps()]
 
 
 class LocalCopy:

@@ -8,7 +8,7 @@ from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, needs_seen_ite
 from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
-from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation import stores
 from bert4rec_tf.models.feature_recommender import fold_features
 from bert4rec_tf.runs.environment import list_versions
 from bert4rec_tf.runs.folder import RawIds, WorkDirectory
@@ -18,7 +18,7 @@ from bert4rec_tf.runs.trainings import load_model
 def check_export(folder: Path) -> None:
     """Raises UserError if no SavedModel can be exported to `folder`. Call it before a long training."""
     saved_model.refuse_other_content(folder)
-    files.check_replaceable(folder)
+    stores.check_replaceable(folder)
 
 
 def export(

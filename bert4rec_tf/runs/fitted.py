@@ -39,7 +39,7 @@ from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.export.histories import TIMES, read_times
 from bert4rec_tf.export.layout import CONFIG, MODEL
 from bert4rec_tf.export.options import ExportOptions
-from bert4rec_tf.foundation import files, npz, plots
+from bert4rec_tf.foundation import files, npz, plots, stores
 from bert4rec_tf.foundation.errors import UserError, speak_python
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.progress import Progress, warn
@@ -328,10 +328,10 @@ class FittedModel:
 
     def save(self, path: Path | str) -> Path:
         """Copies the model to a new folder, which `open` and `bert4rec serve --model=` read. Returns the folder."""
-        target = files.expand_path(path)
+        target = stores.expand_path(path)
         if target.exists():
             raise UserError(f"`path` must be a new folder. Received: path={target}")
-        with files.replace_directory(target, CONFIG if self.workdir else MODEL) as aside:
+        with stores.write_folder(target, CONFIG if self.workdir else MODEL) as aside:
             origin = LocalCopy(self.workdir or self.saved.folder)
             shutil.copytree(origin.folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
         return target
@@ -466,7 +466,7 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
     Raises:
         UserError: if it is neither, the work directory has no exported model yet, or the model cannot be trusted.
     """
-    folder = files.expand_path(path)
+    folder = stores.expand_path(path)
     is_model = (folder / MODEL).exists()
     if not is_model and not (folder / CONFIG).exists():
         raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")

@@ -17,7 +17,7 @@ from bert4rec_tf.data.reading.feature_files import with_features
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.metrics import ANY, FULL, MIN_USERS, NDCG, compute_difference, compute_per_user
-from bert4rec_tf.foundation import files, npz
+from bert4rec_tf.foundation import npz, stores
 from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs.fitted import FittedModel, train_and_open
@@ -125,7 +125,7 @@ def fit(
     best_settings, trials = dict[str, Any](), None
     if tune:
         with tempfile.TemporaryDirectory(prefix="bert4rec-") as scratch:
-            path = files.expand_local_path(workdir or Path(scratch) / name, "workdir")
+            path = stores.expand_local_path(workdir or Path(scratch) / name, "workdir")
             folder = path.with_name(f"{path.name}-tuning")
             best_settings, trials = tune_settings(make_run, settings, sequences, tune, folder, silent)
     run = make_run(**best_settings)

@@ -19,7 +19,7 @@ from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.export.layout import CONFIG, SAVED_MODEL, TITLES
-from bert4rec_tf.foundation import files, npz
+from bert4rec_tf.foundation import files, npz, stores
 from bert4rec_tf.foundation.errors import UserError, format_error
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.npz import CorruptFileError
@@ -132,8 +132,8 @@ class WorkDirectory:
     is_read_only: bool = False
 
     def __init__(self, path: Path | str, prepared: Path | str | None = None) -> None:
-        self.path = path = files.expand_local_path(path, "workdir")
-        self.prepared = files.expand_local_path(prepared or path / "prepared", "prepared_dir")
+        self.path = path = stores.expand_local_path(path, "workdir")
+        self.prepared = stores.expand_local_path(prepared or path / "prepared", "prepared_dir")
         self.config, self.metrics, self.ranks = path / CONFIG, path / "metrics.json", path / "ranks-test.npz"
         self.vocabulary, self.transitions = path / "vocabulary.npz", path / "transitions.json"
         self.titles, self.export = path / TITLES.name, path / SAVED_MODEL

@@ -18,7 +18,7 @@ from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.export.layout import CONFIG
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import expand_local_path
+from bert4rec_tf.foundation.stores import expand_local_path
 from bert4rec_tf.models import MODELS, Recommender, tf1_import
 from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
 from bert4rec_tf.runs.folder import WorkDirectory

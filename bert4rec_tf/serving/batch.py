@@ -15,7 +15,7 @@ import tensorflow as tf
 from pyarrow import csv, parquet
 
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Progress, warn
 from bert4rec_tf.foundation.stores import Url
@@ -80,7 +80,7 @@ def recommend_file(
     if isinstance(target, Url):
         if cluster is not None:
             raise UserError(f"--output must be a file on a disk that all machines see. Received: {target}")
-        with files.atomic_write(target) as aside:
+        with stores.write_file(target) as aside:
             recommend_file(model, sequences, aside, choices, titles)
         return
     folder = model.local_folder

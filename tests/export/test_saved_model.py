@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
-from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BprMf
 from bert4rec_tf.serving.client import Choices, SavedRecommender
@@ -236,7 +236,7 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
 
 
 def test_a_model_is_exported_to_a_store_and_opened_there(memory, model):
-    url = files.expand_path("memory://bucket/served")
+    url = stores.expand_path("memory://bucket/served")
     for _ in range(2):  # the second replaces the first
         export(model, VOCABULARY, url, ExportOptions(K))
     assert "/bucket/served/saved_model.pb" in memory.find("/bucket")
@@ -246,7 +246,7 @@ def test_a_model_is_exported_to_a_store_and_opened_there(memory, model):
 
     memory.pipe_file("/bucket/other/mine.txt", b"x")
     with pytest.raises(UserError, match="memory://bucket/other: holds other files than an older export"):
-        export(model, VOCABULARY, files.expand_path("memory://bucket/other"))
+        export(model, VOCABULARY, stores.expand_path("memory://bucket/other"))
     memory.rm("/bucket/served/saved_model.pb")
     with pytest.raises(UserError, match=r"^memory://bucket/served/saved_model\.pb: cannot be read"):
         SavedRecommender(url)

@@ -10,7 +10,7 @@ import pytest
 from support import whole_runs as runs
 from support.folders import list_names, run_or_skip
 
-from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import FolderLock, atomic_write, replace_directory
 
@@ -26,12 +26,12 @@ from bert4rec_tf.foundation.files import FolderLock, atomic_write, replace_direc
 )
 def test_a_path_is_expanded(named, found, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert files.expand_path(named) == Path(found.format(home=tmp_path))
+    assert stores.expand_path(named) == Path(found.format(home=tmp_path))
 
 
 def test_unknown_home_is_an_error():
     with pytest.raises(UserError, match=r"^~nobody-at-all/x: no such user"):
-        files.expand_path("~nobody-at-all/x")
+        stores.expand_path("~nobody-at-all/x")
 
 
 def test_a_link_to_itself_is_an_error(tmp_path):
@@ -39,7 +39,7 @@ def test_a_link_to_itself_is_an_error(tmp_path):
     (tmp_path / "two").symlink_to("one")
     for path in (tmp_path / "one", str(tmp_path / "one"), tmp_path / "two" / "below"):
         with pytest.raises(UserError, match=f"^{path}: is a link that leads to itself$"):
-            files.expand_path(path)
+            stores.expand_path(path)
 
 
 class Stop(BaseException):

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation import stores
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import atomic_write, expand_path, replace_directory
-from bert4rec_tf.foundation.stores import LocalCopy, Url
+from bert4rec_tf.foundation.stores import LocalCopy, Url, expand_path
 
 TREE = {"a.csv": b"rows", "step-1.npz": b"1", "step-20.npz": b"20", "sub/deep/x": b"x", "sub/y.tar.gz": b""}
 
@@ -64,9 +63,10 @@ def test_a_file_is_uploaded_when_its_writer_is_done_and_only_then(place):
     store, root, text = place
     path = expand_path(text) / "x.txt"
     for content in ("one", "two"):
-        files.write_text(path, content)
+        with stores.write_file(path) as aside:
+            aside.write_text(content)
         assert content_of(store, root) == {"x.txt": content.encode()}
-    with contextlib.suppress(RuntimeError), atomic_write(path) as aside:
+    with contextlib.suppress(RuntimeError), stores.write_file(path) as aside:
         aside.write_text("three")
         raise RuntimeError
     assert content_of(store, root) == {"x.txt": b"two"}
@@ -85,7 +85,7 @@ def failing_at(store, monkeypatch, name):
 
 
 def write_folder(url, tree):
-    with replace_directory(url, "last") as aside:
+    with stores.write_folder(url, "last") as aside:
         for name, content in tree.items():
             (aside / name).parent.mkdir(exist_ok=True)
             (aside / name).write_bytes(content)
@@ -146,13 +146,13 @@ def test_a_local_copy_stays_in_its_folder(memory):
 def test_a_folder_of_this_machine_cannot_be_in_a_store(memory):
     for path in ("memory://bucket/work", expand_path("memory://bucket/work")):
         with pytest.raises(UserError, match=r"^`workdir` must be a folder on this machine.* Received: workdir=memory"):
-            files.expand_local_path(path, "workdir")
-    assert files.expand_local_path("work", "workdir") == Path("work")
+            stores.expand_local_path(path, "workdir")
+    assert stores.expand_local_path("work", "workdir") == Path("work")
 
 
 def test_a_folder_is_checked_before_long_work(memory, monkeypatch):
-    files.check_replaceable(expand_path("memory://bucket/here"))
+    stores.check_replaceable(expand_path("memory://bucket/here"))
     assert content_of(memory, "/bucket/here") == {}
     monkeypatch.setattr(type(memory), "pipe_file", lambda self, *arguments, **options: 1 / 0)
     with pytest.raises(UserError, match=r"^memory://bucket/here: cannot be written \(ZeroDivisionError"):
-        files.check_replaceable(expand_path("memory://bucket/here"))
+        stores.check_replaceable(expand_path("memory://bucket/here"))

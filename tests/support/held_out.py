@@ -140,9 +140,8 @@ EVIDENCE = Case("sasrec", settings=(("evidence", "transitions"), ("selection_met
 
 def give_mix(case):
     """Returns settings with which nothing is chosen on the validation items for the evidence beside a network."""
-    return (
-        {"evidence_gain": 2.0, "evidence_popularity": -0.2} if make_run(case, protocol="select").uses_evidence else {}
-    )
+    uses_evidence = make_run(case, protocol="select").uses_evidence
+    return {"evidence_gain": 2.0, "evidence_popularity": -0.2} if uses_evidence else {}
 
 
 CASES = [

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from bert4rec_tf.data.reading import blocks, tables, text
 from bert4rec_tf.data.reading.columns import guess_column
-from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
 
@@ -38,7 +38,7 @@ def read_columns(source: Any, title: str, id_names: Sequence[str], id_name: str 
     Raises UserError if it cannot be read, or has fewer than two columns or two of one name.
     """
     is_file = isinstance(source, (str, Path, Url))
-    frame = _read_file(files.expand_path(source), id_names) if is_file else tables.load_frame(source, title)
+    frame = _read_file(stores.expand_path(source), id_names) if is_file else tables.load_frame(source, title)
     names = tables.list_names(frame)
     if len(set(names)) < len(names):
         raise UserError(f"{title}: must name each column once. Received: {', '.join(names)[:300]}")

@@ -16,9 +16,8 @@ from bert4rec_tf.data.sources import download
 from bert4rec_tf.data.sources.download import Remote
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue, OrderlessCatalogue
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
-from bert4rec_tf.foundation.files import expand_path
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.foundation.stores import Url
+from bert4rec_tf.foundation.stores import Url, expand_path
 
 AUTHORS = "https://raw.githubusercontent.com/FeiSun/BERT4Rec/615eaf2004abecda487a38d5b0c72f3dcfcae5b3/data/"
 GROUPLENS = "https://files.grouplens.org/datasets/movielens/"

@@ -13,7 +13,7 @@ import orjson
 from aiohttp import web
 
 from bert4rec_tf.export.layout import find_model_folder
-from bert4rec_tf.foundation.files import expand_path
+from bert4rec_tf.foundation.stores import expand_path
 from bert4rec_tf.serving.http import guard, predict
 from bert4rec_tf.serving.http.batching import Batcher, Overloaded
 from bert4rec_tf.serving.http.catalogue import Catalogue

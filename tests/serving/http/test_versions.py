@@ -10,7 +10,7 @@ from support.http_server import Fake, Server, best, card_of, export_two
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import expand_path
+from bert4rec_tf.foundation.stores import expand_path
 from bert4rec_tf.serving.http.app import Served, open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.http.versions import Versions
