@@ -79,7 +79,7 @@ def training_batches(
     if model.examples == "masked":
         examples: Examples = MaskedExamples(sequences, model.max_length, masking or MaskingSettings())
     else:
-        examples = in_memory.KINDS[model.examples](sequences, **model.example_options)
+        examples = in_memory.EXAMPLE_KINDS[model.examples](sequences, **model.example_options)
     return make_epochs(Feed(examples, batch_size, seed, samples_items(model.settings)))
 
 

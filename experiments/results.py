@@ -145,7 +145,7 @@ def describe_data_file(dataset: str, folder: Path | None) -> dict[str, Any] | No
     if remote is None or remote.member is not None:
         return {"name": path.name, "sha256": digest, "as_published": None}
     with blocks.open_unpacked(path) as content:
-        is_published = download.compute_checksum(content, remote.checksum) == remote.checksum
+        is_published = download.checksum_as(content, remote.checksum) == remote.checksum
     return {"name": path.name, "sha256": digest, "as_published": is_published}
 
 

@@ -214,7 +214,7 @@ class FeatureRecommender(Recommender):
         if self.loss_entry.negatives != SAMPLE:
             return self.apply_loss(states, table, bias, targets, weights)
         settings = self.settings
-        sample, log_counts = sampling.draw_items(
+        sample, log_counts = sampling.draw_shared_items(
             seeds[0], settings.shared_negatives, self.num_items, settings.negative_sampling
         )
         states = tf.cast(states, table.dtype)

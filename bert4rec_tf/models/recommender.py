@@ -28,7 +28,7 @@ item before that, and so on. ITEM_FEATURES, USER_FEATURES: row v is feature valu
 KERAS_OPTIONS = ("name", "dtype", "trainable")
 """Constructor arguments that are Keras' own."""
 
-LARGE = 1 << 24
+LARGE_TABLE = 1 << 24
 """A table with at least this many numbers is large."""
 
 
@@ -207,7 +207,7 @@ class Recommender(KerasModel):
         width: int,
         initializer: float | str | keras.Initializer,
         row_kind: str | None,
-        large: int = LARGE,
+        large: int = LARGE_TABLE,
     ) -> keras.Variable:
         """Makes a table of embeddings [rows, width].
 

@@ -19,7 +19,7 @@ from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.nn import layouts
 from bert4rec_tf.training.step import take_step
 
-MAX_STEPS = 512
+MAX_STEPS_PER_CALL = 512
 """The most steps of a call. One program serves calls of up to so many."""
 
 MAX_COLUMN_BYTES = 1 << 27
@@ -79,7 +79,7 @@ class TrainingCalls:
         first = feed.read(0, 1)
         sizes = self._lay_out_steps(self._tables, first) if self._lays_out_before else first
         bytes_per_step = sum(np.asarray(column).nbytes for column in sizes.values())
-        self.max_steps = max(1, min(execution.steps_per_call or MAX_STEPS, MAX_COLUMN_BYTES // bytes_per_step))
+        self.max_steps = max(1, min(execution.steps_per_call or MAX_STEPS_PER_CALL, MAX_COLUMN_BYTES // bytes_per_step))
 
     def _place_tables(self) -> tuple[dict[str, tf.Tensor], bool]:
         """Returns the tables, and whether batches are gathered on the host, before a call.

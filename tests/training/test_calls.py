@@ -43,7 +43,7 @@ def make_feed(model, masking="static shares", size=16):
     if model.examples == "masked":
         examples = MaskedExamples(SEQUENCES, model.max_length, MASKS[masking])
     else:
-        examples = in_memory.KINDS[model.examples](SEQUENCES, **model.example_options)
+        examples = in_memory.EXAMPLE_KINDS[model.examples](SEQUENCES, **model.example_options)
     return Feed(examples, size, 1, samples_items(model.settings))
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import Windows, count_predictions, cut_last_windows, cut_windows_and_prefixes
-from bert4rec_tf.data.examples.rows import Examples, Tables, choose_index_type, gather_rows
+from bert4rec_tf.data.examples.rows import Examples, Tables, choose_index_type, gather_ragged
 from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.sequences import Sequences, mask_token
 from bert4rec_tf.foundation.types import Batch, Tensor
@@ -101,9 +101,10 @@ class StoredExamples(Examples):
         """
         begins, num_masked = (tf.gather(tables[name], columns["examples"]) for name in ("mask_begins", "num_masked"))
         positions, targets = (
-            gather_rows(tables[name], begins, num_masked, self.num_slots) for name in ("mask_positions", "mask_targets")
+            gather_ragged(tables[name], begins, num_masked, self.num_slots)
+            for name in ("mask_positions", "mask_targets")
         )
-        shown = None if self.only_mask_tokens else gather_rows(tables["shown"], begins, num_masked, self.num_slots)
+        shown = None if self.only_mask_tokens else gather_ragged(tables["shown"], begins, num_masked, self.num_slots)
         row = _gather_windows(tables, columns["examples"], self.width)
         items = replace_items(row["items"], positions, targets, mask_token(self.num_items) if shown is None else shown)
         return {**row, "items": items, "mask_positions": positions, "mask_targets": targets}
@@ -184,7 +185,7 @@ def _shuffle(size: int, *seed: int) -> np.ndarray:
 
 def _gather_windows(tables: Tables, examples: Tensor, width: int) -> dict[str, tf.Tensor]:
     users, begins, lengths = (tf.gather(tables[name], examples) for name in ("users", "begins", "lengths"))
-    return {"users": users, "lengths": lengths, "items": gather_rows(tables["items"], begins, lengths, width)}
+    return {"users": users, "lengths": lengths, "items": gather_ragged(tables["items"], begins, lengths, width)}
 
 
 def replace_items(items: Tensor, positions: Tensor, targets: Tensor, shown: Tensor | int) -> tf.Tensor:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert4rec_tf.data.reading.rows import HEADER, Rows
+from bert4rec_tf.data.reading.rows import HEADER_AGAIN, Rows
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.progress import warn
 
@@ -13,7 +13,7 @@ LARGEST_SHARE, LARGEST_MULTIPLE = 0.1, 5
 """More than this share of all actions, and than this multiple of the average user's, are too many for one user."""
 
 MOST_EQUAL = 0.5
-MANY_REPEATS = 0.05
+MANY_REPEATED_ROWS = 0.05
 MOST_SHOWN = 8
 
 
@@ -71,7 +71,7 @@ def describe_findings(source: Rows) -> list[str]:
     """Returns lines on skipped rows, events, and ids and keys that were met."""
     findings, event_column, wanted = source.findings, source.layout.event, source.options.events
     lines = [
-        f"skipped {count:,} {'rows' if kind == HEADER else 'bad rows'}: {kind} (the first: {findings.firsts[kind]})"
+        f"skipped {count:,} {'' if kind == HEADER_AGAIN else 'bad '}rows: {kind} (the first: {findings.firsts[kind]})"
         for kind, count in findings.skipped.items()
     ]
     if findings.events:
@@ -111,7 +111,7 @@ def list_doubts(sequences: Sequences) -> list[str]:
     values = sequences.items if sequences.times is None else sequences.times.values
     equal = int(np.count_nonzero(is_next[1:] & (values[1:] == values[:-1]))) / max(int(is_next.sum()), 1)
     what = f"{equal:.0%} of the actions after a user's first have the {{}} of the one before"
-    if sequences.times is None and equal > MANY_REPEATS:
+    if sequences.times is None and equal > MANY_REPEATED_ROWS:
         advice = "If they were logged twice, drop them; without times they are kept"
         lines.append(f"{what.format('item')}. {advice}")
     if sequences.times is not None and equal > MOST_EQUAL:
