@@ -14,7 +14,7 @@ every block of 256 bytes, some have the next higher threshold, as many as the ra
 all values have the same chance, exact to 1e-5."""
 
 NOISE_LEVELS = 256 * BLOCK_BYTES
-MOST_LEVELS = 255 * BLOCK_BYTES
+MAX_LEVELS = 255 * BLOCK_BYTES
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -99,4 +99,4 @@ def _draw_bits(size: tf.Tensor, seed: tf.Tensor, least: int, rest: int) -> tf.Te
 
 
 def _count_dropped_levels(rate: float) -> int:
-    return min(round(rate * NOISE_LEVELS), MOST_LEVELS)
+    return min(round(rate * NOISE_LEVELS), MAX_LEVELS)

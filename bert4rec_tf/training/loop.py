@@ -157,7 +157,7 @@ class Training:
     @cached_property
     def calls(self) -> TrainingCalls:
         clip_norm, execution = self.settings.training.clip_norm, self.settings.execution
-        return TrainingCalls(self.model, self.optimizer, self.batches, clip_norm, execution)
+        return TrainingCalls(self.model, self.optimizer, self.batches, clip_norm, execution, self.state.step)
 
     def measure(self) -> Iterator[Costs]:
         """Yields the costs of steps, then those of measurements too, and puts all variables back.

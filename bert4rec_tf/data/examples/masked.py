@@ -27,7 +27,7 @@ def _make_window_tables(windows: Windows) -> dict[str, np.ndarray]:
     }
 
 
-LARGEST = 2**31 - 1
+MAX_INT32 = 2**31 - 1
 """Drawn numbers are below it."""
 
 
@@ -151,17 +151,17 @@ class MaskedExamples(Examples):
         row = _gather_windows(tables, columns["examples"], self.width)
         rows = tf.size(columns["examples"])
 
-        def draw(offset: int, shape: list[Tensor | int], least: int = 0, limit: int = LARGEST) -> tf.Tensor:
+        def draw(offset: int, shape: list[Tensor | int], least: int = 0, limit: int = MAX_INT32) -> tf.Tensor:
             seed = columns["seed"] + tf.constant([offset, 0], tf.int64)
             # Whole numbers are the same on every device; floats are not.
             return tf.random.stateless_uniform(shape, seed, least, limit, tf.int32, alg="philox")
 
-        last_only = draw(LAST_SEED, [rows]) < int(self.last_share * LARGEST)
+        last_only = draw(LAST_SEED, [rows]) < int(self.last_share * MAX_INT32)
         last_only |= tf.gather(tables["last_only"], columns["examples"])
         num_masked = tf.where(last_only, 1, tf.gather(tables["counts"], row["lengths"]))
         places = tf.range(self.width)[None, :]
-        keys = tf.where(places < row["lengths"][:, None], draw(PLACE_SEED, [rows, self.width], 1, LARGEST), 0)
-        keys = tf.where(last_only[:, None] & (places == row["lengths"][:, None] - 1), LARGEST, keys)
+        keys = tf.where(places < row["lengths"][:, None], draw(PLACE_SEED, [rows, self.width], 1, MAX_INT32), 0)
+        keys = tf.where(last_only[:, None] & (places == row["lengths"][:, None] - 1), MAX_INT32, keys)
         _, largest = tf.math.top_k(keys, self.num_slots)
         is_used = tf.range(self.num_slots)[None, :] < num_masked[:, None]
         positions = tf.sort(tf.where(is_used, largest, self.width), axis=1)
@@ -172,8 +172,8 @@ class MaskedExamples(Examples):
             shape, share = tf.shape(targets), self.masking.mask_prob
             kind = draw(KIND_SEED, shape)
             random_items = draw(ITEM_SEED, shape, 1, self.num_items + 1)
-            others = tf.where(kind < int((1 + share) / 2 * LARGEST), targets, random_items)
-            shown = tf.where((kind < int(share * LARGEST)) | last_only[:, None], shown, others)
+            others = tf.where(kind < int((1 + share) / 2 * MAX_INT32), targets, random_items)
+            shown = tf.where((kind < int(share * MAX_INT32)) | last_only[:, None], shown, others)
         items = replace_items(row["items"], positions, targets, shown)
         return {**row, "items": items, "mask_positions": positions, "mask_targets": targets}
 
