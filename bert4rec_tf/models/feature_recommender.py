@@ -129,6 +129,7 @@ class FeatureRecommender(Recommender):
         As negatives, these items would be pushed down. If they have a content vector, their own vectors become 0: they
         would stay random.
         """
+        super().adapt(sequences)
         if self.evidence is not None:
             complete = (transitions or ItemTransitionsSettings()).resolve()
             count_evidence(self.evidence, sequences, complete, self.settings.evidence_popularity_power)

@@ -78,6 +78,9 @@ class GRU4Rec(Recommender):
         hidden = self.input_dropout(tf.gather(self.items, items), training=training)
         if items.shape[1] == 0:  # Outside a graph, Keras' loop wants a step.
             return hidden
+        if state is not None and state.shape[0] is None:  # and inside one, if it does not know the number of rows
+            has_steps, run = tf.shape(items)[1] > 0, functools.partial(self.gru, hidden, initial_state=state)
+            return tf.cond(has_steps, run, lambda: tf.cast(hidden, self.gru.compute_dtype))
         return self.gru(hidden, initial_state=state)
 
     def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
