@@ -216,8 +216,10 @@ def test_the_published_authors_file_gives_no_warning(tmp_path, capfd, monkeypatc
 def test_the_published_sources_are_named_with_their_checksums():
     assert datasets.find_source("steam-sample").remote is None
     for name, dataset in datasets.DATASETS.items():
-        for source in filter(None, (dataset.processed, dataset.raw)) if name != "steam-sample" else ():
+        for source in filter(None, (dataset.processed, dataset.raw)):
             remote = source.remote
+            if remote is None:
+                continue  # a file that everybody puts into the data folder
             manner, digits = remote.checksum.split(":")
             assert len(digits) == {"git": 40, "sha256": 64}[manner] and all(
                 url.startswith("https://") for url in remote.urls
