@@ -65,8 +65,8 @@ class KerasModel(keras.Model):
             jit_compile = devices.has_accelerator()
         self._compile_loss = None  # Keras would keep that of an earlier `compile`
         jit_compile = jit_compile and self.distribute_strategy.num_replicas_in_sync == 1
-        super().compile(optimizer, *args, jit_compile=jit_compile, **options)
         with self.distribute_strategy.scope():
+            super().compile(optimizer, *args, jit_compile=jit_compile, **options)
             self.optimizer.build(self.trainable_variables)  # a graph that makes variables is traced twice
 
     def compile_from_config(self, config: dict[str, Any]) -> None:

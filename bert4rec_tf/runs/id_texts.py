@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from bert4rec_tf.data.id_types import have_type
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.titles import read_titles
@@ -45,18 +46,9 @@ def check_types(sequences: Sequences) -> dict[str, dict[str, str]]:
     """Returns `Sequences.columns`, without a type that not all ids have, because some come from elsewhere."""
     columns = {role: dict(column) for role, column in sequences.columns.items()}
     for role, ids in (("user", sequences.users), ("item", sequences.vocabulary.items)):
-        if (kind := columns.get(role, {}).get("type")) is not None and not _have_type(ids, pa.type_for_alias(kind)):
+        if (kind := columns.get(role, {}).get("type")) is not None and not have_type(ids, kind):
             del columns[role]["type"]
     return columns
-
-
-def _have_type(ids: Iterable[str], kind: pa.DataType) -> bool:
-    """Returns whether all ids are texts of numbers of a type, written as that type is."""
-    texts = pa.array(ids, pa.string())
-    try:
-        return texts.cast(kind).cast(pa.string()).equals(texts)
-    except pa.ArrowException:
-        return False
 
 
 def load_titles(titles: Any, columns: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
