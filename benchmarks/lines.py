@@ -254,7 +254,7 @@ def measure_other_models(name: str) -> Iterator[Row]:
         kind = MODELS[model_name]
         options = {"num_users": sequences.num_users} if kind.needs_users else {"max_length": shape.max_length}
         model = kind(sequences.num_items, hidden_dim=WIDTH, **options, **settings)
-        examples = in_memory.KINDS[kind.examples](training, **model.example_options)
+        examples = in_memory.EXAMPLE_KINDS[kind.examples](training, **model.example_options)
         turns[line] = partial(take_steps, make_calls(model, Feed(examples, BATCH_SIZE, seed=1)), OUR_STEPS)
     for line, timing in measuring.alternate(turns, rounds=3).items():
         yield Row(f"training step, {line}, {name}", "samples/s", OUR_STEPS * BATCH_SIZE / timing.median)

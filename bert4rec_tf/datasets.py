@@ -1,10 +1,13 @@
-"""Batches for Keras' `fit` and for loops of your own, as `tf.data.Dataset`: `bert4rec_tf.datasets`.
+"""From tables and files to batches for Keras' `fit` and for loops of your own: `bert4rec_tf.datasets`.
 
-One pass over training batches is one epoch, its last batch filled with examples of the next. Every pass has another
-order, other masks and other negatives, by the seed. Batches to measure with are the same in every pass.
+Batches are a `tf.data.Dataset`. One pass over training batches is one epoch, its last batch filled with examples of the
+next. Every pass has another order, other masks and other negatives, by the seed. Batches to measure with are always the
+same.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,27 +18,67 @@ from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.epochs import lay_out_once, make_epochs
 from bert4rec_tf.data.examples.masked import MaskedExamples
 from bert4rec_tf.data.examples.rows import Examples, Feed
-from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary, pad_rows
-from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.data.sequences import Sequences, Vocabulary, pad_rows
+from bert4rec_tf.data.sources import inputs
+from bert4rec_tf.foundation.errors import UserError, speak_python
+from bert4rec_tf.models.batch_checks import check_numbers
+from bert4rec_tf.models.raw_ids import number_items
 from bert4rec_tf.models.recommender import Recommender
 
-__all__ = ["cloze_batches", "next_item_batches", "sequences_of", "training_batches"]
+__all__ = [
+    "MaskingSettings",
+    "cloze_batches",
+    "next_item_batches",
+    "read",
+    "sequences_of",
+    "training_batches",
+    "without_last",
+]
+
+MOST_ITEMS = 2**31 - 2
+"""The largest number that an item can have: int32, with one more for the mask."""
+
+
+@speak_python()
+def read(data: Any, user: Any = None, item: Any = None, time: Any = None) -> Sequences:
+    """Reads one action per row.
+
+    Args:
+        data: a pandas or polars DataFrame, an Arrow table, a path, a pattern or several paths; or the name of a data
+            set. `b4r.interactions` and `b4r.Interactions` have more options.
+        user, item, time: the columns; None to find them by common names. `time="none"`: the rows are in order.
+
+    Returns:
+        The histories, oldest first, as numbers from 1 to `num_items`. Their `vocabulary` has the raw ids.
+
+    Raises UserError for data that cannot be read, or whose columns must be named.
+    """
+    return inputs.load_any(data, user, item, time)[1]
 
 
 def sequences_of(histories: Sequence[Sequence[int]], num_items: int | None = None) -> Sequences:
     """Returns histories of item numbers, oldest first, as `Sequences`. Items are 1 to `num_items` (None: the largest).
 
-    Raises UserError for a number outside of that.
+    Raises UserError for what is no whole number in that range.
     """
-    items = np.concatenate([np.asarray(history, np.int32) for history in histories])
-    largest = int(items.max()) if num_items is None else num_items
-    if items.min() <= PAD or items.max() > largest:
-        raise UserError(f"`histories` must have items from 1 to {largest}. Received: {items.min()} to {items.max()}")
-    splits = np.concatenate([[0], np.cumsum([len(history) for history in histories])])
-    raw = np.array([str(number) for number in range(1, largest + 1)], object)
-    vocabulary = Vocabulary(raw, np.bincount(items, minlength=largest + 1)[1:])
-    users = np.array([str(number) for number in range(len(histories))], object)
-    return Sequences(items, splits, users, vocabulary)
+    most = MOST_ITEMS if num_items is None else num_items
+    rows = [check_numbers("histories", history, 1, most) for history in histories]
+    items = np.concatenate(rows)
+    vocabulary = number_items(int(items.max()) if num_items is None else num_items)
+    counts = np.bincount(items, minlength=vocabulary.num_items + 1)[1:]
+    users = np.arange(len(rows)).astype(str).astype(object)
+    splits = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    columns = {role: {"name": role, "type": "int64"} for role in ("user", "item")}
+    return Sequences(items, splits, users, Vocabulary(vocabulary.items, counts), columns=columns)
+
+
+def without_last(sequences: Sequences) -> Sequences:
+    """Returns the histories to train on if `next_item_batches` measures: without the last items, which these find.
+
+    A history of one item stays.
+    """
+    parts = sequences.drop_last((sequences.lengths >= 2).astype(int))
+    return replace(parts, columns=sequences.columns, features=sequences.features)
 
 
 def cloze_batches(
@@ -79,14 +122,15 @@ def training_batches(
     if model.examples == "masked":
         examples: Examples = MaskedExamples(sequences, model.max_length, masking or MaskingSettings())
     else:
-        examples = in_memory.KINDS[model.examples](sequences, **model.example_options)
+        examples = in_memory.EXAMPLE_KINDS[model.examples](sequences, **model.example_options)
     return make_epochs(Feed(examples, batch_size, seed, samples_items(model.settings)))
 
 
 def next_item_batches(sequences: Sequences, batch_size: int = 256) -> tf.data.Dataset:
     """Returns pairs to measure a model by `fit(validation_data=...)` or `evaluate`: a history and its last item.
 
-    The history is `users [b]`, `items [b, n]` and `lengths [b]`, without the last item. Users with one are skipped.
+    They give the loss and the metrics of `compile`. The history is `users [b]`, `items [b, n]` and `lengths [b]`,
+    without the last item. Users with one are skipped.
     """
     users = np.flatnonzero(sequences.lengths >= 2)
     starts, lengths = sequences.splits[users], sequences.lengths[users] - 1

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from bert4rec_tf.foundation.types import Tensor
-from bert4rec_tf.nn.layers import check_size
+from bert4rec_tf.nn.layers import check_size, match_rank, match_targets
 
 __all__ = ["MRR", "NDCG", "HitRate"]
 
@@ -25,7 +25,7 @@ class RankMetric(keras.metrics.Mean):
 
     def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
         scores = ops.convert_to_tensor(y_pred)
-        targets = match_rank(ops.cast(y_true, "int32"), len(scores.shape) - 1)
+        targets = match_targets(y_true, scores)
         target_scores = ops.take_along_axis(scores, targets[..., None], axis=-1)
         at_least = ops.logical_not(scores[..., 1:] < target_scores)  # NaN is at least anything
         ranks = ops.maximum(ops.sum(ops.cast(at_least, self.dtype), axis=-1) - 1, 0)  # -1: padding before all items
@@ -33,13 +33,6 @@ class RankMetric(keras.metrics.Mean):
         if sample_weight is not None:
             weights = weights * match_rank(ops.cast(sample_weight, self.dtype), len(targets.shape))
         super().update_state(self.compute_gains(ranks), weights)
-
-
-def match_rank(column: Tensor, rank: int) -> Tensor:
-    """Returns a column with axes of size 1 added or taken away at the end, as Keras' own metrics do with [b, 1]."""
-    while len(column.shape) < rank:
-        column = column[..., None]
-    return ops.squeeze(column, axis=-1) if len(column.shape) > rank else column
 
 
 class CutOffMetric(RankMetric):

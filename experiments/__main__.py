@@ -17,6 +17,7 @@ from bert4rec_tf.foundation.errors import UserError, unknown_name_error, wrong_t
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.startup import exit_on_error, import_tensorflow
 from bert4rec_tf.foundation.stores import expand_path
+from experiments import merging
 from experiments.findings import Findings
 from experiments.plan import Plan
 from experiments.processes import start_server
@@ -25,7 +26,7 @@ from experiments.sweep import Sweep, show
 from experiments.tables import DATASETS, QUICK_DATASETS, TABLES, make_label
 
 HERE = Path(__file__).parent
-NOT_TUNED = ("list", "report", "tables", "figures", "jobs", "time_budget", "results")
+NOT_TUNED = ("list", "merge", "report", "tables", "figures", "jobs", "time_budget", "results")
 """Flags that --tune refuses."""
 
 
@@ -58,6 +59,12 @@ def make_parser() -> Parser:
     parser.add_argument("--budget", type=float, default=1.0, help="share of the presets' steps, as 0.25 (default: 1)")
     parser.add_argument("--quick", action="store_true", help="everything on the built-in data with tiny models")
     parser.add_argument("--list", action="store_true", help="show what is done, running and missing, and run nothing")
+    parser.add_argument(
+        "--merge",
+        metavar="FILE",
+        type=parse_path,
+        help="take in the finished runs of a results.jsonl from another machine, and write the report",
+    )
     parser.add_argument("--report", action="store_true", help="write the report from what is there, and run nothing")
     parser.add_argument(
         "--tune", metavar="MODELS", help="search the paper's grid for these models, in place of a sweep"
@@ -135,7 +142,10 @@ def check(options: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Does what the command line says. Returns the exit code: 1 if a run failed or data could not be downloaded."""
+    """Does what the command line says.
+
+    Returns the exit code: 1 if a run failed, data could not be downloaded, or a result was refused.
+    """
     options = make_parser().parse_args(arguments)
     check(options)
     names_of_data = parse_datasets(options.datasets, options.quick)
@@ -158,8 +168,11 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     from experiments import report
 
-    statuses, has_data = {}, True
-    if not options.report:
+    statuses, has_data, merged = {}, True, None
+    if options.merge:
+        merged = merging.merge(options.merge, results, sweep.find_data_file)
+        print("\n".join(merging.describe(merged)), flush=True)
+    elif not options.report:
         start_server()
         statuses = sweep.run(jobs)
         has_data = "table1" not in names or fetch(plan.datasets, sweep)
@@ -168,7 +181,7 @@ def main(arguments: Sequence[str]) -> int:
     findings = {name: Findings(name, whole, lines, attentions) for name in TABLES}
     for path in report.write(findings, sweep):
         print(path)
-    return int(FAILED in statuses.values() or not has_data)
+    return int(FAILED in statuses.values() or not has_data or bool(merged and merged.refused))
 
 
 def refuse_unpublished(names: Sequence[str], plan: Plan) -> None:

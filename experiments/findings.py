@@ -11,7 +11,7 @@ from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.evaluation.metrics import POPULAR
 from experiments.plan import Plan
-from experiments.results import FINISHED, Line, list_trainings
+from experiments.results import CPU, FINISHED, Line, list_trainings, name_device
 from experiments.tables import TABLES
 
 SAMPLES = "samples_per_second"
@@ -34,6 +34,7 @@ class Findings:
         plan: the data sets, preset, budget and seeds that were requested.
         lines: the newest line of each key.
         attentions: keys of the runs whose mean attention is kept. A table that shows the attention counts only these.
+        devices: data set -> the device of most of its runs. Speeds on other devices are not compared with these.
         budgets: data set -> the share of the presets' steps that its runs had.
         left_out: (another budget, data set) -> how many finished runs had that budget.
         runs: (data set, variant) -> the lines of its finished runs, in the order of the seeds.
@@ -46,6 +47,7 @@ class Findings:
     budgets: dict[str, float] = field(init=False, default_factory=dict)
     left_out: dict[tuple[float, str], int] = field(init=False, default_factory=dict)
     runs: dict[tuple[str, str], list[Line]] = field(init=False, default_factory=dict)
+    devices: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         others = find_runs_on_other_files(self.lines)
@@ -70,6 +72,8 @@ class Findings:
             if runs[best]:  # else the table does not have the data set
                 self.budgets[dataset] = best
                 self.runs.update(runs[best])
+                names = Counter(name_device(line) for lines in runs[best].values() for line in lines)
+                self.devices[dataset] = max(sorted(names), key=lambda name: names[name], default=CPU)
             self.left_out.update({(budget, dataset): counts[budget] for budget in budgets - {best} if counts[budget]})
 
     def list_datasets(self) -> list[str]:
@@ -92,7 +96,8 @@ class Findings:
         """Returns a metric of each finished seed that has it; with `corrected`, of the ranks with ALPHA."""
         lines = self.list_lines(dataset, variant)
         if metric == SAMPLES:
-            return [speed for line in lines if (speed := _compute_speed(line)) is not None]
+            comparable = [line for line in lines if name_device(line) == self.devices[dataset]]
+            return [speed for line in comparable if (speed := _compute_speed(line)) is not None]
         corrections = [line[CORRECTION] for line in lines if CORRECTION in line]
         if metric == ALPHA:
             return [correction[ALPHA] for correction in corrections]

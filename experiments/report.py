@@ -29,7 +29,7 @@ from experiments.grids import (
     make_all_grids,
 )
 from experiments.plan import QUICK, QUICK_WIDTH, Job
-from experiments.results import FAILED, FINISHED, STOPPED, Line
+from experiments.results import CPU, FAILED, FINISHED, STOPPED, Line, name_device
 from experiments.sweep import Sweep
 from experiments.tables import TABLES, make_cell_label, make_label
 
@@ -143,7 +143,7 @@ def _write_paragraphs(findings: Findings, comparisons: Mapping[str, Any], has_pi
     if name == "table5":
         paragraphs += _note_missing_dropout(findings)
     paragraphs += _list_remarks(itertools.chain(*findings.runs.values()))
-    paragraphs += _describe_budgets(findings)
+    paragraphs += [*_describe_devices(findings), *_describe_budgets(findings)]
     measured = findings.list_measured_datasets()
     missing = [find_title(data) for data in findings.list_datasets() if data not in measured]
     if missing:
@@ -250,11 +250,22 @@ def _make_run_row(line: Line) -> dict[str, str]:
         "seed": str(run["seed"]),
         "budget": _format_percent(line["budget"]),
         "steps": steps if any(trained) else "none",
+        "device": name_device(line),
         "validation": format_part("validation"),
         "test": format_part("test"),
         "wall time": format_clock(line["wall_seconds"]),
         "peak memory": f"{line['peak_memory'] / 1e6:,.0f} MB" if line["peak_memory"] else "unknown",
     }
+
+
+def _describe_devices(findings: Findings) -> list[str]:
+    """Returns sentences: which cells were computed on a GPU."""
+    cells: dict[str, list[str]] = {}
+    for (data, variant), lines in findings.runs.items():
+        for device in sorted({name_device(line) for line in lines} - {CPU}):
+            label = make_cell_label(findings.name, variant).partition(": ")[2]
+            cells.setdefault(device, []).append(f"{find_title(data)} {label}")
+    return [f"Computed on {device}: {', '.join(names)}." for device, names in sorted(cells.items())]
 
 
 def _describe_budgets(findings: Findings) -> list[str]:

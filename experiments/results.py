@@ -28,6 +28,8 @@ FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
 BUSY = "running elsewhere"
 """The status of a job that another sweep works on. No line has it."""
 
+CPU = "CPU"
+
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -46,16 +48,7 @@ class Results:
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Returns key -> its newest line. Raises UserError if a line cannot be read."""
-        if not self.path.exists():
-            return {}
-        lines = {}
-        for number, text in enumerate(self.path.read_text(encoding="utf-8").splitlines(), start=1):
-            try:
-                line = json.loads(text)
-                lines[line["key"]] = line
-            except (ValueError, KeyError, TypeError) as error:
-                raise UserError(f"{self.path}, line {number}: not the result of a run ({error})") from error
-        return lines
+        return read_lines(self.path) if self.path.exists() else {}
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Returns the content of a JSON file in the folder; empty if there is none."""
@@ -75,11 +68,12 @@ class Results:
         files.make_folder(self.folder)
         return filelock.FileLock(self.folder / f".{FILE}{files.LOCK}")
 
-    def put(self, sitting: dict[str, Any]) -> dict[str, Any]:
+    def put(self, sitting: dict[str, Any], is_whole: bool = False) -> dict[str, Any]:
         """Adds the line of a sitting, whose `wall_seconds` and `peak_memory` are its own. The file is always complete.
 
         The new line replaces the older one of its key, whose time and memory it includes if both are of the same data
-        file. A finished line is only replaced by a finished one of another data file.
+        file, unless the sitting `is_whole`: it did the run from its start. A finished line is only replaced by a
+        finished one of another data file.
 
         Returns:
             The new line; or the finished line of the same data file, if there was one.
@@ -91,8 +85,9 @@ class Results:
             if older and is_same_file(older["data_file"], sitting["data_file"]):
                 if older["status"] == FINISHED:
                     return older
-                line["wall_seconds"] += older["wall_seconds"]
-                line["peak_memory"] = max(line["peak_memory"] or 0, older["peak_memory"] or 0) or None
+                if not is_whole:
+                    line["wall_seconds"] += older["wall_seconds"]
+                    line["peak_memory"] = max(line["peak_memory"] or 0, older["peak_memory"] or 0) or None
             trained = sum(training["seconds"] for training in list_trainings(line))
             line["wall_seconds"] = round(max(line["wall_seconds"], trained), 1)
             if older.get("status") != FINISHED or line["status"] == FINISHED:
@@ -102,6 +97,25 @@ class Results:
                 )
                 files.write_text(self.path, "".join(f"{json.dumps(row, sort_keys=True)}\n" for row in ordered))
             return line
+
+
+def read_lines(path: Path) -> dict[str, dict[str, Any]]:
+    """Returns key -> its newest line in a file of results. Raises UserError if a line cannot be read."""
+    lines = {}
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            line = json.loads(text)
+            lines[line["key"]] = line
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}, line {number}: not the result of a run ({error})") from error
+    return lines
+
+
+def name_device(line: Line) -> str:
+    """Returns the device that a finished run was computed on: CPU, or the GPU's name."""
+    environment = line["environment"]
+    gpus = environment.get("accelerators") or [name for name in environment["devices"] if name != CPU]
+    return " and ".join(sorted({*gpus})) or CPU
 
 
 def list_trainings(line: Line) -> list[Line]:
@@ -145,7 +159,7 @@ def describe_data_file(dataset: str, folder: Path | None) -> dict[str, Any] | No
     if remote is None or remote.member is not None:
         return {"name": path.name, "sha256": digest, "as_published": None}
     with blocks.open_unpacked(path) as content:
-        is_published = download.compute_checksum(content, remote.checksum) == remote.checksum
+        is_published = download.checksum_as(content, remote.checksum) == remote.checksum
     return {"name": path.name, "sha256": digest, "as_published": is_published}
 
 

@@ -22,6 +22,7 @@ from experiments import processes, results
 from experiments.plan import Job
 from experiments.results import (
     BUSY,
+    CPU,
     FAILED,
     FINISHED,
     STOPPED,
@@ -29,6 +30,7 @@ from experiments.results import (
     Results,
     is_same_file,
     list_trainings,
+    name_device,
 )
 
 MISSING, RUNNING = "missing", "running"
@@ -185,22 +187,31 @@ class Sweep:
 
 
 def show(jobs: Sequence[Job], sweep: Sweep) -> None:
-    """Prints every job's state, and how long the rest may take."""
-    known, unknown = [], 0
-    for job, state, seconds in list_states(jobs, sweep):
-        remaining = "" if state == FINISHED else "unknown" if seconds is None else format_clock(seconds)
-        print(f"{state:<9} {remaining:>9}  {job.title}")
-        known.append(seconds or 0.0)
-        unknown += seconds is None
-    rest = f", and {unknown} runs of unknown length" if unknown else ""
-    remaining = format_clock(max(sum(known) / sweep.jobs, *known, 0.0))
-    print(f"About {remaining} left, estimated from the finished runs{rest}.")
+    """Prints every job's state, and how long the rest may take on each device that has finished runs."""
+    finished = [line for line in sweep.results.read().values() if line["status"] == FINISHED]
+    devices = sorted({name_device(line) for line in finished}) or [CPU]
+    states = {device: list_states(jobs, sweep, device) for device in devices}
+    for rows in zip(*states.values()):
+        job, state, _ = rows[0]
+        remaining = ["" if state == FINISHED else _format_rest(seconds) for *_, seconds in rows]
+        print(f"{state:<9} {' '.join(f'{text:>9}' for text in remaining)}  {job.title}")
+    for device, rows in states.items():
+        known = [seconds or 0.0 for *_, seconds in rows]
+        unknown = sum(seconds is None for *_, seconds in rows)
+        rest = f", and {unknown} runs of unknown length" if unknown else ""
+        remaining = format_clock(max(sum(known) / sweep.jobs, *known, 0.0))
+        print(f"About {remaining} left on {device}, estimated from the finished runs{rest}.")
 
 
-def list_states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float | None]]:
-    """Returns each job, its state (finished, running, stopped, failed or missing), and the seconds it may still take;
-    None if unknown. For a running job, only earlier sittings count as done."""
+def _format_rest(seconds: float | None) -> str:
+    return "unknown" if seconds is None else format_clock(seconds)
+
+
+def list_states(jobs: Sequence[Job], sweep: Sweep, device: str = CPU) -> list[tuple[Job, str, float | None]]:
+    """Returns each job, its state (finished, running, stopped, failed or missing), and the seconds it may still take
+    on a device (`results.name_device`); None if unknown. For a running job, only earlier sittings count as done."""
     lines = sweep.results.read()
+    on_device = [line for line in lines.values() if line["status"] == FINISHED and name_device(line) == device]
     rows: list[tuple[Job, str, float | None]] = []
     for job in jobs:
         if sweep.is_finished(job):
@@ -208,7 +219,7 @@ def list_states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float
             continue
         line = lines.get(job.key, {})
         state = line.get("status", MISSING)
-        seconds = estimate_seconds(job.run, lines.values())
+        seconds = estimate_seconds(job.run, on_device)
         if seconds is not None and state == STOPPED and sweep.folder(job).exists():
             seconds = max(0.0, seconds - line["wall_seconds"])
         rows.append((job, RUNNING if sweep.is_running(job) else MISSING if state == FINISHED else state, seconds))
@@ -216,16 +227,16 @@ def list_states(jobs: Sequence[Job], sweep: Sweep) -> list[tuple[Job, str, float
 
 
 def estimate_seconds(run: Run, lines: Iterable[Line]) -> float | None:
-    """Returns the seconds that a whole run may take: the mean of the finished runs with the most equal settings.
+    """Returns the seconds that a whole run may take: the mean of the runs with the most equal settings.
 
-    Only runs of the same model on the same data set count, each at the pace of its trainings, plus its time outside
-    them. None if there are none.
+    `lines`: of finished runs. Only those of the same model on the same data set count, each at the pace of its
+    trainings, plus its time outside them. None if there are none.
     """
     settings, steps = run.to_dict(), run.training.steps * len(TRAININGS[run.training.protocol])
     alike: dict[int, list[float]] = {}
     for line in lines:
         other = line["run"]
-        if line["status"] == FINISHED and (other["model"], other["dataset"]) == (run.model, run.dataset):
+        if (other["model"], other["dataset"]) == (run.model, run.dataset):
             groups = ("architecture", "masking", "training")
             same = sum(other[group].get(name) == value for group in groups for name, value in settings[group].items())
             trained, spent = (sum(entry[what] for entry in list_trainings(line)) for what in ("steps", "seconds"))

@@ -22,8 +22,8 @@ from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 SELECT, RETRAIN, ALL = "select", "retrain", "all"
 """The trainings, or phases: without the validation items, to select the number of steps; with them; on all actions."""
 
-FIXED, SELECT_AND_RETRAIN = "fixed", "select_and_retrain"
-TRAININGS = {FIXED: (RETRAIN,), SELECT: (SELECT,), SELECT_AND_RETRAIN: (SELECT, RETRAIN), ALL: (SELECT, ALL)}
+FIXED_STEPS, SELECT_AND_RETRAIN = "fixed", "select_and_retrain"
+TRAININGS = {FIXED_STEPS: (RETRAIN,), SELECT: (SELECT,), SELECT_AND_RETRAIN: (SELECT, RETRAIN), ALL: (SELECT, ALL)}
 """Protocol -> its trainings, in order. The model of the last one is exported. The model of the last one other than ALL
 is measured on the test items."""
 
@@ -149,7 +149,7 @@ class TrainingSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.protocol == FIXED and self.patience:
+        if self.protocol == FIXED_STEPS and self.patience:
             raise UserError(
                 "`patience` must be 0 with protocol=fixed: early stopping would look at items it trains on. "
                 f"Received: patience={self.patience}"

@@ -7,7 +7,7 @@ import numpy as np
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 
 PERCENTILES = (0, 5, 25, 50, 75, 95, 100)
-SHARES = (0.001, 0.01, 0.1, 0.2, 0.5)
+TOP_SHARES = (0.001, 0.01, 0.1, 0.2, 0.5)
 RARE = (1, 5)
 
 
@@ -28,7 +28,7 @@ def compute_statistics(sequences: Sequences) -> dict[str, Any]:
     return {
         "lengths": _compute_percentiles(sequences.lengths),
         "popularity": _compute_percentiles(counts),
-        "top": {share: float(total[max(1, round(share * number)) - 1] / total[-1]) for share in SHARES},
+        "top": {share: float(total[max(1, round(share * number)) - 1] / total[-1]) for share in TOP_SHARES},
         "gini": float((number + 1 - 2 * (places * counts).sum() / total[-1]) / number),
         "rare": {bound: int((counts <= bound).sum()) for bound in RARE},
         "evaluated": len(split.users),

@@ -15,6 +15,7 @@ CLASSES = {
         *("Dense", "Dropout", "FeedForward", "MaskedItemHead", "MultiHeadAttention", "PositionEmbedding", "Residual"),
         "TransformerBlock",
     ),
+    "losses": ("BPR", "BPRMax", "BinaryCrossEntropy", "SoftmaxCrossEntropy", "TOP1", "TOP1Max"),
     "metrics": ("HitRate", "MRR", "NDCG"),
     "nn.optimizers": ("Adagrad", "BertAdam", "RowwiseAdagrad", "WarmUpLinearDecay"),
 }

@@ -20,7 +20,7 @@ MAX_PROGRAMS = 200
 """The newest programs are kept. Each has some megabytes."""
 
 CACHE_FLAG, PARALLEL_FLAG = "--tf_xla_persistent_cache_directory", "--xla_gpu_force_compilation_parallelism"
-OWN = "process-"
+OWN_PREFIX = "process-"
 """The name of a process' own folder, before the code of its machine and its number."""
 
 
@@ -73,7 +73,7 @@ def _make_own_folder(folder: Path) -> Path:
 
     Deletes older programs, and what processes of this machine left that have ended.
     """
-    prefix = f"{OWN}{get_host_code()}-"
+    prefix = f"{OWN_PREFIX}{get_host_code()}-"
     own = folder / f"{prefix}{os.getpid()}"
     own.mkdir(parents=True, exist_ok=True)
     programs = {path: path.stat().st_mtime for path in folder.iterdir() if path.is_file()}

@@ -10,7 +10,8 @@ from bert4rec_tf.config.model_settings import BERT4RecSettings
 from bert4rec_tf.data.sequences import Sequences, mask_token
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.feature_recommender import FeatureRecommender
-from bert4rec_tf.models.recommender import FROM_FIRST, ITEMS, last_items_in_order
+from bert4rec_tf.models.recommender import last_items_in_order
+from bert4rec_tf.models.rows import FROM_FIRST, ITEMS
 from bert4rec_tf.nn import layers, layouts
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)

@@ -129,6 +129,7 @@ class FeatureRecommender(Recommender):
         As negatives, these items would be pushed down. If they have a content vector, their own vectors become 0: they
         would stay random.
         """
+        super().adapt(sequences)
         if self.evidence is not None:
             complete = (transitions or ItemTransitionsSettings()).resolve()
             count_evidence(self.evidence, sequences, complete, self.settings.evidence_popularity_power)
@@ -214,7 +215,7 @@ class FeatureRecommender(Recommender):
         if self.loss_entry.negatives != SAMPLE:
             return self.apply_loss(states, table, bias, targets, weights)
         settings = self.settings
-        sample, log_counts = sampling.draw_items(
+        sample, log_counts = sampling.draw_shared_items(
             seeds[0], settings.shared_negatives, self.num_items, settings.negative_sampling
         )
         states = tf.cast(states, table.dtype)

@@ -28,8 +28,8 @@ ACTIVATIONS = {"linear": tf.identity, "tanh": tf.tanh, "elu-0.5": elu_of_half}
 LENGTH_CUTS = (1 / 2, 7 / 8)
 """Where a batch sorted by length is cut into parts. After the last step of a part, only the longer rows continue."""
 
-PIECE = 128
-"""Targets per piece of the loss. Larger pieces are no faster, and leave more of the last piece empty."""
+CHUNK = 128
+"""Targets per chunk of the loss. Larger chunks are no faster, and leave more of the last chunk empty."""
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -78,6 +78,9 @@ class GRU4Rec(Recommender):
         hidden = self.input_dropout(tf.gather(self.items, items), training=training)
         if items.shape[1] == 0:  # Outside a graph, Keras' loop wants a step.
             return hidden
+        if state is not None and state.shape[0] is None:  # and inside one, if it does not know the number of rows
+            has_steps, run = tf.shape(items)[1] > 0, functools.partial(self.gru, hidden, initial_state=state)
+            return tf.cond(has_steps, run, lambda: tf.cast(hidden, self.gru.compute_dtype))
         return self.gru(hidden, initial_state=state)
 
     def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
@@ -85,7 +88,7 @@ class GRU4Rec(Recommender):
         settings have extra negatives."""
         rows = tf.shape(batch["items"])[0]
         parts = [self._collect_targets(states, targets, rows) for states, targets in self._run_spans(batch, training)]
-        columns = [tf.concat(pieces, axis=0) for pieces in zip(*parts)]
+        columns = [tf.concat(chunks, axis=0) for chunks in zip(*parts)]
         shared = tf.reshape(batch["shared"], [-1]) if self.settings.extra_negatives else tf.zeros([0], tf.int32)
         shared_rows = (tf.gather(self.output_rows, shared), tf.gather(self.bias, shared))
         total = self._sum_losses(columns, shared_rows)
@@ -130,7 +133,7 @@ class GRU4Rec(Recommender):
 
     @functools.cached_property
     def _sum_losses(self) -> Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]:
-        return losses.sum_in_pieces(self._compute_loss_of_targets, PIECE)
+        return losses.sum_in_chunks(self._compute_loss_of_targets, CHUNK)
 
     def _compute_loss_of_targets(
         self,

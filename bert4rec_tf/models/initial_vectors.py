@@ -16,7 +16,7 @@ WINDOW, DECAY = 10, 0.7
 SMOOTHING = 0.75
 """The power that smooths the items' probabilities, so that rare items do not get the largest values."""
 
-OVERSAMPLING, ROUNDS = 16, 4
+OVERSAMPLING, POWER_ITERATIONS = 16, 4
 """Extra columns, and power iterations, of the randomised SVD (Halko et al., 2011)."""
 
 
@@ -28,7 +28,7 @@ def make_cooccurrence_vectors(sequences: Sequences, width: int) -> np.ndarray:
     matrix, size = _compute_mutual_information(sequences), sequences.num_items + 1
     columns = min(width + OVERSAMPLING, size)
     basis = np.random.default_rng(0).normal(size=(size, columns)).astype(np.float32)
-    for _ in range(1 + ROUNDS):
+    for _ in range(1 + POWER_ITERATIONS):
         basis = np.linalg.qr(matrix @ basis)[0]
     inner = basis.T @ (matrix @ basis)
     values, vectors = np.linalg.eigh(inner.astype(np.float64))

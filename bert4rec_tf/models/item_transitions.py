@@ -37,6 +37,7 @@ class ItemTransitions(Recommender):
         self.evidence = TransitionEvidence(self.num_items, self.max_history, name="evidence")
 
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
+        super().adapt(sequences)
         settings = (transitions or self.settings).resolve()
         count_evidence(self.evidence, sequences, settings)
         self.evidence.mix.assign([1.0, settings.popularity_weight, 1.0])

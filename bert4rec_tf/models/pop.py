@@ -27,6 +27,7 @@ class Pop(Recommender):
         self.mark_rows(self.counts, ITEMS)
 
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
+        super().adapt(sequences)
         self.counts.assign(sequences.count_items().astype(np.float32))
 
     def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:

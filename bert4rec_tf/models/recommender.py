@@ -1,34 +1,41 @@
 """The contract of all models."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import keras
+import pandas as pd
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import LOSSES, USER_FEATURES, Loss, list_used_features
+from bert4rec_tf.config.model_settings import (
+    LOSSES,
+    USER_FEATURES,
+    Loss,
+    list_used_features,
+    samples_items,
+)
 from bert4rec_tf.config.setting_fields import Settings
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.feature_values import Features, select_features
-from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
+from bert4rec_tf.models import raw_ids
 from bert4rec_tf.models.keras_model import KerasModel
+from bert4rec_tf.models.raw_ids import ModelIds
+from bert4rec_tf.models.rows import ITEMS, USERS
 from bert4rec_tf.nn import losses
 from bert4rec_tf.nn.layers import TiedTable, check_size
-
-ITEMS, USERS = "items", "users"
-FROM_FIRST, FROM_LAST = "positions from the first", "positions from the last"
-"""What the rows of a weight are. ITEMS: row i is item i (0: padding; past n: special tokens). USERS: row u is
-user u. FROM_FIRST: row p is the item after p others. FROM_LAST: the last row is the newest item, the row before it the
-item before that, and so on. ITEM_FEATURES, USER_FEATURES: row v is feature value v."""
 
 KERAS_OPTIONS = ("name", "dtype", "trainable")
 """Constructor arguments that are Keras' own."""
 
-LARGE = 1 << 24
+NEXT_ITEMS_SEED = (1, 0)
+"""Draws the negatives of `expect_next_items`: always the same, so that the losses of two passes compare."""
+
+LARGE_TABLE = 1 << 24
 """A table with at least this many numbers is large."""
 
 
@@ -64,6 +71,7 @@ class Recommender(KerasModel):
         evidence: the `TransitionEvidence` that scores read, whose weights are made when it is counted; or None.
         scores_are_logits: whether `score` gives logits of a softmax over the items.
         scores_are_shared: whether all users have the same scores, whatever their histories.
+        ids: the raw ids of items and users (`ModelIds`), once `adapt` was called; else None.
     """
 
     settings_type: ClassVar[type[Settings]]
@@ -76,6 +84,7 @@ class Recommender(KerasModel):
     scores_are_logits: bool = False
     scores_are_shared: ClassVar[bool] = False
     evidence: Any = None
+    ids: ModelIds | None = None
 
     def __init__(
         self,
@@ -141,6 +150,42 @@ class Recommender(KerasModel):
         """
         return tf.cast(tf.shape(batch["users"])[0], tf.float32)
 
+    def expect_next_items(self, batch: Batch, targets: Tensor) -> Batch:
+        """Returns a batch for `training_loss` whose only targets are the items that come next.
+
+        Negatives are drawn uniformly from all items but the target, always by NEXT_ITEMS_SEED.
+
+        Args:
+            batch: `items [b, n]` and `lengths [b]`, as for `score`; `users [b]` if the model reads users.
+            targets: int32 [b]; 0 for a row that does not count.
+        """
+        options, rows = self.example_options, tf.shape(targets)[0]
+        made = {"users": batch.get("users", tf.zeros([rows], tf.int32))}
+        if samples_items(self.settings):
+            made["draw"] = tf.tile(tf.constant([NEXT_ITEMS_SEED], tf.int64), [rows, 1])
+
+        def draw(*shape: Tensor | int) -> tf.Tensor:
+            size = [rows, *shape]
+            drawn = tf.random.stateless_uniform(size, NEXT_ITEMS_SEED, 1, self.num_items, tf.int32, alg="philox")
+            return drawn + tf.cast(drawn >= tf.reshape(targets, [rows, *[1] * len(shape)]), tf.int32)
+
+        if self.examples == "masked":
+            items, places = self.append_mask(batch)
+            return {**made, "items": items, "mask_positions": places[:, None], "mask_targets": targets[:, None]}
+        items, lengths = last_items_in_order(batch, options.get("context", options.get("max_length", 0)))
+        made |= {"items": items, "lengths": lengths}
+        if self.examples == "contexts":
+            unused = options.get("num_targets", 1) - 1
+            made["negatives"] = draw(options.get("num_negatives", 1))
+            return {**made, "targets": tf.pad(targets[:, None], [[0, 0], [0, unused]])}
+        width = tf.shape(items)[1]
+        is_last = tf.range(width)[None, :] == lengths[:, None] - 1
+        made |= {
+            "negatives": draw(width, options.get("num_negatives", 0)),
+            "shared": draw(options.get("num_shared", 0)),
+        }
+        return {**made, "targets": tf.where(is_last, targets[:, None], 0)}
+
     def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
         """Scores what may come next; higher is better.
 
@@ -192,10 +237,48 @@ class Recommender(KerasModel):
         return tf.matmul(tf.gather(vectors, tf.convert_to_tensor(items) - 1), vectors, transpose_b=True)
 
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
-        """Counts, before training, what the model needs to know of the training sequences.
+        """Keeps the raw ids, and counts, before training, what the model needs to know of the training sequences.
 
         `transitions`: how a model with evidence counts transitions; None for its own settings.
         """
+        self.ids = ModelIds.from_sequences(sequences, self.needs_users)
+
+    def recommend(
+        self, history: Iterable[Any] = (), k: int = 10, user: Any = None, exclude_seen: bool = True
+    ) -> pd.DataFrame:
+        """Recommends after a history, by the raw ids of the data that `adapt` got; a Keras file keeps them.
+
+        Args:
+            history: items, oldest first. Unknown ones are skipped with a warning.
+            k: number of items.
+            user: for models that need users.
+            exclude_seen: whether to leave out the items of the history.
+
+        Returns:
+            Columns `rank` (from 1), `item` and `score`.
+
+        Raises:
+            UserError: if the model has no raw ids, or needs a user and does not know this one.
+        """
+        return raw_ids.recommend(self, history, k, user, exclude_seen)
+
+    def grow(
+        self, new_items: Iterable[Any] | Vocabulary, features: Mapping[str, Features] | None = None
+    ) -> "Recommender":
+        """Returns a model with more items, which has the weights of this one. Rows of new items are random.
+
+        Compile it again, and call `adapt` if it has evidence. The optimizer's state does not grow.
+
+        Args:
+            new_items: raw ids, which get the numbers after the others; a model without raw ids has "1" to "n". Or the
+                vocabulary of other data, whose numbers the new model has: rows match by raw id, and a warning says how
+                many items are lost.
+            features: of all items, for a model with item features (ITEM_FEATURES).
+
+        Raises:
+            UserError: for items that the model has, and missing features.
+        """
+        return raw_ids.grow(self, new_items, features)
 
     def initialise(self, sequences: Sequences) -> None:
         """Sets initial weights from the training sequences, before the first step. By default, sets none."""
@@ -207,7 +290,7 @@ class Recommender(KerasModel):
         width: int,
         initializer: float | str | keras.Initializer,
         row_kind: str | None,
-        large: int = LARGE,
+        large: int = LARGE_TABLE,
     ) -> keras.Variable:
         """Makes a table of embeddings [rows, width].
 

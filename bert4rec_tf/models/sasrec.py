@@ -9,7 +9,8 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import PER_TARGET, SAMPLE, SASRecSettings
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
 from bert4rec_tf.models.feature_recommender import NEVER, FeatureRecommender
-from bert4rec_tf.models.recommender import FROM_LAST, last_items_in_order
+from bert4rec_tf.models.recommender import last_items_in_order
+from bert4rec_tf.models.rows import FROM_LAST
 from bert4rec_tf.nn import kernels, layouts
 from bert4rec_tf.nn.dropout import dropout_layer
 from bert4rec_tf.nn.layers import Layer, mask_places

@@ -63,7 +63,7 @@ def read_tokens(path: Path) -> list[str]:
     return tokens
 
 
-CONFIG = {
+SETTING_NAMES = {
     "max_position_embeddings": "max_length",
     "hidden_size": "hidden_dim",
     "num_hidden_layers": "num_layers",
@@ -83,12 +83,12 @@ def read_config(path: Path) -> BERT4RecSettings:
         config = config.get("config", config)
         if config["hidden_act"] != "gelu":
             raise UserError(f"{path}: `hidden_act` must be 'gelu'. Received: {config['hidden_act']!r}")
-        settings = {name: config[original_name] for original_name, name in CONFIG.items()}
+        settings = {name: config[original_name] for original_name, name in SETTING_NAMES.items()}
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{path}: not a configuration of the program ({error!r})") from error
-    for original_name, name in CONFIG.items():
+    for original_name, name in SETTING_NAMES.items():
         if settings[name] is None:
             raise UserError(f"{path}: `{original_name}` must be a number. Received: null")
     try:

@@ -8,13 +8,13 @@ import tensorflow as tf
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Shape, Tensor
 
-BLOCK = 256
+BLOCK_BYTES = 256
 """A value is dropped if its random byte is below a threshold. A single threshold would round the rate to 1 / 256. So in
 every block of 256 bytes, some have the next higher threshold, as many as the rate demands. Which ones is drawn too, so
 all values have the same chance, exact to 1e-5."""
 
-NOISE_LEVELS = 256 * BLOCK
-MOST_LEVELS = 255 * BLOCK
+NOISE_LEVELS = 256 * BLOCK_BYTES
+MAX_LEVELS = 255 * BLOCK_BYTES
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -76,7 +76,9 @@ def draw_keep_mask(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float
     integers [2].
     """
     shape = tf.convert_to_tensor(shape)
-    is_kept = _draw_bits(tf.reduce_prod(shape), tf.cast(seed, tf.int32), *divmod(_count_dropped_levels(rate), BLOCK))
+    is_kept = _draw_bits(
+        tf.reduce_prod(shape), tf.cast(seed, tf.int32), *divmod(_count_dropped_levels(rate), BLOCK_BYTES)
+    )
     return tf.cast(tf.reshape(is_kept, shape), dtype)
 
 
@@ -84,17 +86,17 @@ def draw_keep_mask(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float
 @tf_function(experimental_attributes={"_noinline": True})
 def _draw_bits(size: tf.Tensor, seed: tf.Tensor, least: int, rest: int) -> tf.Tensor:
     """Returns bool [size]. In every block, `rest` of the thresholds are `least` + 1, the others `least`."""
-    words = (size + BLOCK - 1) // BLOCK * (BLOCK // 4)
+    words = (size + BLOCK_BYTES - 1) // BLOCK_BYTES * (BLOCK_BYTES // 4)
     words_and_shift = tf.random.stateless_uniform(
         [words + 1], seed, minval=None, maxval=None, dtype=tf.uint32, alg="philox"
     )
-    numbers = tf.reshape(tf.bitcast(words_and_shift[:words], tf.uint8), [-1, BLOCK])
+    numbers = tf.reshape(tf.bitcast(words_and_shift[:words], tf.uint8), [-1, BLOCK_BYTES])
     # 167 is odd, so the places are a permutation, and neighbours are far apart.
-    places = tf.constant([167 * place % BLOCK for place in range(BLOCK)], tf.uint8)
+    places = tf.constant([167 * place % BLOCK_BYTES for place in range(BLOCK_BYTES)], tf.uint8)
     raised = places + tf.bitcast(words_and_shift[words], tf.uint8)[0] < tf.constant(rest, tf.uint8)
     thresholds = tf.constant(least, tf.uint8) + tf.cast(raised, tf.uint8)
     return tf.reshape(numbers >= thresholds, [-1])[:size]
 
 
 def _count_dropped_levels(rate: float) -> int:
-    return min(round(rate * NOISE_LEVELS), MOST_LEVELS)
+    return min(round(rate * NOISE_LEVELS), MAX_LEVELS)

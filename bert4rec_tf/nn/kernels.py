@@ -54,7 +54,7 @@ def gelu(inputs: Tensor) -> tf.Tensor:
     return value(tf.convert_to_tensor(inputs))
 
 
-ROWS, COLUMNS = (0, 2, 1, 3), (0, 2, 3, 1)
+BY_ROWS, BY_COLUMNS = (0, 2, 1, 3), (0, 2, 3, 1)
 """Orders of the axes that turn [b, n, h, e] into [b, h, n, e] and into [b, h, e, n]."""
 
 
@@ -95,24 +95,24 @@ def attend(
 
     @define_gradient
     def attend_heads(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):
-        queries = split(query, ROWS, num_queries)
-        scores = tf.cast(tf.matmul(queries, split(key, COLUMNS, num_keys)), wide)
+        queries = split(query, BY_ROWS, num_queries)
+        scores = tf.cast(tf.matmul(queries, split(key, BY_COLUMNS, num_keys)), wide)
         probabilities = tf.nn.softmax(scores if penalty is None else scores + penalty)
         dropped = probabilities if keep_mask is None else probabilities * keep_mask
         narrow_dropped = tf.cast(dropped, narrow)
-        output = tf.matmul(narrow_dropped, split(value, ROWS, num_keys)) * tf.cast(scale, narrow)
+        output = tf.matmul(narrow_dropped, split(value, BY_ROWS, num_keys)) * tf.cast(scale, narrow)
 
         def gradients(upstream: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            upstream = split(upstream, ROWS, num_queries)
+            upstream = split(upstream, BY_ROWS, num_queries)
             mean = tf.reduce_sum(tf.cast(upstream, wide) * tf.cast(output, wide), axis=-1, keepdims=True)
             upstream = upstream * tf.cast(scale, narrow)
-            d_dropped = tf.cast(tf.matmul(upstream, split(value, COLUMNS, num_keys)), wide)
+            d_dropped = tf.cast(tf.matmul(upstream, split(value, BY_COLUMNS, num_keys)), wide)
             d_scores = tf.cast(dropped * d_dropped - probabilities * mean, narrow)
-            d_query = join(tf.matmul(d_scores, split(key, ROWS, num_keys)), ROWS, num_queries)
-            d_key = join(tf.matmul(queries, d_scores, transpose_a=True), COLUMNS, num_keys)
-            return d_query, d_key, join(tf.matmul(upstream, narrow_dropped, transpose_a=True), COLUMNS, num_keys)
+            d_query = join(tf.matmul(d_scores, split(key, BY_ROWS, num_keys)), BY_ROWS, num_queries)
+            d_key = join(tf.matmul(queries, d_scores, transpose_a=True), BY_COLUMNS, num_keys)
+            return d_query, d_key, join(tf.matmul(upstream, narrow_dropped, transpose_a=True), BY_COLUMNS, num_keys)
 
-        return (join(output, ROWS, num_queries), probabilities), gradients
+        return (join(output, BY_ROWS, num_queries), probabilities), gradients
 
     query, key, value = (tf.convert_to_tensor(part) for part in (query, key, value))
     narrow, wide = query.dtype, tf.float64 if query.dtype == tf.float64 else tf.float32

@@ -13,14 +13,14 @@ from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.nn import layouts
 
-PIECE_ELEMENTS = 1 << 24
-"""About how many probabilities a piece has on a CPU: enough for fast matrix products, and still little memory."""
+CHUNK_ELEMENTS = 1 << 24
+"""About how many probabilities a chunk has on a CPU: enough for fast matrix products, and still little memory."""
 
 MEMORY_SHARE = 1 / 32
-"""The share of an accelerator's memory that the float32 probabilities of a piece may take."""
+"""The share of an accelerator's memory that the float32 probabilities of a chunk may take."""
 
-MIN_PIECE = 128
-"""Minimum targets per piece. Each piece reads the whole table, so smaller pieces would read it too often."""
+MIN_CHUNK = 128
+"""Minimum targets per chunk. Each chunk reads the whole table, so smaller chunks would read it too often."""
 
 MIN_PROBABILITY = 1e-20
 """Below this a target's probability is so close to float32's minimum that its logarithm is inexact."""
@@ -34,11 +34,11 @@ MAX_SCORE = 1e15
 
 
 def table_cross_entropy(
-    hidden: Tensor, table: Tensor, bias: Tensor, targets: Tensor, weights: Tensor, piece: int | None = None
+    hidden: Tensor, table: Tensor, bias: Tensor, targets: Tensor, weights: Tensor, chunk: int | None = None
 ) -> tf.Tensor:
     """Returns the weighted sum of the targets' negative log-likelihoods under softmax(hidden table^T + bias), [].
 
-    It goes through the targets in pieces, and computes each piece's gradients together with its probabilities. This
+    It goes through the targets in chunks, and computes each chunk's gradients together with its probabilities. This
     takes three matrix products and one softmax, and memory that does not grow with targets x rows. The gradients are
     computed even if the caller does not use them.
 
@@ -50,15 +50,15 @@ def table_cross_entropy(
         table, bias: float [rows, d] and [rows], of the same type as the result.
         targets: int32 [targets], row numbers.
         weights: float [targets], of the table's type. No gradient flows to them.
-        piece: targets per piece; None for about PIECE_ELEMENTS probabilities, or MEMORY_SHARE of an accelerator.
+        chunk: targets per chunk; None for about CHUNK_ELEMENTS probabilities, or MEMORY_SHARE of an accelerator.
     """
     table, bias = tf.convert_to_tensor(table), tf.convert_to_tensor(bias)
     hidden, targets, weights = (tf.convert_to_tensor(part) for part in (hidden, targets, weights))
-    piece = piece or max(MIN_PIECE, _count_piece_elements() // table.shape[0])
+    chunk = chunk or max(MIN_CHUNK, _count_chunk_elements() // table.shape[0])
 
     @tf.custom_gradient
     def loss(hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor):
-        value, *gradients = _compute_loss_and_gradients(hidden, table, bias, targets, weights, piece)
+        value, *gradients = _compute_loss_and_gradients(hidden, table, bias, targets, weights, chunk)
 
         def scale_gradients(upstream: tf.Tensor):
             return [gradient * tf.cast(upstream, gradient.dtype) for gradient in gradients]
@@ -69,7 +69,7 @@ def table_cross_entropy(
 
 
 def _compute_loss_and_gradients(
-    hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, piece: int
+    hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, chunk: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the loss and the gradients of `hidden`, `table` and `bias`.
 
@@ -79,7 +79,7 @@ def _compute_loss_and_gradients(
     narrow, (rows, width) = hidden.dtype, table.shape
     narrow_table, transposed = tf.cast(table, narrow), tf.transpose(table)
 
-    def add_piece(columns: list[tf.Tensor], value: tf.Tensor, d_table: tf.Tensor, d_bias: tf.Tensor):
+    def add_chunk(columns: list[tf.Tensor], value: tf.Tensor, d_table: tf.Tensor, d_bias: tf.Tensor):
         part, targets, weights = columns
         wide = tf.cast(part, table.dtype)
         logits = tf.nn.bias_add(tf.matmul(wide, transposed), bias)
@@ -94,21 +94,21 @@ def _compute_loss_and_gradients(
         return tf.cast(d_part, narrow), value, d_table, d_bias
 
     sums = (tf.zeros([], table.dtype), tf.zeros([width, rows], table.dtype), tf.zeros([rows], table.dtype))
-    count, size = _count_pieces(hidden, piece)
+    count, size = _count_chunks(hidden, chunk)
     if isinstance(count, int) and count == 1:
-        d_hidden, *sums = add_piece([hidden, targets, weights], *sums)
+        d_hidden, *sums = add_chunk([hidden, targets, weights], *sums)
     else:
-        cut = [_cut_pieces(part, count, size) for part in (hidden, targets, weights)]
+        cut = [_cut_chunks(part, count, size) for part in (hidden, targets, weights)]
 
-        def add_next(index: tf.Tensor, pieces: tf.TensorArray, *sums: tf.Tensor):
-            d_part, *sums = add_piece([column[index] for column in cut], *sums)
-            return index + 1, pieces.write(index, d_part), *sums
+        def add_next(index: tf.Tensor, chunks: tf.TensorArray, *sums: tf.Tensor):
+            d_part, *sums = add_chunk([column[index] for column in cut], *sums)
+            return index + 1, chunks.write(index, d_part), *sums
 
-        pieces = tf.TensorArray(narrow, size=count, element_shape=[size if isinstance(size, int) else None, width])
-        _, pieces, *sums = tf.while_loop(
-            lambda index, *_: index < count, add_next, (0, pieces, *sums), parallel_iterations=1
+        chunks = tf.TensorArray(narrow, size=count, element_shape=[size if isinstance(size, int) else None, width])
+        _, chunks, *sums = tf.while_loop(
+            lambda index, *_: index < count, add_next, (0, chunks, *sums), parallel_iterations=1
         )
-        d_hidden = _join_pieces(pieces.stack(), hidden)
+        d_hidden = _join_chunks(chunks.stack(), hidden)
     value, d_table, d_bias = sums
     scaled = tf.cast(hidden, table.dtype) * weights[:, None]
     d_table = tf.tensor_scatter_nd_sub(tf.transpose(d_table), targets[:, None], scaled)
@@ -116,28 +116,28 @@ def _compute_loss_and_gradients(
     return value, d_hidden, d_table, d_bias
 
 
-def _count_piece_elements() -> int:
-    """Returns about how many probabilities a piece may have."""
+def _count_chunk_elements() -> int:
+    """Returns about how many probabilities a chunk may have."""
     if layouts.is_fixed() and devices.has_accelerator():
         return int(MEMORY_SHARE * devices.read_memory()) // 4
-    return PIECE_ELEMENTS
+    return CHUNK_ELEMENTS
 
 
-def _count_pieces(column: tf.Tensor, piece: int) -> tuple[tf.Tensor | int, tf.Tensor | int]:
-    """Returns how many pieces of at most `piece` rows a column has, and their common size.
+def _count_chunks(column: tf.Tensor, chunk: int) -> tuple[tf.Tensor | int, tf.Tensor | int]:
+    """Returns how many chunks of at most `chunk` rows a column has, and their common size.
 
     Both are whole numbers of Python in the FIXED layout, whose shapes are known.
     """
     if layouts.is_fixed():
-        count = max(1, -(-column.shape[0] // piece))
+        count = max(1, -(-column.shape[0] // chunk))
         return count, -(-column.shape[0] // count)
     number = tf.shape(column)[0]
-    count = tf.maximum(1, -(-number // piece))
+    count = tf.maximum(1, -(-number // chunk))
     return count, -(-number // count)
 
 
-def _cut_pieces(column: tf.Tensor, count: tf.Tensor | int, size: tf.Tensor | int) -> tf.Tensor:
-    """Cuts a column into [count, size, ...]. The last piece is filled with zeros, whose weight is 0."""
+def _cut_chunks(column: tf.Tensor, count: tf.Tensor | int, size: tf.Tensor | int) -> tf.Tensor:
+    """Cuts a column into [count, size, ...]. The last chunk is filled with zeros, whose weight is 0."""
     num_zeros = count * size - tf.shape(column)[0]
     filled = tf.pad(column, [[0, num_zeros], *([0, 0] for _ in column.shape[1:])])
     if isinstance(count, int):
@@ -145,10 +145,10 @@ def _cut_pieces(column: tf.Tensor, count: tf.Tensor | int, size: tf.Tensor | int
     return tf.reshape(filled, tf.concat([[count, size], tf.shape(column)[1:]], axis=0))
 
 
-def _join_pieces(pieces: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
-    """Joins pieces [count, size, ...] into one column, without the filling."""
+def _join_chunks(chunks: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
+    """Joins chunks [count, size, ...] into one column, without the filling."""
     shape = tf.shape(column)
-    return tf.reshape(pieces, tf.concat([[-1], shape[1:]], axis=0))[: shape[0]]
+    return tf.reshape(chunks, tf.concat([[-1], shape[1:]], axis=0))[: shape[0]]
 
 
 def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -168,22 +168,22 @@ def _negative_log_likelihoods(logits: tf.Tensor, probabilities: tf.Tensor, targe
     )
 
 
-def sum_in_pieces(
-    loss: Callable[..., tf.Tensor], piece: int
+def sum_in_chunks(
+    loss: Callable[..., tf.Tensor], chunk: int
 ) -> Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]:
-    """Returns a function that sums `loss(*columns, *constants)` over pieces of the columns.
+    """Returns a function that sums `loss(*columns, *constants)` over chunks of the columns.
 
-    Make the function once and keep it: each new one compiles the loss again. A piece's gradients are computed together
-    with its loss, so intermediate results take the memory of one piece. XLA compiles both, with few passes for
-    element-wise operations. For that, all pieces have the same shape.
+    Make the function once and keep it: each new one compiles the loss again. A chunk's gradients are computed together
+    with its loss, so intermediate results take the memory of one chunk. XLA compiles both, with few passes for
+    element-wise operations. For that, all chunks have the same shape.
 
     Args:
         loss: returns [], and 0 for rows of zeros.
-        piece: rows per piece, at least 1.
+        chunk: rows per chunk, at least 1.
 
     Returns:
         A function (columns, constants) -> [] of the constants' type. `columns`, each [n, ...], are cut along the first
-        axis, and the last piece is filled with zeros; only float columns have gradients. Every piece gets all
+        axis, and the last chunk is filled with zeros; only float columns have gradients. Every chunk gets all
         `constants` [...].
     """
 
@@ -200,23 +200,23 @@ def sum_in_pieces(
 
     def sum_columns(columns: Sequence[tf.Tensor], constants: Sequence[tf.Tensor]) -> tf.Tensor:
         columns = [tf.convert_to_tensor(part) for part in columns]
-        size = piece
+        size = chunk
         if layouts.is_fixed():
             per_row = sum(math.prod(part.shape[1:]) for part in columns) + sum(part.shape[0] for part in constants)
-            count, size = _count_pieces(columns[0], max(piece, _count_piece_elements() // per_row))
+            count, size = _count_chunks(columns[0], max(chunk, _count_chunk_elements() // per_row))
             if count == 1:
                 return loss(*columns, *constants)
         else:
-            count, _ = _count_pieces(columns[0], piece)
+            count, _ = _count_chunks(columns[0], chunk)
         num_float = len(select_floats(columns))
 
         @tf.custom_gradient
         def total(*parts: tf.Tensor):
             float_columns, constant_parts = parts[:num_float], parts[num_float:]
             remaining = iter(float_columns)
-            cut = [_cut_pieces(next(remaining) if part.dtype.is_floating else part, count, size) for part in columns]
+            cut = [_cut_chunks(next(remaining) if part.dtype.is_floating else part, count, size) for part in columns]
 
-            def add_piece(index: tf.Tensor, value: tf.Tensor, stacks: list[tf.TensorArray], sums: list[tf.Tensor]):
+            def add_chunk(index: tf.Tensor, value: tf.Tensor, stacks: list[tf.TensorArray], sums: list[tf.Tensor]):
                 part, gradients = compute_gradients([column[index] for column in cut], list(constant_parts))
                 stacks = [stack.write(index, gradient) for stack, gradient in zip(stacks, gradients)]
                 sums = [so_far + gradient for so_far, gradient in zip(sums, gradients[num_float:])]
@@ -226,11 +226,11 @@ def sum_in_pieces(
             sums = [tf.zeros_like(constant) for constant in constant_parts]
             value = tf.zeros([], constant_parts[0].dtype)
             _, value, stacks, sums = tf.while_loop(
-                lambda index, *_: index < count, add_piece, (0, value, stacks, sums), parallel_iterations=1
+                lambda index, *_: index < count, add_chunk, (0, value, stacks, sums), parallel_iterations=1
             )
 
             def scale_gradients(upstream: tf.Tensor):
-                joined = [_join_pieces(stack.stack(), column) for stack, column in zip(stacks, float_columns)]
+                joined = [_join_chunks(stack.stack(), column) for stack, column in zip(stacks, float_columns)]
                 return [gradient * tf.cast(upstream, gradient.dtype) for gradient in (*joined, *sums)]
 
             return value, scale_gradients

@@ -7,7 +7,7 @@ import tensorflow as tf
 from bert4rec_tf.foundation.types import Tensor
 
 
-def draw_items(seed: Tensor, number: int, num_items: int, how: str) -> tuple[tf.Tensor, tf.Tensor]:
+def draw_shared_items(seed: Tensor, number: int, num_items: int, how: str) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws `number` (c) items with replacement. The same `seed`, int64 [2], draws the same items.
 
     `how` is "uniform", or "log_uniform": item i with probability log((i + 1) / i) / log(n + 1). Items are numbered from

@@ -54,7 +54,7 @@ VALIDATION_USERS = 10_000
 FINAL_RATE = 0.1
 """The share of the learning rate with which a final training continues from the selected weights (`final_share`)."""
 
-COUNTED, LENGTHS, TARGET_COUNTS = "counted", "lengths", "target_counts"
+COUNTED, HISTORY_LENGTHS, TARGET_COUNTS = "counted", "lengths", "target_counts"
 """Arrays of the ranks' file, int [users]: the target's rank among all items by item_transitions, the length of the
 history, and how often training saw the target."""
 
@@ -377,7 +377,7 @@ class Experiment:
         elif model.examples == MASKED:
             examples = MaskedExamples(self.select_data(name), model.max_length, self.run.masking)
         else:
-            examples = in_memory.KINDS[model.examples](self.select_data(name), **model.example_options)
+            examples = in_memory.EXAMPLE_KINDS[model.examples](self.select_data(name), **model.example_options)
         return Feed(examples, self.run.training.batch_size, self.run.seed, samples_items(self.run.architecture))
 
     def make_validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
@@ -451,7 +451,7 @@ class Experiment:
                 **({"is_repeat": task.is_repeat} if task.is_repeat.any() else {}),
                 COUNTED: counted[FULL],
                 TARGET_COUNTS: target_counts,
-                LENGTHS: task.histories.lengths[task.users],
+                HISTORY_LENGTHS: task.histories.lengths[task.users],
             }
             npz.write(self.workdir.ranks, arrays)
             few = ranked.num_candidates[POPULAR] < self.run.evaluation.num_negatives

@@ -48,7 +48,7 @@ from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
 from bert4rec_tf.runs import exporting
-from bert4rec_tf.runs.experiment import COUNTED, LENGTHS, TARGET_COUNTS, open_experiment, run_mode
+from bert4rec_tf.runs.experiment import COUNTED, HISTORY_LENGTHS, TARGET_COUNTS, open_experiment, run_mode
 from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.runs.id_texts import load_titles, to_text, to_texts
 from bert4rec_tf.runs.trainings import list_trainings
@@ -355,14 +355,17 @@ class FittedModel:
             raise UserError("`plot` needs the work directory of the training: open that")
         workdir, card = WorkDirectory(self.workdir), self.saved.card
         try:
-            arrays = npz.read(workdir.ranks, (FULL, COUNTED, LENGTHS, TARGET_COUNTS))
+            arrays = npz.read(workdir.ranks, (FULL, COUNTED, HISTORY_LENGTHS, TARGET_COUNTS))
         except npz.CorruptFileError as error:
             raise UserError(f"{error}; measure again with bert4rec run --mode=evaluate") from error
         phase = list_trainings(workdir.read_config().run)[0]
         curve = loop.read_state(workdir.path / phase).curve
         ranks = {card["model"]: arrays[FULL], "counting": arrays[COUNTED]}
         gains = {name: compute_per_user(NDCG, model_ranks) for name, model_ranks in ranks.items()}
-        traits = {"actions in the history": arrays[LENGTHS], "how often training saw the target": arrays[TARGET_COUNTS]}
+        traits = {
+            "actions in the history": arrays[HISTORY_LENGTHS],
+            "how often training saw the target": arrays[TARGET_COUNTS],
+        }
         title = f"{card['model']} of {card['data']['name']}: NDCG@10 among all unseen items"
         return plots.plot_quality(curve, gains, traits, title)
 

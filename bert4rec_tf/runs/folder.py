@@ -4,11 +4,11 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from bert4rec_tf.foundation.errors import UserError, format_error
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import warn
+
+Part = TypeVar("Part", "RawIds", Features)
 
 CONFIG_FORMAT = 5
 """The version of the layout. Incompatible changes increase it."""
@@ -269,32 +271,28 @@ class WorkDirectory:
 
     def read_ids(self) -> RawIds:
         """Returns the raw ids and counts of the run. Raises UserError if they are missing or have changed."""
-        try:
-            ids = RawIds.from_arrays(npz.read(self.vocabulary))
-            if ids.fingerprint == self.read_config().ids_fingerprint:
-                return ids
-            reason = f"{self.vocabulary}: does not fit the checkpoints"
-        except CorruptFileError as error:
-            reason = str(error)
-        except (KeyError, ValueError) as error:
-            reason = f"{self.vocabulary}: cannot be read ({error})"
-        raise UserError(f"{reason}; delete it, and run with --mode=evaluate to have it written again")
+        advice = "delete it, and run with --mode=evaluate to have it written again"
+        return self._read(self.vocabulary, RawIds.from_arrays, self.read_config().ids_fingerprint, advice)
 
     def read_features(self) -> dict[str, Features]:
         """Returns the features of the run by name. Raises UserError if they are missing or have changed."""
-        features = {}
-        for name, fingerprint in (self.read_config().features or {}).items():
-            path = self.features_path(name)
-            try:
-                features[name] = Features.from_arrays(npz.read(path))
-                if features[name].fingerprint != fingerprint:
-                    raise ValueError("it has changed")
-            except (UserError, ValueError) as error:
-                raise UserError(
-                    f"{path}: does not fit the checkpoints ({error}); delete it, and run with --{name}=FILE to have it "
-                    "written again"
-                ) from error
-        return features
+        advice = "delete it, and run with --{}=FILE to have it written again"
+        return {
+            name: self._read(self.features_path(name), Features.from_arrays, fingerprint, advice.format(name))
+            for name, fingerprint in (self.read_config().features or {}).items()
+        }
+
+    def _read(self, path: Path, make: Callable[[dict[str, np.ndarray]], Part], fingerprint: str, advice: str) -> Part:
+        """Returns what a file's arrays make. Raises UserError unless it has the fingerprint."""
+        try:
+            part = make(npz.read(path))
+            if part.fingerprint != fingerprint:
+                raise ValueError("it does not fit the checkpoints")
+            return part
+        except CorruptFileError as error:
+            raise UserError(f"{error}; {advice}") from error
+        except (KeyError, ValueError) as error:
+            raise UserError(f"{path}: cannot be read ({error}); {advice}") from error
 
     def read_planned(self, run: Run, budget: Budget | None) -> Run:
         """Returns the run with the planned settings, if the folder has a plan for this budget.

@@ -10,7 +10,7 @@ from bert4rec_tf.config.time_budget import MIN_SIZES, Budget
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.training.loop import Costs, Training
 
-MIN_STEPS = 50
+MIN_PLANNED_STEPS = 50
 
 MAX_STEPS_RATIO = 4
 """A budget is not used for more than so many times the steps that the preset takes without one."""
@@ -64,7 +64,7 @@ class Planner:
 
     def choose_steps(self) -> Run:
         """Returns the run with the steps that fit. Raises UserError if they are too few."""
-        self._check_steps(MIN_STEPS)
+        self._check_steps(MIN_PLANNED_STEPS)
         steps = min(self._count_steps(), MAX_STEPS_RATIO * self._preset_steps)
         self.run = self.run.change(
             steps=steps,
@@ -98,7 +98,7 @@ class Planner:
         """Raises UserError if the budget has no time for so many steps."""
         needed = self._budget.spent + self._estimate_total(steps)
         if needed > 60 * self._budget.minutes * (1 - RESERVE):
-            at_least = (self._budget.spent + self._estimate_total(MIN_STEPS)) / (1 - RESERVE) / 60
+            at_least = (self._budget.spent + self._estimate_total(MIN_PLANNED_STEPS)) / (1 - RESERVE) / 60
             raise UserError(
                 f"`minutes` must be at least {at_least:.1f} for these data on this machine (model=item_transitions "
                 f"takes seconds). Received: minutes={self._budget.minutes:g}"

@@ -1,18 +1,14 @@
 """`fit(..., tune=20)`: searches settings on the validation items with Optuna (extra `tune`).
 
-Every trial is trained as in the phase SELECT. Trials that fall behind the median are ended early. TRIALS keeps what was
-measured; the next trial depends only on that and on the seed, so a search that was stopped or killed resumes. Several
-processes may search in one folder.
+Every trial is trained as in SELECT. Trials that fall behind the median are ended early. TRIALS keeps what was measured;
+the next trial depends only on that and on the seed, so a search that was stopped or killed resumes.
 """
 
-import contextlib
 import json
-import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-import filelock
 import keras
 import pandas as pd
 
@@ -48,11 +44,10 @@ SEARCHED, REPEATED, ERROR = "searched", "repeated", "error"
 later trial repeats it (KILLED, STOPPED); and the ERROR of a failed one."""
 
 KILLED, STOPPED = "killed", "stopped"
-MOST_ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 """A trial whose process was killed so often, perhaps because it needs too much memory, has failed."""
 
-POLL_SECONDS = 1.0
-"""A process whose last trials others train looks so often whether they have ended."""
+BUSY = "another process searches in this folder; wait for it, or name another `workdir`"
 
 
 def find_space(run: Run, fixed: Collection[str]) -> dict[str, list[Any]]:
@@ -129,29 +124,26 @@ def run_trials(
 
     Raises UserError without Optuna, or if `folder` holds another search; and the error of the usual run's trial.
     """
-    study = _open_study(usual, space, sequences, folder)
-    progress = Progress("tuning", num_trials, silent=silent)
-    while (begun := _begin_trial(study, space, usual.seed, num_trials, folder)) is not None:
-        trial, lock = begun
-        try:
-            is_first = not any(other.state.is_finished() for other in list_trials(study))
-            must_succeed = is_first and trial.params == _find_usual_values(usual, space)
-            state = _copy_equal(study, trial) or _train(make_run, sequences, folder, trial, must_succeed)
-            ndcg = get_ndcg(study.trials[trial.number]) if state.name == "COMPLETE" else None
-            ended = study.tell(trial, ndcg, state)
-        except BaseException:  # but not if the process is killed
-            _repeat(study, trial, STOPPED)
-            raise
-        finally:
-            lock.release()
-            Path(lock.lock_file).unlink(missing_ok=True)
-        outcome = ended.user_attrs.get(ERROR) or f"NDCG@10 {get_ndcg(ended):.4f}"
-        values = ", ".join(f"{name}={value}" for name, value in ended.params.items())
-        number = len(list_trials(study))
-        progress.say(f"tuning: trial {number} of {num_trials}: {state.name.lower()}, {outcome}: {values}")
-    files.remove_folder(folder / PREPARED)
-    progress.close()
-    return list_trials(study)
+    with files.FolderLock(folder, BUSY).lock():
+        study = _open_study(usual, space, sequences, folder)
+        _repeat_interrupted(study)
+        progress = Progress("tuning", num_trials, silent=silent)
+        while (trial := _ask(study, space, usual.seed, num_trials)) is not None:
+            try:
+                is_first = not any(other.state.is_finished() for other in list_trials(study))
+                must_succeed = is_first and trial.params == _find_usual_values(usual, space)
+                state = _copy_equal(study, trial) or _train(make_run, sequences, folder, trial, must_succeed)
+            except BaseException:  # but not if the process is killed
+                trial.set_user_attr(REPEATED, STOPPED)
+                raise
+            ended = study.tell(trial, get_ndcg(study.trials[trial.number]) if state.name == "COMPLETE" else None, state)
+            outcome = ended.user_attrs.get(ERROR) or f"NDCG@10 {get_ndcg(ended):.4f}"
+            values = ", ".join(f"{name}={value}" for name, value in ended.params.items())
+            number = len(list_trials(study))
+            progress.say(f"tuning: trial {number} of {num_trials}: {state.name.lower()}, {outcome}: {values}")
+        files.remove_folder(folder / PREPARED)
+        progress.close()
+        return list_trials(study)
 
 
 def list_trials(study: Any) -> list[Any]:
@@ -200,70 +192,48 @@ def _open_study(usual: Run, space: dict[str, list[Any]], sequences: Sequences, f
     optuna = _import_optuna()
     identity = json.loads(json.dumps({"run": usual.to_dict(), "data": sequences.fingerprint, "space": space}))
     first = _find_usual_values(usual, space)
-    with files.FolderLock(folder).lock():
-        study = optuna.create_study(
-            storage=optuna.storages.JournalStorage(
-                optuna.storages.journal.JournalFileBackend(str(folder / TRIALS)),
-            ),
-            study_name="tuning",
-            direction="maximize",
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS),
-            load_if_exists=True,
-        )
-        if SEARCHED not in study.user_attrs:
-            if first.keys() == space.keys():
-                study.enqueue_trial(first)
-            study.set_user_attr(SEARCHED, identity)
-        elif study.user_attrs[SEARCHED] != identity:
-            raise UserError(f"{folder}: holds a search of other data or settings; name another `workdir`")
+    journal = optuna.storages.journal.JournalFileBackend(str(folder / TRIALS))
+    study = optuna.create_study(
+        storage=optuna.storages.JournalStorage(journal),
+        study_name="tuning",
+        direction="maximize",
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS),
+        load_if_exists=True,
+    )
+    if SEARCHED not in study.user_attrs:
+        if first.keys() == space.keys():
+            study.enqueue_trial(first)
+        study.set_user_attr(SEARCHED, identity)
+    elif study.user_attrs[SEARCHED] != identity:
+        raise UserError(f"{folder}: holds a search of other data or settings; name another `workdir`")
     return study
 
 
-def _begin_trial(
-    study: Any, space: dict[str, list[Any]], seed: int, num_trials: int, folder: Path
-) -> tuple[Any, filelock.BaseFileLock] | None:
-    """Returns the next trial, which depends on the others and the seed alone, and its lock, which this process holds.
-
-    If there are enough, waits until the other processes have ended theirs, and returns None.
-    """
+def _ask(study: Any, space: dict[str, list[Any]], seed: int, num_trials: int) -> Any:
+    """Returns the next trial, which depends on the others and the seed alone; None if there are enough."""
     optuna = _import_optuna()
-    while True:
-        with files.FolderLock(folder).lock():
-            _repeat_killed(study, folder)
-            begun = [trial for trial in list_trials(study) if trial.state.name != "WAITING"]
-            if len(begun) < num_trials:
-                study.sampler = optuna.samplers.TPESampler(seed=seed + len(begun))
-                choices = optuna.distributions.CategoricalDistribution
-                trial = study.ask({name: choices(values) for name, values in space.items()})
-                lock = _make_lock(folder, trial.number)
-                lock.acquire()
-                return trial, lock
-            if all(trial.state.is_finished() for trial in begun):
-                return None
-        time.sleep(POLL_SECONDS)
+    begun = [trial for trial in list_trials(study) if trial.state.name != "WAITING"]
+    if len(begun) >= num_trials:
+        return None
+    study.sampler = optuna.samplers.TPESampler(seed=seed + len(begun))
+    choices = optuna.distributions.CategoricalDistribution
+    return study.ask({name: choices(values) for name, values in space.items()})
 
 
-def _make_lock(folder: Path, number: int) -> filelock.BaseFileLock:
-    return filelock.FileLock(folder / f"trial-{number}.lock")
-
-
-def _repeat_killed(study: Any, folder: Path) -> None:
-    """Has the trials of killed processes trained again. One that was killed too often has failed."""
+def _repeat_interrupted(study: Any) -> None:
+    """Has the trials of ended processes trained again, from their last checkpoints; or fails one killed too often."""
+    optuna = _import_optuna()
     for trial in study.trials:
         if trial.state.name == "RUNNING":
-            with contextlib.suppress(filelock.Timeout), _make_lock(folder, trial.number).acquire(timeout=0):
-                _repeat(study, _import_optuna().trial.Trial(study, trial._trial_id), KILLED)
-
-
-def _repeat(study: Any, trial: Any, why: str) -> None:
-    """Ends a trial that was interrupted, and has it trained again, where it continues from its last checkpoint."""
-    killed = [other for other in study.trials if other.params == trial.params and KILLED in other.user_attrs.values()]
-    if why == KILLED and len(killed) == MOST_ATTEMPTS - 1:
-        trial.set_user_attr(ERROR, f"its process was killed {MOST_ATTEMPTS} times")
-    else:
-        trial.set_user_attr(REPEATED, why)
-        study.enqueue_trial(trial.params)
-    study.tell(trial, state=_import_optuna().trial.TrialState.FAIL)
+            interrupted = optuna.trial.Trial(study, trial._trial_id)
+            equal = [other for other in study.trials if other.params == trial.params]
+            kills = sum(other.user_attrs.get(REPEATED) == KILLED for other in equal)
+            if REPEATED not in trial.user_attrs and kills == MAX_ATTEMPTS - 1:
+                interrupted.set_user_attr(ERROR, f"its process was killed {MAX_ATTEMPTS} times")
+            else:
+                interrupted.set_user_attr(REPEATED, trial.user_attrs.get(REPEATED, KILLED))
+                study.enqueue_trial(trial.params)
+            study.tell(interrupted, state=optuna.trial.TrialState.FAIL)
 
 
 def _copy_equal(study: Any, trial: Any) -> Any:

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
@@ -20,7 +19,7 @@ from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import expand_local_path
 from bert4rec_tf.models import MODELS, Recommender, tf1_import
-from bert4rec_tf.models.recommender import FROM_FIRST, FROM_LAST, ITEMS, USERS
+from bert4rec_tf.models.rows import ITEMS, USERS, copy_rows, list_feature_names, select_transferable
 from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.runs.trainings import list_trainings, load_model, needs_users
 from bert4rec_tf.training import loop
@@ -64,7 +63,7 @@ class StartWeights:
         header = json.dumps({"model": self.name, "settings": fixed}, sort_keys=True)
         lists = {"header": [header], ITEMS: self.items, USERS: self.users, **list_feature_names(self.model)}
         arrays = {name: npz.encode_lines(texts) for name, texts in lists.items()}
-        weights = map(np.asarray, _select_transferable(self.model))
+        weights = map(np.asarray, select_transferable(self.model))
         arrays |= {f"weights/{number:03d}": value for number, value in enumerate(weights)}
         digest = hashlib.sha256()
         for name, value in arrays.items():
@@ -90,19 +89,7 @@ class StartWeights:
         Rows are matched by raw id, name of the feature value, position or special token (padding, mask). Rows without
         a match stay as they are. `items`, `users`: the model's raw ids, in the order of its own ids.
         """
-        source_names = {ITEMS: self.items, USERS: self.users, **list_feature_names(self.model)}
-        names = {ITEMS: items, USERS: users, **list_feature_names(model)}
-        values = map(np.asarray, _select_transferable(self.model))
-        for weight, value in zip(_select_transferable(model), values, strict=True):
-            kind = model.row_kind(weight)
-            if kind is not None:
-                moved = np.asarray(weight).copy()
-                source_labels = _label_rows(kind, len(value), source_names.get(kind, ()))
-                rows = {label: row for row, label in enumerate(source_labels)}
-                places = np.array([rows.get(label, -1) for label in _label_rows(kind, len(moved), names.get(kind, ()))])
-                moved[places >= 0] = value[places[places >= 0]]
-                value = moved
-            weight.assign(value)
+        copy_rows(self.model, model, {ITEMS: self.items, USERS: self.users}, {ITEMS: items, USERS: users})
 
     def record(self, run: Run, sequences: Sequences) -> dict[str, Any]:
         """Returns the record of a warm start: the origin, how many rows match, and whether held-out items may leak."""
@@ -161,37 +148,15 @@ def read_start_weights(path: Path) -> StartWeights:
     return StartWeights(config.run.model, model, list(ids.vocabulary.items), ids.users, origin)
 
 
-def list_feature_names(model: Recommender) -> dict[str, list[str]]:
-    """Returns kind of features -> the names of the values that a model has vectors of."""
-    return {kind: features.names.tolist() for kind, features in model.features.items()}
-
-
 def copy_weights(source: Recommender, target: Recommender) -> None:
     """Copies all weights but those of the evidence to a model of the same settings and sizes."""
-    for value, weight in zip(_select_transferable(source), _select_transferable(target), strict=True):
+    for value, weight in zip(select_transferable(source), select_transferable(target), strict=True):
         weight.assign(value)
-
-
-def _select_transferable(model: Recommender) -> list[keras.Variable]:
-    """Returns all weights but those of the evidence, which a new training counts again."""
-    counted = set() if model.evidence is None else {weight.path for weight in model.evidence.weights}
-    return [weight for weight in model.weights if weight.path not in counted]
 
 
 def _list_fixed_settings(settings: Settings) -> list[str]:
     """Returns the names of the settings that a warm start must not change."""
     return [field.name for field in dataclasses.fields(settings) if not field.metadata["may_change"]]
-
-
-def _label_rows(kind: str, size: int, names: Sequence[str]) -> Sequence[str | int]:
-    """Returns what each of the `size` rows of a weight is: a name, or a number for a position or a special token."""
-    if kind == FROM_FIRST:
-        return range(size)
-    if kind == FROM_LAST:
-        return range(-size, 0)
-    if kind == ITEMS:
-        return [0, *names, *range(1, size - len(names))]  # 0: padding
-    return names
 
 
 def _count_matches(source_ids: Sequence[str], ids: Sequence[str]) -> dict[str, int]:

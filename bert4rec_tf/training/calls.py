@@ -19,7 +19,7 @@ from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.nn import layouts
 from bert4rec_tf.training.step import take_step
 
-MAX_STEPS = 512
+MAX_STEPS_PER_CALL = 512
 """The most steps of a call. One program serves calls of up to so many."""
 
 MAX_COLUMN_BYTES = 1 << 27
@@ -58,6 +58,7 @@ class TrainingCalls:
         feed: the batches.
         clip_norm: as of `step.take_step`.
         execution: how steps are compiled.
+        first_step: the number of steps that were taken before. Its batch, which is read next, gives the sizes.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class TrainingCalls:
         feed: Feed,
         clip_norm: float,
         execution: ExecutionSettings,
+        first_step: int = 0,
     ) -> None:
         self.model, self.optimizer, self.feed, self.clip_norm = model, optimizer, feed, clip_norm
         self.layout = choose_layout(execution)
@@ -76,10 +78,10 @@ class TrainingCalls:
         self._step = tf_function(self._run_step)
         self._steps = tf_function(self._run_steps, jit_compile=True)
         self._lay_out_steps = tf_function(self._lay_out_all)
-        first = feed.read(0, 1)
+        first = feed.read(first_step, 1)
         sizes = self._lay_out_steps(self._tables, first) if self._lays_out_before else first
         bytes_per_step = sum(np.asarray(column).nbytes for column in sizes.values())
-        self.max_steps = max(1, min(execution.steps_per_call or MAX_STEPS, MAX_COLUMN_BYTES // bytes_per_step))
+        self.max_steps = max(1, min(execution.steps_per_call or MAX_STEPS_PER_CALL, MAX_COLUMN_BYTES // bytes_per_step))
 
     def _place_tables(self) -> tuple[dict[str, tf.Tensor], bool]:
         """Returns the tables, and whether batches are gathered on the host, before a call.
@@ -121,11 +123,6 @@ class TrainingCalls:
             return {name: np.array([row[name].numpy() for row in rows]) for name in RESULTS}
         except tf.errors.ResourceExhaustedError as error:
             raise devices.explain_exhausted(error) from error
-
-    def get_program(self) -> str:
-        """Returns the program of a call of the FIXED layout, as XLA's HLO text before it is optimized."""
-        columns = {name: tf.constant(column) for name, column in self.feed.read(0, self.max_steps).items()}
-        return self._steps.experimental_get_compiler_ir(self._tables, columns, tf.constant(1))(stage="hlo")
 
     def _run_step(self, tables: Mapping[str, Tensor], columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Takes one step on every replica. Each gets its part of the batch."""

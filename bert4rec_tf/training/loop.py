@@ -90,9 +90,7 @@ class Watch:
 
     def start_progress(self, last_step: int, done: int, batch_size: int, num_pauses: int) -> Progress:
         options = {"silent": self.silent, "later": self.later_steps, "num_pauses": num_pauses}
-        progress = Progress(self.title, last_step, done, batch_size, **options)
-        progress.say(f"{self.title}: compiling the graph, which makes the first step slow")
-        return progress
+        return Progress(self.title, last_step, done, batch_size, **options)
 
 
 class Costs(NamedTuple):
@@ -159,7 +157,7 @@ class Training:
     @cached_property
     def calls(self) -> TrainingCalls:
         clip_norm, execution = self.settings.training.clip_norm, self.settings.execution
-        return TrainingCalls(self.model, self.optimizer, self.batches, clip_norm, execution)
+        return TrainingCalls(self.model, self.optimizer, self.batches, clip_norm, execution, self.state.step)
 
     def measure(self) -> Iterator[Costs]:
         """Yields the costs of steps, then those of measurements too, and puts all variables back.
@@ -212,9 +210,12 @@ class Training:
 
     def _take_all_steps(self) -> None:
         state, training = self.state, self.settings.training
+        is_compiled = "calls" in self.__dict__
         calls, pace = self.calls, self._make_pace(self.calls)
         num_pauses = -(-self.last_step // training.evaluate_every) - state.step // training.evaluate_every
         self.progress = self.watch.start_progress(self.last_step, state.step, training.batch_size, num_pauses)
+        if not is_compiled:
+            self.progress.say(f"{self.watch.title}: compiling the graph, which makes the first step slow")
         self.tensorboard = TensorBoardWriter(
             self.folder / "tensorboard" if self.team.is_chief else None, training.clip_norm
         )

@@ -18,7 +18,7 @@ from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.nn import layouts
 
-LARGE = 1 << 20
+LARGE_VARIABLE = 1 << 20
 """Updates of variables with at least this many elements are compiled with XLA, also where the step is not."""
 
 SEED_STATE = "seed_generator_state"
@@ -134,7 +134,7 @@ def _apply_gradients(
 
     for gradient, variable in zip(gradients, variables, strict=True):
         # XLA reads and writes a large table once; without it, a dozen operations each do.
-        is_large = math.prod(variable.shape) >= LARGE and not isinstance(gradient, tf.IndexedSlices)
+        is_large = math.prod(variable.shape) >= LARGE_VARIABLE and not isinstance(gradient, tf.IndexedSlices)
         is_large = is_large and alone and not layouts.is_fixed()  # a FIXED step is compiled as a whole
         function = tf_function(update, jit_compile=True) if is_large else update
         strategy.extended.update(variable.value, function, args=(gradient, rate), group=False)

@@ -60,6 +60,20 @@ def test_the_training_after_this_one_is_part_of_the_estimate(clock, capsys):
     assert lines[1].endswith(", at most 0:04:48 left")
 
 
+def test_measurements_between_steps_are_part_of_the_estimate_and_not_of_a_step(clock, capsys):
+    """900 steps of 2 s are left after the pause of 50 s, and 9 more pauses."""
+    bar = Progress("training", total=1_000, num_pauses=10)
+    for step in range(1, 102):
+        clock.now += 2.0
+        bar.advance(loss=2.0)
+        if step == 100:
+            with bar.pause():
+                clock.now += 50.0
+    bar.close()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "training: step 101 of 1,000, loss 2, 0 examples/s, 0:37:28 left"
+
+
 def test_a_notebook_shows_a_bar_and_no_lines(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ipykernel.zmqshell", None)
     slow, quick = Progress("slow", 40), Progress("quick", 1)

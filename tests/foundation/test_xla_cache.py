@@ -35,11 +35,11 @@ def find_programs(home):
 def test_a_second_process_compiles_nothing_and_a_killed_one_leaves_nothing(tmp_path):
     killed = compute(tmp_path, COMPUTE + "    os.kill(os.getpid(), signal.SIGKILL)\n")
     assert killed.returncode == -signal.SIGKILL and len(find_programs(tmp_path)) == 1
-    assert all(path.parent.name.startswith(xla_cache.OWN) for path in find_programs(tmp_path))
+    assert all(path.parent.name.startswith(xla_cache.OWN_PREFIX) for path in find_programs(tmp_path))
     first = compute(tmp_path)
     programs = find_programs(tmp_path)
     assert first.returncode == 0 and len(programs) == 1
-    assert not any(path.parent.name.startswith(xla_cache.OWN) for path in programs)
+    assert not any(path.parent.name.startswith(xla_cache.OWN_PREFIX) for path in programs)
     second = compute(tmp_path)
     assert second.stdout == first.stdout and find_programs(tmp_path) == programs, "nothing was written again"
 

@@ -38,7 +38,7 @@ def drawn(model, size=16, first=0):
     if model.examples == "masked":
         examples = MaskedExamples(SEQUENCES, 8, MaskingSettings(mask_proportion=0.4, max_predictions=4, mask_copies=2))
     else:
-        examples = in_memory.KINDS[model.examples](SEQUENCES, **model.example_options)
+        examples = in_memory.EXAMPLE_KINDS[model.examples](SEQUENCES, **model.example_options)
     return map(tensors, read_endlessly(Feed(examples, size, 5, has_sample=True), first))
 
 
@@ -65,7 +65,7 @@ def test_the_loss_is_the_mean_over_targets_that_share_one_sample(name):
     check_gradients(model, batch, [model.own_items, *([model.head.bias] if name == "bert4rec" else [])])
     seeds = batch["draw"].numpy()
     assert seeds.shape == (16, 2) and (seeds == seeds[0]).all()
-    sample = sampling.draw_items(seeds[0], 24, NUM_ITEMS, "log_uniform")[0].numpy()
+    sample = sampling.draw_shared_items(seeds[0], 24, NUM_ITEMS, "log_uniform")[0].numpy()
     table = np.asarray(model.item_table())
     bias = np.asarray(model.head.bias) if name == "bert4rec" else np.zeros(len(table))
     states, targets = states_and_targets(model, batch)
@@ -89,7 +89,7 @@ def test_a_step_changes_only_the_rows_that_it_reads(name):
     before, batch = np.asarray(model.own_items), next(drawn(model, 2))
     with trainings.small_and_quick():
         make_step(model, optimizer, settings.clip_norm)(batch)
-    read = {*sampling.draw_items(batch["draw"][0], 3, NUM_ITEMS, "log_uniform")[0].numpy().tolist()}
+    read = {*sampling.draw_shared_items(batch["draw"][0], 3, NUM_ITEMS, "log_uniform")[0].numpy().tolist()}
     columns = ("items", "mask_targets") if name == "bert4rec" else ("items", "targets")
     read |= {row for column in columns for row in batch[column].numpy().ravel().tolist()}
     changed = np.flatnonzero((np.asarray(model.own_items) != before).any(axis=1))

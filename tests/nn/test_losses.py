@@ -27,9 +27,9 @@ def with_gradients(loss, *inputs):
     return [tf.convert_to_tensor(part) for part in (value, *gradients)]
 
 
-def ours(hidden, table, bias, targets, weights, piece, hidden_dtype="float32"):
+def ours(hidden, table, bias, targets, weights, chunk, hidden_dtype="float32"):
     def loss(*inputs):
-        return table_cross_entropy(*inputs, tf.constant(targets), tf.constant(weights, "float32"), piece)
+        return table_cross_entropy(*inputs, tf.constant(targets), tf.constant(weights, "float32"), chunk)
 
     wide = (tf.constant(part, "float32") for part in (table, bias))
     return with_gradients(loss, tf.constant(hidden, hidden_dtype), *wide)
@@ -52,21 +52,21 @@ def assert_same(got, expected, tolerance=1e-5):
 
 
 SIZES = {
-    "one target in the last piece": (41, 4, 13),
-    "pieces that fit": (40, 4, 12),
-    "one target per piece": (7, 1, 5),
-    "one piece": (40, 13, 13),
-    "a piece larger than the targets": (40, 1_000, 13),
+    "one target in the last chunk": (41, 4, 13),
+    "chunks that fit": (40, 4, 12),
+    "one target per chunk": (7, 1, 5),
+    "one chunk": (40, 13, 13),
+    "a chunk larger than the targets": (40, 1_000, 13),
     "one target": (41, 20, 1),
     "two rows, many targets": (2, 7, 300),
-    "the usual piece": (2_049, None, 300),
+    "the usual chunk": (2_049, None, 300),
 }
 
 
-@pytest.mark.parametrize(("rows", "piece", "num_targets"), SIZES.values(), ids=SIZES)
-def test_value_and_gradients_are_the_plain_ones(rows, piece, num_targets):
+@pytest.mark.parametrize(("rows", "chunk", "num_targets"), SIZES.values(), ids=SIZES)
+def test_value_and_gradients_are_the_plain_ones(rows, chunk, num_targets):
     inputs = make_inputs(rows, num_targets)
-    assert_same(ours(*inputs, piece), plain(*inputs))
+    assert_same(ours(*inputs, chunk), plain(*inputs))
 
 
 EXTREME = {
@@ -80,12 +80,12 @@ EXTREME = {
 
 
 @pytest.mark.parametrize("logits", EXTREME.values(), ids=EXTREME)
-@pytest.mark.parametrize("piece", [2, 5])
-def test_extreme_logits_neither_overflow_nor_lose_the_answer(logits, piece):
+@pytest.mark.parametrize("chunk", [2, 5])
+def test_extreme_logits_neither_overflow_nor_lose_the_answer(logits, chunk):
     """A float32 near 1e4 is exact to 1e-3."""
     hidden, targets = np.full((5, 1), 100.0), np.arange(5, dtype=np.int32)
     table, bias = np.trunc(np.array(logits) / 100)[:, None], np.fmod(logits, 100.0)
-    got = ours(hidden, table, bias, targets, np.ones(5), piece)
+    got = ours(hidden, table, bias, targets, np.ones(5), chunk)
     expected = plain(hidden, table, bias, targets, np.ones(5))
     assert all(np.isfinite(part.numpy()).all() for part in got)
     np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-2)
@@ -100,11 +100,11 @@ def test_the_value_is_exact_however_unlikely_a_target_is(gap):
     assert_same(ours(*inputs, 2), plain(*inputs), tolerance=1e-6)
 
 
-@pytest.mark.parametrize(("rows", "piece", "num_targets"), SIZES.values(), ids=SIZES)
-def test_bfloat16_rounds_the_products_of_the_gradients_only(rows, piece, num_targets):
+@pytest.mark.parametrize(("rows", "chunk", "num_targets"), SIZES.values(), ids=SIZES)
+def test_bfloat16_rounds_the_products_of_the_gradients_only(rows, chunk, num_targets):
     hidden, *others = make_inputs(rows, num_targets)
     hidden = tf.cast(tf.constant(hidden, tf.bfloat16), tf.float64).numpy()
-    value, *gradients = ours(hidden, *others, piece, hidden_dtype="bfloat16")
+    value, *gradients = ours(hidden, *others, chunk, hidden_dtype="bfloat16")
     expected, *expected_gradients = plain(hidden, *others)
     np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4)
     assert [gradient.dtype for gradient in gradients] == [tf.bfloat16, tf.float32, tf.float32]

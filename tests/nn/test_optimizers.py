@@ -22,6 +22,15 @@ def test_the_rate_rises_in_the_warm_up_and_falls_to_zero(step, share):
     np.testing.assert_allclose(schedule(step), 1e-4 * share, rtol=1e-6, atol=1e-11)
 
 
+def test_the_lengths_change_in_a_graph_that_exists():
+    schedule = WarmUpLinearDecay(1e-4, steps=100, warmup_steps=10)
+    compute = tf.function(schedule)
+    assert float(compute(50)) == pytest.approx(0.5e-4)
+    schedule.set_lengths(1_000, 100)
+    assert float(compute(50)) == float(compute(500)) == pytest.approx(0.5e-4)
+    assert schedule.get_config() == {"learning_rate": 1e-4, "steps": 1_000, "warmup_steps": 100}
+
+
 # BertAdam
 
 

@@ -12,7 +12,7 @@ NUM_ITEMS = 40
 
 
 def drawn(how, seed, number=200_000):
-    items, log_counts = sampling.draw_items(tf.constant([7, seed], tf.int64), number, NUM_ITEMS, how)
+    items, log_counts = sampling.draw_shared_items(tf.constant([7, seed], tf.int64), number, NUM_ITEMS, how)
     return items.numpy(), log_counts.numpy()
 
 

@@ -15,7 +15,7 @@ from support.profiles import slow_but
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.run_record import ALL, FIXED, RETRAIN, SELECT, SELECT_AND_RETRAIN
+from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, RETRAIN, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
@@ -226,7 +226,7 @@ def test_a_continued_training_counts_the_new_actions_too(fitted):
 
 def test_given_factors_need_no_validation_items(tmp_path):
     given = {"evidence_gain": 2.0, "evidence_popularity": -0.3, "evidence_temperature": 4.0}
-    experiment = open_run(tmp_path / "work", evidence="transitions", protocol=FIXED, **SMALL, **given)
+    experiment = open_run(tmp_path / "work", evidence="transitions", protocol=FIXED_STEPS, **SMALL, **given)
     metrics = execute(experiment)
     assert "select" not in metrics and "validation" not in metrics and not (tmp_path / "work" / SELECT).exists()
     mix = experiment.load_trained_model().evidence.mix.numpy().tolist()
@@ -236,8 +236,8 @@ def test_given_factors_need_no_validation_items(tmp_path):
 @pytest.mark.parametrize(
     ("protocol", "given", "message"),
     [
-        (FIXED, {}, "must be given with protocol=fixed"),
-        (FIXED, {"evidence_gain": 2.0}, "must be given together"),
+        (FIXED_STEPS, {}, "must be given with protocol=fixed"),
+        (FIXED_STEPS, {"evidence_gain": 2.0}, "must be given together"),
         (SELECT, {"evidence_popularity": 0.0}, "must be given together"),
         (SELECT, {"evidence_temperature": 2.0}, "must be given together, and with `evidence_temperature`"),
     ],

@@ -48,7 +48,7 @@ from support.profiles import slow_but
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.model_settings import ATTENTION_MODELS, MODEL_SETTINGS
-from bert4rec_tf.config.run_record import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
+from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation import evidence_search
 from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, LIST_METRICS
@@ -108,7 +108,7 @@ def find_protocols(case):
     """Returns the trainings that hold something out -> a protocol with no other training. Not all models have both."""
     return {
         trainings.list_trainings(make_run(case, protocol=protocol, **give_mix(case)))[-1]: protocol
-        for protocol in (SELECT, FIXED)
+        for protocol in (SELECT, FIXED_STEPS)
     }
 
 
@@ -242,7 +242,7 @@ def test_test_items_of_a_table_do_not_reach_the_training(tmp_path, model, test_f
     assert versions[0].vocabulary.items.tolist() == versions[1].vocabulary.items.tolist()
     assert versions[0].fingerprint != versions[1].fingerprint
     one, other = (
-        train(tmp_path / str(number), Case(model), sequences, protocol=FIXED)
+        train(tmp_path / str(number), Case(model), sequences, protocol=FIXED_STEPS)
         for number, sequences in enumerate(versions)
     )
     assert not find_differences(one, other)

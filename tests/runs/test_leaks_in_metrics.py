@@ -28,7 +28,7 @@ from support.held_out import (
 )
 from support.ranking_oracle import make_sequences, plain_lists, plain_metrics
 
-from bert4rec_tf.config.run_record import ALL, FIXED, SELECT, SELECT_AND_RETRAIN
+from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import COUNT_BASELINES, FULL, METRICS, PROTOCOLS
@@ -103,7 +103,7 @@ class FinishedRun:
 
 def run_and_measure(folder, case, protocol):
     settings = {"protocol": protocol, **(LARGE_STEPS if case.is_trained else {})}
-    settings |= give_mix(case) if protocol == FIXED else {}
+    settings |= give_mix(case) if protocol == FIXED_STEPS else {}
     experiment = open_run(folder, case, hold_out_last(VALIDATION, TEST), **settings)
     experiment.prepare()
     model = experiment.train()
@@ -112,18 +112,21 @@ def run_and_measure(folder, case, protocol):
     if not case.is_trained:
         tested, validated = (count(case.model, one, metrics) for one in (part, "validation"))
         return FinishedRun(metrics, tested, part, validated)
-    if protocol == FIXED:
+    if protocol == FIXED_STEPS:
         return FinishedRun(metrics, model, part, model)
     selected = trainings.load_model(experiment.workdir, SELECT)
     return FinishedRun(metrics, selected if part == "validation" else model, part, selected)
 
 
-MEASURED = [*((Case(model), protocol) for model in QUICK for protocol in (FIXED, ALL)), (EVIDENCE, SELECT_AND_RETRAIN)]
+MEASURED = [
+    *((Case(model), protocol) for model in QUICK for protocol in (FIXED_STEPS, ALL)),
+    (EVIDENCE, SELECT_AND_RETRAIN),
+]
 
 
 def list_other_runs():
     for case in CASES:
-        for protocol in (SELECT, FIXED, SELECT_AND_RETRAIN, ALL):
+        for protocol in (SELECT, FIXED_STEPS, SELECT_AND_RETRAIN, ALL):
             if case.is_trained and (case, protocol) not in MEASURED:
                 yield pytest.param((case, protocol), marks=pytest.mark.slow)
 

@@ -136,7 +136,7 @@ def read_endlessly(feed, first_step=0):
 def batches(model, size=16, sequences=SEQUENCES):
     """Batches of the kind that the model is trained on."""
     if model.examples != "masked":
-        examples = in_memory.KINDS[model.examples](sequences, **model.example_options)
+        examples = in_memory.EXAMPLE_KINDS[model.examples](sequences, **model.example_options)
         return read_endlessly(Feed(examples, size, 1))
     masking = MaskingSettings(mask_proportion=0.4, max_predictions=4, mask_copies=2)
     windows, rng = cut_windows(sequences, 8, 0.5), np.random.default_rng(1)

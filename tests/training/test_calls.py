@@ -43,7 +43,7 @@ def make_feed(model, masking="static shares", size=16):
     if model.examples == "masked":
         examples = MaskedExamples(SEQUENCES, model.max_length, MASKS[masking])
     else:
-        examples = in_memory.KINDS[model.examples](SEQUENCES, **model.example_options)
+        examples = in_memory.EXAMPLE_KINDS[model.examples](SEQUENCES, **model.example_options)
     return Feed(examples, size, 1, samples_items(model.settings))
 
 
@@ -101,7 +101,9 @@ PROGRAMS = {
 def test_a_call_is_one_program_that_never_waits_for_the_host(program):
     name, settings = PROGRAMS[program]
     _, training = make_calls(name, "xla", quiet=False, **settings)
-    text = training.get_program()
+    columns = {name: tf.constant(column) for name, column in training.feed.read(0, training.max_steps).items()}
+    get_program = training._steps.experimental_get_compiler_ir(training._tables, columns, tf.constant(1))
+    text = get_program(stage="hlo")
     assert "HloModule" in text and " while(" in text
     for word in ("infeed", "outfeed", " send(", " recv(", "custom_call_target"):
         assert word not in text, word
@@ -145,8 +147,8 @@ def softmax_by_hand(states, table, bias, targets):
     return values[targets > 0].sum() / (targets > 0).sum()
 
 
-@pytest.mark.parametrize("piece", [None, 3, 4])
-def test_the_loss_over_fixed_places_is_that_of_the_targets_alone(piece):
+@pytest.mark.parametrize("chunk", [None, 3, 4])
+def test_the_loss_over_fixed_places_is_that_of_the_targets_alone(chunk):
     rng = np.random.default_rng(1)
     states, table = rng.normal(size=(10, 4)).astype("f"), rng.normal(size=(7, 4)).astype("f")
     bias, targets = rng.normal(size=7).astype("f"), np.array([3, 0, 6, 1, 0, 2, 5, 0, 0, 4])
@@ -156,7 +158,7 @@ def test_the_loss_over_fixed_places_is_that_of_the_targets_alone(piece):
     def compute(states, table, bias):
         with layouts.use_layout(layouts.FIXED), tf.GradientTape() as tape:
             tape.watch([states, table, bias])
-            value = losses.table_cross_entropy(states, table, bias, tf.constant(targets), mean, piece)
+            value = losses.table_cross_entropy(states, table, bias, tf.constant(targets), mean, chunk)
         return value, tape.gradient(value, [states, table, bias])
 
     value, gradients = compute(*map(tf.constant, (states, table, bias)))

@@ -93,7 +93,7 @@ def test_large_tables_are_updated_as_small_ones_are(kind, monkeypatch):
             take(batch(16, seed))
         return [np.asarray(variable) for variable in model.variables + optimizer.variables]
 
-    sizes = (60, 60, step.LARGE)
+    sizes = (60, 60, step.LARGE_VARIABLE)
     for large, again, small in zip(*(update(size, monkeypatch) for size in sizes), strict=True):
         np.testing.assert_array_equal(large, again)
         np.testing.assert_allclose(large, small, rtol=1e-5, atol=1e-5)

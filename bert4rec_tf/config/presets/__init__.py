@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from bert4rec_tf.config.data_names import OWN, Interactions, add_source, is_own, remove_source
 from bert4rec_tf.config.model_settings import MASKED_MODEL, MODEL_SETTINGS
 from bert4rec_tf.config.presets import authors, best, fast, own
-from bert4rec_tf.config.run_record import ALL, FIXED, SELECT_AND_RETRAIN, Run, TrainingSettings, check_values
+from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, SELECT_AND_RETRAIN, Run, TrainingSettings, check_values
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.progress import warn
 
@@ -160,10 +160,10 @@ def make_defaults(
     if entry.rule is not None:
         defaults |= entry.rule(*(own.SHOP if size is None else (size.num_users, size.num_actions)))
     defaults |= usual
-    protocol, is_fixed = given.get("protocol"), defaults.get("protocol") == FIXED
-    if is_fixed and protocol != FIXED and (protocol or (entry.search and _changes_architecture(entry, given))):
+    protocol, is_fixed = given.get("protocol"), defaults.get("protocol") == FIXED_STEPS
+    if is_fixed and protocol != FIXED_STEPS and (protocol or (entry.search and _changes_architecture(entry, given))):
         defaults |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
-    if not is_fixed and protocol == FIXED:
+    if not is_fixed and protocol == FIXED_STEPS:
         defaults.pop("patience", None)  # nothing is measured during a fixed training
         if "evidence_gain" not in given:
             defaults.pop("evidence", None)  # nothing would choose its gain

@@ -12,7 +12,7 @@ from bert4rec_tf.config.transition_settings import LONG_HISTORIES
 
 FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
 FEW_USERS = 3_000
-MIN_STEPS, MIN_SASREC_STEPS, MAX_STEPS = 1_000, 2_500, 10_000
+MIN_STEPS, MIN_SASREC_STEPS, MAX_OWN_STEPS = 1_000, 2_500, 10_000
 EPOCHS, SASREC_EPOCHS_LONG, EPOCHS_MASKED, EPOCHS_LIKE_BEAUTY = 15, 85, (6, 3), (8, 4)
 """Passes at most: usually; SASRec's over long histories; BERT4Rec's over long ones, masked as in the paper, up to
 MANY_ACTIONS and from there on; and its passes over prefixes, trained as Beauty's, up to there and from there on.
@@ -37,7 +37,7 @@ def _make_shared_settings(num_users: int, num_actions: int, steps: float, dropou
     - N covers most histories: twice their mean length, from 20 to 200.
     - From MANY_ACTIONS on (Beauty has 350,000) the model is wider.
     """
-    steps = int(min(max(steps, MIN_STEPS), MAX_STEPS))
+    steps = int(min(max(steps, MIN_STEPS), MAX_OWN_STEPS))
     return {
         "max_length": int(min(max(2 * num_actions / num_users, 20), 200)),
         "hidden_dim": 128 if num_actions >= MANY_ACTIONS else 64,

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.data.examples.rows import Examples, Tables, choose_index_type, gather_rows
+from bert4rec_tf.data.examples.rows import Examples, Tables, choose_index_type, gather_ragged
 from bert4rec_tf.data.sequences import PAD, Sequences, draw_items, number_within_groups
 from bert4rec_tf.foundation.types import Batch, Tensor
 
-ROUNDS = 20
+REJECTION_ROUNDS = 20
 """Rounds of rejection sampling, after which negatives are drawn from a list of the user's unseen items."""
 
 
@@ -47,7 +47,7 @@ class UnseenItems:
         items = draw_items(self._sequences, self.popular, (len(users), size), rng)
         owners = np.broadcast_to(users[:, None], items.shape)
         rejected = self.have_seen(owners, items)
-        for _ in range(ROUNDS):
+        for _ in range(REJECTION_ROUNDS):
             if not rejected.any():
                 return items
             items[rejected] = draw_items(self._sequences, self.popular, (rejected.sum(),), rng)
@@ -108,9 +108,9 @@ class ContextTargetExamples(Examples):
         )
         return {
             "users": users,
-            "items": gather_rows(tables["items"], begins - tf.cast(lengths, begins.dtype), lengths, self.context),
+            "items": gather_ragged(tables["items"], begins - tf.cast(lengths, begins.dtype), lengths, self.context),
             "lengths": lengths,
-            "targets": gather_rows(tables["items"], begins, num_targets, self.num_targets),
+            "targets": gather_ragged(tables["items"], begins, num_targets, self.num_targets),
             "negatives": columns["negatives"],
         }
 
@@ -177,12 +177,15 @@ class NextItemExamples(Examples):
         )
         return {
             "users": users,
-            "items": gather_rows(tables["items"], begins, lengths, self.width),
+            "items": gather_ragged(tables["items"], begins, lengths, self.width),
             "lengths": lengths,
-            "targets": gather_rows(tables["items"], begins + 1, lengths, self.width),
+            "targets": gather_ragged(tables["items"], begins + 1, lengths, self.width),
             **{name: columns[name] for name in ("negatives", "shared") if name in columns},
         }
 
 
-KINDS: dict[str | None, Callable[..., Examples]] = {"contexts": ContextTargetExamples, "shifted": NextItemExamples}
+EXAMPLE_KINDS: dict[str | None, Callable[..., Examples]] = {
+    "contexts": ContextTargetExamples,
+    "shifted": NextItemExamples,
+}
 """Value of `Recommender.examples` -> its class. Others are "masked", and None, for no training."""

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import Windows, count_predictions, cut_last_windows, cut_windows_and_prefixes
-from bert4rec_tf.data.examples.rows import Examples, Tables, choose_index_type, gather_rows
+from bert4rec_tf.data.examples.rows import Examples, Tables, choose_index_type, gather_ragged
 from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.sequences import Sequences, mask_token
 from bert4rec_tf.foundation.types import Batch, Tensor
@@ -27,7 +27,7 @@ def _make_window_tables(windows: Windows) -> dict[str, np.ndarray]:
     }
 
 
-LARGEST = 2**31 - 1
+MAX_INT32 = 2**31 - 1
 """Drawn numbers are below it."""
 
 
@@ -101,9 +101,10 @@ class StoredExamples(Examples):
         """
         begins, num_masked = (tf.gather(tables[name], columns["examples"]) for name in ("mask_begins", "num_masked"))
         positions, targets = (
-            gather_rows(tables[name], begins, num_masked, self.num_slots) for name in ("mask_positions", "mask_targets")
+            gather_ragged(tables[name], begins, num_masked, self.num_slots)
+            for name in ("mask_positions", "mask_targets")
         )
-        shown = None if self.only_mask_tokens else gather_rows(tables["shown"], begins, num_masked, self.num_slots)
+        shown = None if self.only_mask_tokens else gather_ragged(tables["shown"], begins, num_masked, self.num_slots)
         row = _gather_windows(tables, columns["examples"], self.width)
         items = replace_items(row["items"], positions, targets, mask_token(self.num_items) if shown is None else shown)
         return {**row, "items": items, "mask_positions": positions, "mask_targets": targets}
@@ -150,17 +151,17 @@ class MaskedExamples(Examples):
         row = _gather_windows(tables, columns["examples"], self.width)
         rows = tf.size(columns["examples"])
 
-        def draw(offset: int, shape: list[Tensor | int], least: int = 0, limit: int = LARGEST) -> tf.Tensor:
+        def draw(offset: int, shape: list[Tensor | int], least: int = 0, limit: int = MAX_INT32) -> tf.Tensor:
             seed = columns["seed"] + tf.constant([offset, 0], tf.int64)
             # Whole numbers are the same on every device; floats are not.
             return tf.random.stateless_uniform(shape, seed, least, limit, tf.int32, alg="philox")
 
-        last_only = draw(LAST_SEED, [rows]) < int(self.last_share * LARGEST)
+        last_only = draw(LAST_SEED, [rows]) < int(self.last_share * MAX_INT32)
         last_only |= tf.gather(tables["last_only"], columns["examples"])
         num_masked = tf.where(last_only, 1, tf.gather(tables["counts"], row["lengths"]))
         places = tf.range(self.width)[None, :]
-        keys = tf.where(places < row["lengths"][:, None], draw(PLACE_SEED, [rows, self.width], 1, LARGEST), 0)
-        keys = tf.where(last_only[:, None] & (places == row["lengths"][:, None] - 1), LARGEST, keys)
+        keys = tf.where(places < row["lengths"][:, None], draw(PLACE_SEED, [rows, self.width], 1, MAX_INT32), 0)
+        keys = tf.where(last_only[:, None] & (places == row["lengths"][:, None] - 1), MAX_INT32, keys)
         _, largest = tf.math.top_k(keys, self.num_slots)
         is_used = tf.range(self.num_slots)[None, :] < num_masked[:, None]
         positions = tf.sort(tf.where(is_used, largest, self.width), axis=1)
@@ -171,8 +172,8 @@ class MaskedExamples(Examples):
             shape, share = tf.shape(targets), self.masking.mask_prob
             kind = draw(KIND_SEED, shape)
             random_items = draw(ITEM_SEED, shape, 1, self.num_items + 1)
-            others = tf.where(kind < int((1 + share) / 2 * LARGEST), targets, random_items)
-            shown = tf.where((kind < int(share * LARGEST)) | last_only[:, None], shown, others)
+            others = tf.where(kind < int((1 + share) / 2 * MAX_INT32), targets, random_items)
+            shown = tf.where((kind < int(share * MAX_INT32)) | last_only[:, None], shown, others)
         items = replace_items(row["items"], positions, targets, shown)
         return {**row, "items": items, "mask_positions": positions, "mask_targets": targets}
 
@@ -184,7 +185,7 @@ def _shuffle(size: int, *seed: int) -> np.ndarray:
 
 def _gather_windows(tables: Tables, examples: Tensor, width: int) -> dict[str, tf.Tensor]:
     users, begins, lengths = (tf.gather(tables[name], examples) for name in ("users", "begins", "lengths"))
-    return {"users": users, "lengths": lengths, "items": gather_rows(tables["items"], begins, lengths, width)}
+    return {"users": users, "lengths": lengths, "items": gather_ragged(tables["items"], begins, lengths, width)}
 
 
 def replace_items(items: Tensor, positions: Tensor, targets: Tensor, shown: Tensor | int) -> tf.Tensor:

@@ -37,7 +37,7 @@ def prepare_examples(
     """
     windows = cut_windows_and_prefixes(sequences, max_length, masking)
     examples = ClozeExamples(windows, masking, max_length, sequences.num_items)
-    facts = [tfrecords.FORMAT, shard_size, sequences.fingerprint, masking.record(), max_length, seed]
+    facts = [tfrecords.SHARD_FORMAT, shard_size, sequences.fingerprint, masking.record(), max_length, seed]
     fingerprint = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     order = np.random.default_rng([seed, 0]).permutation(examples.num_examples)
     parts = [order[begin : begin + shard_size] for begin in range(0, len(order), shard_size)]

@@ -1,7 +1,7 @@
 """Writes training examples to TFRecord shards and reads them back.
 
-A record is a `tf.train.Example` that holds BLOCK rows: a feature `name` with the values of all rows and, if rows differ
-in length, a feature `name_lengths`. One record per row would take ten times as long.
+A record is a `tf.train.Example` with ROWS_PER_RECORD rows: a feature `name` with the values of all rows and, if rows
+differ in length, a feature `name_lengths`. One record per row would take ten times as long.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +18,9 @@ from bert4rec_tf.foundation.graphs import no_autograph
 from bert4rec_tf.foundation.progress import warn
 
 MANIFEST = "manifest.json"
-LENGTHS = "_lengths"
-FORMAT = 2
-BLOCK = 256
+LENGTHS_SUFFIX = "_lengths"
+SHARD_FORMAT = 2
+ROWS_PER_RECORD = 256
 """Rows per record."""
 
 
@@ -35,12 +35,12 @@ def write_shard(path: Path, columns: Mapping[str, np.ndarray], lengths: Mapping[
     num_rows = len(next(iter(columns.values())))
     try:
         with files.atomic_write(path) as aside, tf.io.TFRecordWriter(str(aside)) as writer:
-            for start in range(0, num_rows, BLOCK):
-                block, features = slice(start, start + BLOCK), {}
+            for start in range(0, num_rows, ROWS_PER_RECORD):
+                block, features = slice(start, start + ROWS_PER_RECORD), {}
                 for name, column in columns.items():
                     values = column[block]
                     if name in lengths:
-                        features[f"{name}{LENGTHS}"] = _make_feature(lengths[name][block])
+                        features[f"{name}{LENGTHS_SUFFIX}"] = _make_feature(lengths[name][block])
                         values = values[np.arange(values.shape[1]) < lengths[name][block, None]]
                     features[name] = _make_feature(values)
                 example = tf.train.Example(features=tf.train.Features(feature=features))
@@ -107,7 +107,7 @@ class Shards:
 
     def _make_manifest(self, fingerprint: str) -> dict[str, Any]:
         return {
-            "format": FORMAT,
+            "format": SHARD_FORMAT,
             "fingerprint": fingerprint,
             "widths": dict(self.widths),
             "shards": [{"name": name, "examples": size} for name, size in zip(self.names, self.sizes)],
@@ -119,7 +119,7 @@ class Shards:
             name: tf.io.RaggedFeature(
                 tf.int64,
                 name,
-                () if self.widths[name] is None else (tf.io.RaggedFeature.RowLengths(f"{name}{LENGTHS}"),),
+                () if self.widths[name] is None else (tf.io.RaggedFeature.RowLengths(f"{name}{LENGTHS_SUFFIX}"),),
             )
             for name in names
         }
@@ -129,7 +129,7 @@ class Shards:
             return {name: column.values for name, column in tf.io.parse_example(records, spec).items()}
 
         for shard, size in zip(self.names, self.sizes):
-            blocks = -(-size // BLOCK)
+            blocks = -(-size // ROWS_PER_RECORD)
             stored = tf.data.TFRecordDataset(str(self.folder / shard))
             (columns,) = stored.apply(tf.data.experimental.assert_cardinality(blocks)).batch(blocks).map(parse)
             yield {name: _split_rows(column) for name, column in columns.items()}

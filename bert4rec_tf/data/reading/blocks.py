@@ -54,8 +54,8 @@ def read_blocks(
     if rest.startswith(UTF16_MARKS):
         raise UserError(f"{source}: is UTF-16 text; save it as UTF-8")
     rest = rest.removeprefix(BOM)
-    while piece := stream.read(block_size):
-        content = rest + piece
+    while chunk := stream.read(block_size):
+        content = rest + chunk
         end = content.rfind(b"\n") + 1 or content.rfind(b"\r", 0, -1) + 1  # a `\n` may follow the last `\r`
         if not end and len(content) > longest_line:
             raise UserError(f"{source}, line {number}: longer than {longest_line:,} bytes")

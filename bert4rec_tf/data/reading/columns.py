@@ -49,7 +49,7 @@ SAMPLE_ROWS = 1_000
 """How many rows decide on the layout."""
 
 FEW_EVENTS = 20
-MOST_PARTS = 4
+MAX_PARTS = 4
 """Year, month, day and time of day."""
 
 SHOWN_VALUES = 3
@@ -194,8 +194,8 @@ class Columns:
             return ()
         if requested is not None:
             parts = [requested] if requested in names else [name.strip() for name in requested.split(",")]
-            if len(parts) > MOST_PARTS:
-                raise UserError(f"`time_column` must name at most {MOST_PARTS} columns. Received: {requested}")
+            if len(parts) > MAX_PARTS:
+                raise UserError(f"`time_column` must name at most {MAX_PARTS} columns. Received: {requested}")
             return tuple(self._resolve(name, names) for name in parts)
         columns = {name: values for name, values in rest.items() if may_be_time(name, values)}
         unix = [name for name in columns if _normalize(name).startswith("unix")]

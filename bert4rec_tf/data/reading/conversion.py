@@ -27,7 +27,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import show_transfer, warn
 from bert4rec_tf.foundation.stores import Url
 
-FORMAT = 8
+CONVERSION_FORMAT = 8
 """The version of stored conversions. Raise it when the conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"
@@ -132,7 +132,7 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
 
 def convert_once(interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
     """Does what `convert` does, but stores the result in `folder` and reads it from there, unless it is damaged."""
-    path = locate_conversion(folder, interactions, [compute_checksum(path) for path in list_files(interactions)])
+    path = locate_conversion(folder, interactions, [checksum_source(path) for path in list_files(interactions)])
     return load_or_convert(path, interactions, lambda: convert(interactions))
 
 
@@ -165,13 +165,18 @@ def load_or_convert(
 def locate_conversion(folder: Path, interactions: Interactions, checksums: list[str]) -> Path:
     """Returns where a conversion is stored. `checksums`: of the files, in order."""
     # `member` named a file in an archive, which is now unpacked when it is downloaded.
-    key: dict[str, Any] = {"format": FORMAT, "sources": checksums, "member": None, "options": interactions.options}
+    key: dict[str, Any] = {
+        "format": CONVERSION_FORMAT,
+        "sources": checksums,
+        "member": None,
+        "options": interactions.options,
+    }
     key["published"] = interactions.is_published
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return folder / FOLDER / f"{interactions.name.removeprefix('own-')}-{digest}.npz"
 
 
-def compute_checksum(path: Path) -> str:
+def checksum_source(path: Path) -> str:
     """Returns the SHA-256 of a file. Raises UserError if it cannot be read."""
     try:
         return files.compute_checksum(path)

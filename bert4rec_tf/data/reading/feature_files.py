@@ -25,7 +25,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
-IDS = {ITEM_FEATURES: (*ITEM_NAMES, "id"), USER_FEATURES: (*USER_NAMES, "id")}
+ID_NAMES = {ITEM_FEATURES: (*ITEM_NAMES, "id"), USER_FEATURES: (*USER_NAMES, "id")}
 """Common names of the column of ids, preferred names first."""
 
 BINS = 10
@@ -127,10 +127,12 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     if isinstance(source, Features):
         return source
     title = str(source) if isinstance(source, (str, Path, Url)) else f"`{kind}`"
-    id_column, columns = read_columns(source, title, IDS[kind], id_name)
+    id_column, columns = read_columns(source, title, ID_NAMES[kind], id_name)
     if id_column is None:
         received = ", ".join(columns)[:300]
-        raise UserError(f"{title}: no column has a known name for ids; name one {IDS[kind][0]!r}. Received: {received}")
+        raise UserError(
+            f"{title}: no column has a known name for ids; name one {ID_NAMES[kind][0]!r}. Received: {received}"
+        )
     ids = ["" if raw is None else raw for raw in columns[id_column]]
     if isinstance(source, (str, Path, Url)):  # as the ids of texts with actions
         ids = [raw.strip(BLANKS) for raw in ids]

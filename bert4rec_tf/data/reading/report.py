@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert4rec_tf.data.reading.rows import HEADER, Rows
+from bert4rec_tf.data.reading.rows import HEADER_AGAIN, Rows
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.progress import warn
 
-LARGEST_SHARE, LARGEST_MULTIPLE = 0.1, 5
+MAX_SHARE, MAX_MULTIPLE = 0.1, 5
 """More than this share of all actions, and than this multiple of the average user's, are too many for one user."""
 
-MOST_EQUAL = 0.5
-MANY_REPEATS = 0.05
-MOST_SHOWN = 8
+MAX_EQUAL = 0.5
+MANY_REPEATED_ROWS = 0.05
+MAX_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ def describe_findings(source: Rows) -> list[str]:
     """Returns lines on skipped rows, events, and ids and keys that were met."""
     findings, event_column, wanted = source.findings, source.layout.event, source.options.events
     lines = [
-        f"skipped {count:,} {'rows' if kind == HEADER else 'bad rows'}: {kind} (the first: {findings.firsts[kind]})"
+        f"skipped {count:,} {'' if kind == HEADER_AGAIN else 'bad '}rows: {kind} (the first: {findings.firsts[kind]})"
         for kind, count in findings.skipped.items()
     ]
     if findings.events:
-        counts = [f"{count:,} {event or '(empty)'}" for event, count in findings.events.most_common(MOST_SHOWN)]
-        shown = ", ".join(counts) + ", ..." * (len(findings.events) > MOST_SHOWN)
+        counts = [f"{count:,} {event or '(empty)'}" for event, count in findings.events.most_common(MAX_SHOWN)]
+        shown = ", ".join(counts) + ", ..." * (len(findings.events) > MAX_SHOWN)
         rarest = findings.events.most_common()[-1][0]
         advice = f"all count alike. --event_column={event_column} --events={rarest} keeps these alone"
         lines.append(f"events ({event_column}): {shown}; {f'kept: {wanted}' if wanted else advice}")
@@ -86,7 +86,7 @@ def describe_findings(source: Rows) -> list[str]:
             f"(the first: {min(findings.other_forms)!r})"
         )
     if findings.late_keys:
-        places = [f"{key} ({place})" for key, place in list(findings.late_keys.items())[:MOST_SHOWN]]
+        places = [f"{key} ({place})" for key, place in list(findings.late_keys.items())[:MAX_SHOWN]]
         lines.append(f"keys that the first records lack, and that are not read: {', '.join(places)}")
     return lines
 
@@ -103,7 +103,7 @@ def list_doubts(sequences: Sequences) -> list[str]:
     """Returns lines on a user who may be many, an order that is the file's, and actions that may be logged twice."""
     lengths, lines = sequences.lengths, []
     most, total = lengths.max(initial=0), lengths.sum()
-    if most > LARGEST_SHARE * total and most > LARGEST_MULTIPLE * lengths.mean():
+    if most > MAX_SHARE * total and most > MAX_MULTIPLE * lengths.mean():
         user = sequences.users[lengths.argmax()]
         lines.append(f"user {user!r} has {most / total:.0%} of all actions; this may stand for users who are not known")
     is_next = np.ones(total, bool)
@@ -111,10 +111,10 @@ def list_doubts(sequences: Sequences) -> list[str]:
     values = sequences.items if sequences.times is None else sequences.times.values
     equal = int(np.count_nonzero(is_next[1:] & (values[1:] == values[:-1]))) / max(int(is_next.sum()), 1)
     what = f"{equal:.0%} of the actions after a user's first have the {{}} of the one before"
-    if sequences.times is None and equal > MANY_REPEATS:
+    if sequences.times is None and equal > MANY_REPEATED_ROWS:
         advice = "If they were logged twice, drop them; without times they are kept"
         lines.append(f"{what.format('item')}. {advice}")
-    if sequences.times is not None and equal > MOST_EQUAL:
+    if sequences.times is not None and equal > MAX_EQUAL:
         lines.append(f"{what.format('time')}, so that the rows alone order them")
     return lines
 

@@ -15,15 +15,15 @@ from bert4rec_tf.data.reading.times import BLANKS, Times, join_columns
 from bert4rec_tf.foundation.errors import UserError
 
 NO_USER, NO_ITEM = "the user's id is missing", "the item's id is missing"
-NO_TIME = "the time is not a number below 2^63 or a date such as 2020-01-31, or not of the same kind as the first"
+BAD_TIME = "the time is not a number below 2^63 or a date such as 2020-01-31, or not of the same kind as the first"
 MANY_LINES = "an id contains a line break"
 NO_UTF8 = "an id is not UTF-8"
 NO_INTEGER = "an id is not an integer"
 NO_ID = "an id is neither a text nor a whole number"
 ROUNDED = "an id was rounded by a spreadsheet; export the column as text"
-COLUMNS = "expected {} columns, found {}"
+BAD_WIDTH = "expected {} columns, found {}"
 NO_RECORD = "not a record"
-HEADER = "the header again"
+HEADER_AGAIN = "the header again"
 
 MISSING = frozenset(
     ["", "nan", "NaN", "NAN", "null", "Null", "NULL", "none", "None", "NONE", "nil", "undefined", "NA", "N/A", "n/a",
@@ -31,7 +31,7 @@ MISSING = frozenset(
 )  # fmt: skip
 """What programs write for a missing value."""
 
-_KINDS = ("", NO_USER, NO_ITEM, MANY_LINES, NO_UTF8, NO_INTEGER, ROUNDED, NO_TIME)
+_KINDS = ("", NO_USER, NO_ITEM, MANY_LINES, NO_UTF8, NO_INTEGER, ROUNDED, BAD_TIME)
 
 BadRow = tuple[int, str, str]
 """The number of a bad row, what is wrong with it, and its text."""
@@ -136,7 +136,7 @@ class Rows:
         if "time" in texts:
             rows = np.flatnonzero(kinds == 0)
             times, is_bad = self.times.read(texts["time"].take(pa.array(rows)), self.source)
-            kinds[rows[is_bad]] = _KINDS.index(NO_TIME)
+            kinds[rows[is_bad]] = _KINDS.index(BAD_TIME)
             good_columns["time"] = times.filter(pa.array(~is_bad))
         bad = list(unreadable)
         if kinds.any():
@@ -166,7 +166,7 @@ class Rows:
                 is_header = pc.and_(is_header, pc.equal(columns[layout.item], layout.header_ids[1]))
                 places = np.flatnonzero(is_header.fill_null(False))
                 if len(places):
-                    self.findings.count(HEADER, self.locate(int(numbers[places[0]])), len(places))
+                    self.findings.count(HEADER_AGAIN, self.locate(int(numbers[places[0]])), len(places))
                 is_used[places] = False
         return is_used
 

@@ -25,7 +25,7 @@ from bert4rec_tf.foundation.files import unreadable_error
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
 
-BATCH = 1 << 20
+ROWS_PER_BATCH = 1 << 20
 TITLE = "the table"
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
@@ -54,7 +54,7 @@ def read_rows(path: Path, rows: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a Parquet file. Raises UserError if it is damaged, and as `text.read_rows`."""
     with open_parquet(path) as file:
         names = [name for name in rows.layout.used_columns if name in file.schema_arrow.names]
-        batches = (_add_partition(batch, path) for batch in file.iter_batches(BATCH, columns=names))
+        batches = (_add_partition(batch, path) for batch in file.iter_batches(ROWS_PER_BATCH, columns=names))
         yield from _select_good_rows(batches, rows)
 
 
@@ -159,7 +159,7 @@ def read_frame(frame: Any, options: Interactions, to_train: bool = True) -> Sequ
     table = select_columns(frame, layout.used_columns)
     layout = replace(layout, doubts=(), integer_types=list_integer_types(table.schema))
     rows = Rows(TITLE, Times(), layout, options, option='bad_rows="skip"')
-    sequences, report = make_sequences(list(_select_good_rows(table.to_batches(BATCH), rows)), rows, to_train)
+    sequences, report = make_sequences(list(_select_good_rows(table.to_batches(ROWS_PER_BATCH), rows)), rows, to_train)
     report.warn_of_doubts(sequences)
     report.warn_of_notes(sequences if to_train else None)
     return replace(sequences, columns=layout.describe())

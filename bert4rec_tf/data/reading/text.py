@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from bert4rec_tf.data.reading import blocks
-from bert4rec_tf.data.reading.rows import COLUMNS, Rows, shorten
+from bert4rec_tf.data.reading.rows import BAD_WIDTH, Rows, shorten
 from bert4rec_tf.foundation.errors import UserError
 
 ANY_BLANKS = " "
@@ -97,7 +97,7 @@ def _make_readable(content: bytes, separator: str) -> bytes:
 
 def _explain_misfit(misfit: pyarrow.csv.InvalidRow) -> tuple[str, str]:
     """Returns what is wrong with a row that has another number of columns, and its text."""
-    kind = COLUMNS.format(misfit.expected_columns, misfit.actual_columns)
+    kind = BAD_WIDTH.format(misfit.expected_columns, misfit.actual_columns)
     return kind, misfit.text.replace(UNIT_SEPARATOR, "::")
 
 

@@ -189,7 +189,7 @@ def _read_authors_file(source: Source, path: Path) -> Sequences:
         content = file.read()
     if source.remote is not None and source.remote.member is None:
         expected = source.remote.checksum
-        if download.compute_checksum(io.BytesIO(content), expected) != expected:
+        if download.checksum_as(io.BytesIO(content), expected) != expected:
             warn(f"{path}: is not the file that the authors published ({expected}); results may differ from theirs")
     return conversion.parse_pairs(content, path)
 

@@ -42,7 +42,7 @@ class Remote:
     member: str | None = None
 
 
-def compute_checksum(file: IO[bytes], checksum: str) -> str:
+def checksum_as(file: IO[bytes], checksum: str) -> str:
     """Returns the checksum of an open file's content, with the algorithm of the given checksum."""
     algorithm = checksum.split(":")[0]
     if algorithm != "git":
@@ -94,7 +94,7 @@ def _fetch_from(url: str, remote: Remote, path: Path) -> None:
         with show_transfer(path.name, total=1) as progress:
             pooch.HTTPDownloader(progressbar=progress, timeout=TIMEOUT, headers=HEADERS)(url, output, store)
         with open(output, "rb") as file:
-            received = compute_checksum(file, remote.checksum)  # pooch knows no ids of blobs
+            received = checksum_as(file, remote.checksum)  # pooch knows no ids of blobs
         if received != remote.checksum:
             raise Unreachable(
                 f"the file at {url} has the wrong checksum: expected {remote.checksum}, received {received}"

@@ -15,7 +15,7 @@ from bert4rec_tf.data.sequences import Sequences
 
 
 @dataclass(frozen=True)
-class Catalogue(abc.ABC):
+class Generator(abc.ABC):
     """What both generators share. History lengths are uniform in [shortest, longest]; `seed` seeds everything."""
 
     num_users: int = 4_000
@@ -43,7 +43,7 @@ class Catalogue(abc.ABC):
 
 
 @dataclass(frozen=True)
-class MarkovCatalogue(Catalogue):
+class MarkovCatalogue(Generator):
     """Communities of users, with a Markov chain each.
 
     Attributes:
@@ -114,7 +114,7 @@ class MarkovCatalogue(Catalogue):
 
 
 @dataclass(frozen=True)
-class OrderlessCatalogue(Catalogue):
+class OrderlessCatalogue(Generator):
     """Histories drawn from a single Zipf distribution, no item twice. Only popularity predicts the next item."""
 
     def draw_histories(self) -> list[np.ndarray]:

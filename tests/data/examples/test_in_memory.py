@@ -21,7 +21,7 @@ from support.shards import (
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.epochs import make_epochs
 from bert4rec_tf.data.examples.in_memory import (
-    KINDS,
+    EXAMPLE_KINDS,
     ContextTargetExamples,
     NextItemExamples,
     UnseenItems,
@@ -80,7 +80,7 @@ def test_the_setting_of_the_pairwise_models_reaches_their_negatives(name):
     drawn = {}
     for negatives in ("uniform", "popular"):
         model = MODELS[name](1_000, num_users=3, negatives=negatives)
-        drawn[negatives] = everything(KINDS[model.examples](sequences, **model.example_options))["negatives"]
+        drawn[negatives] = everything(EXAMPLE_KINDS[model.examples](sequences, **model.example_options))["negatives"]
     assert (drawn["popular"] <= 4).all() and (drawn["uniform"] > 4).any()
 
 
@@ -235,7 +235,7 @@ def test_examples_of_the_last_item_alone_hide_nothing_else():
     assert sorted(batch["mask_targets"].tolist()) == [[1], [7], [8], [9]]
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", EXAMPLE_KINDS)
 def test_tensorflow_reads_the_same_batches(name):
     feed = Feed({"contexts": MADE["windows"], "shifted": MADE["shifted"]}[name], 3, 1)
     dataset = make_epochs(feed)

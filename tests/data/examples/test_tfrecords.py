@@ -12,7 +12,7 @@ from support.profiles import examples
 from support.shards import MAX_LENGTH, STATIC, as_rows, prepare_stored, read_batches, records, records_of
 
 from bert4rec_tf.data.examples.rows import Feed
-from bert4rec_tf.data.examples.tfrecords import BLOCK, Shards, write_shard
+from bert4rec_tf.data.examples.tfrecords import ROWS_PER_RECORD, Shards, write_shard
 
 
 def random_columns(rng, rows):
@@ -21,13 +21,15 @@ def random_columns(rng, rows):
     return {"number": rng.integers(0, 1_000_000, rows), "list": ragged}, {"list": lengths}
 
 
-@pytest.mark.parametrize("rows", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
+@pytest.mark.parametrize(
+    "rows", [1, ROWS_PER_RECORD - 1, ROWS_PER_RECORD, ROWS_PER_RECORD + 1, 3 * ROWS_PER_RECORD + 7]
+)
 def test_a_shard_of_any_number_of_blocks_reads_back_equal(tmp_path, rows):
     content, lengths = random_columns(np.random.default_rng(2), rows)
     shards = Shards(tmp_path, (rows,), {"number": None, "list": 4})
     path = tmp_path / shards.names[0]
     write_shard(path, content, lengths)
-    assert sum(1 for _ in tf.data.TFRecordDataset(str(path))) == -(-rows // BLOCK)
+    assert sum(1 for _ in tf.data.TFRecordDataset(str(path))) == -(-rows // ROWS_PER_RECORD)
     stored = records_of(path)
     assert [row["number"][0] for row in stored] == content["number"].tolist()
     (columns,) = shards.read(["number", "list"])

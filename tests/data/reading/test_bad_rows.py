@@ -31,18 +31,18 @@ from bert4rec_tf.foundation.errors import UserError
 
 LATIN = "caf\u00e9".encode("latin-1")
 BAD = {
-    b"a{}3": bad_rows.COLUMNS.format(4, 2),
-    b"a{}3{}1{}x{}y": bad_rows.COLUMNS.format(4, 5),
-    b"a{}" + LATIN: bad_rows.COLUMNS.format(4, 2),
+    b"a{}3": bad_rows.BAD_WIDTH.format(4, 2),
+    b"a{}3{}1{}x{}y": bad_rows.BAD_WIDTH.format(4, 5),
+    b"a{}" + LATIN: bad_rows.BAD_WIDTH.format(4, 2),
     b"NaN{}3{}1{}x": bad_rows.NO_USER,
     b"a{}NaN{}1{}x": bad_rows.NO_ITEM,
     b"None{}3{}1{}x": bad_rows.NO_USER,
-    b"a{}3{}yesterday{}x": bad_rows.NO_TIME,
-    b"a{}3{}nan{}x": bad_rows.NO_TIME,
-    b"a{}3{}inf{}x": bad_rows.NO_TIME,
-    b"a{}3{}1e999{}x": bad_rows.NO_TIME,
-    b"a{}3{}0x10{}x": bad_rows.NO_TIME,
-    b"a{}3{}2020-01-01{}x": bad_rows.NO_TIME,
+    b"a{}3{}yesterday{}x": bad_rows.BAD_TIME,
+    b"a{}3{}nan{}x": bad_rows.BAD_TIME,
+    b"a{}3{}inf{}x": bad_rows.BAD_TIME,
+    b"a{}3{}1e999{}x": bad_rows.BAD_TIME,
+    b"a{}3{}0x10{}x": bad_rows.BAD_TIME,
+    b"a{}3{}2020-01-01{}x": bad_rows.BAD_TIME,
     b"a{}" + LATIN + b"{}1{}x": bad_rows.NO_UTF8,
     LATIN + b"{}3{}1{}x": bad_rows.NO_UTF8,
 }
@@ -50,7 +50,7 @@ EMPTY = {
     b"{}3{}1{}x": bad_rows.NO_USER,
     b" \t {}3{}1{}x": bad_rows.NO_USER,
     b"a{}{}1{}x": bad_rows.NO_ITEM,
-    b"a{}3{}{}x": bad_rows.NO_TIME,
+    b"a{}3{}{}x": bad_rows.BAD_TIME,
     b"{}{}{}": bad_rows.NO_USER,
 }
 GOOD = {
@@ -71,13 +71,13 @@ RECORDS = {
     b'{"user": "a", "item": 1.5, "time": 1}': bad_rows.NO_ID,
     b'{"user": true, "item": 1, "time": 1}': bad_rows.NO_ID,
     b'{"user": ["a"], "item": "1", "time": 1}': bad_rows.NO_ID,
-    b'{"user": "a", "item": "1", "time": NaN}': bad_rows.NO_TIME,
-    b'{"user": "a", "item": "1", "time": true}': bad_rows.NO_TIME,
-    b'{"user": "a", "item": "1"}': bad_rows.NO_TIME,
+    b'{"user": "a", "item": "1", "time": NaN}': bad_rows.BAD_TIME,
+    b'{"user": "a", "item": "1", "time": true}': bad_rows.BAD_TIME,
+    b'{"user": "a", "item": "1"}': bad_rows.BAD_TIME,
     b'{"user": "a\\n", "item": "1", "time": 1}': bad_rows.MANY_LINES,
     b'{"user": "\\ud800", "item": "1", "time": 1}': bad_rows.NO_UTF8,
     b'{"user": "' + LATIN + b'", "item": "1", "time": 1}': bad_rows.NO_UTF8,
-    b'{"user": "a", "item": "1", "time": "\\ud800"}': bad_rows.NO_TIME,
+    b'{"user": "a", "item": "1", "time": "\\ud800"}': bad_rows.BAD_TIME,
 }
 GOOD_RECORDS = {
     b'{"user": "a", "item": "1", "time": 5}': ("a", "1", 5),
@@ -160,7 +160,7 @@ def test_a_quoted_end_of_line_in_an_id_is_bad_and_begins_no_row(tmp_path):
     path = write(tmp_path, "a.csv", TITLED + b'a,"3\n4",1,x\n\na,3,1,"x\r\ny"\na,3\n')
     assert "row 6: an id contains a line break" in refusal(path)
     _, report = read(path, bad_rows="skip")
-    for kind, row in ((bad_rows.MANY_LINES, 6), (bad_rows.COLUMNS.format(4, 2), 8)):
+    for kind, row in ((bad_rows.MANY_LINES, 6), (bad_rows.BAD_WIDTH.format(4, 2), 8)):
         assert f"skipped 1 bad rows: {kind} (the first: row {row})" in report.notes
 
 
@@ -192,7 +192,7 @@ def test_quotes_are_read_as_the_csv_module_does_in_blocks_of_any_size(folder, te
     if isinstance(outcomes[0], str):
         assert "a quote is never closed" in outcomes[0]
     else:
-        expected = {bad_rows.COLUMNS.format(3, width): count for width, count in counts.items() if width != 3}
+        expected = {bad_rows.BAD_WIDTH.format(3, width): count for width, count in counts.items() if width != 3}
         notes = [re.match(r"skipped ([0-9]+) bad rows: (expected .*) \(the first", note) for note in outcomes[0][1]]
         found = {note[2]: int(note[1]) for note in notes if note}
         assert found == expected
@@ -210,7 +210,7 @@ def test_bad_rows_of_parquet_are_named_by_their_number(tmp_path):
     assert f"{path}, row 7: {bad_rows.NO_USER}" in refusal(path)
     sequences, report = read(path, bad_rows="skip")
     assert histories(sequences) == plainly(ROWS)
-    for kind, row in ((bad_rows.NO_USER, 7), (bad_rows.NO_ITEM, 8), (bad_rows.NO_TIME, 9)):
+    for kind, row in ((bad_rows.NO_USER, 7), (bad_rows.NO_ITEM, 8), (bad_rows.BAD_TIME, 9)):
         assert f"skipped 1 bad rows: {kind} (the first: row {row})" in report.notes
 
 
@@ -273,7 +273,7 @@ NOT_UNDERSTOOD = {
         "a.csv",
         b"user,item,date\na,1,01/02/2020\na,2,01/03/2020\n",
         {"bad_rows": "skip"},
-        f"nothing to learn from; skipped 2 bad rows: {bad_rows.NO_TIME} (the first: row 2)",
+        f"nothing to learn from; skipped 2 bad rows: {bad_rows.BAD_TIME} (the first: row 2)",
     ),
     "no parquet": ("a.parquet", b"PAR1 and more", {}, "damaged"),
 }
@@ -305,7 +305,7 @@ NOT_TIMES = {
 @pytest.mark.parametrize("kind", NOT_TIMES)
 def test_rows_with_invalid_times_are_bad_and_the_others_keep_their_order(tmp_path, kind):
     path = write(tmp_path, "a.csv", TIMED.format(*NOT_TIMES[kind]).encode())
-    assert f"row 3: {bad_rows.NO_TIME}" in refusal(path)
+    assert f"row 3: {bad_rows.BAD_TIME}" in refusal(path)
     assert histories(read(path, bad_rows="skip")[0]) == {"a": ["3", "1"]}
 
 

@@ -45,7 +45,7 @@ def kept(folder):
 
 def test_a_blob_id_of_git_is_known():
     blob = "git:ce013625030ba8dba906f756967f9e9ca394464a"
-    assert download.compute_checksum(io.BytesIO(b"hello\n"), "git:") == blob
+    assert download.checksum_as(io.BytesIO(b"hello\n"), "git:") == blob
 
 
 @pytest.mark.parametrize("path", ["/file", "/moved"], ids=["straight", "redirected"])

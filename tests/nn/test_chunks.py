@@ -1,11 +1,11 @@
-"""A loss summed over pieces of its columns, its value and its gradients, against the loss of the whole."""
+"""A loss summed over chunks of its columns, its value and its gradients, against the loss of the whole."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from support.profiles import slow_but
 
-from bert4rec_tf.nn.losses import sum_in_pieces
+from bert4rec_tf.nn.losses import sum_in_chunks
 
 WIDTH = 4
 
@@ -33,14 +33,14 @@ def with_gradients(total, sources):
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("piece", slow_but([4], [1, 4, 13, 100]))
+@pytest.mark.parametrize("chunk", slow_but([4], [1, 4, 13, 100]))
 @pytest.mark.parametrize("number", [0, 1, 12, 13])
-def test_value_and_gradients_are_those_of_the_whole(number, piece, compiled):
+def test_value_and_gradients_are_those_of_the_whole(number, chunk, compiled):
     chosen, *floats = inputs(number)
     rows, factors, *constants = floats
 
     def total():
-        return sum_in_pieces(loss, piece)((chosen, rows, factors), constants)
+        return sum_in_chunks(loss, chunk)((chosen, rows, factors), constants)
 
     got = with_gradients(tf.function(total) if compiled else total, floats)
     expected = with_gradients(lambda: loss(chosen, *floats), floats)
@@ -48,14 +48,14 @@ def test_value_and_gradients_are_those_of_the_whole(number, piece, compiled):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_the_loss_is_traced_once_and_sees_no_more_than_a_piece():
+def test_the_loss_is_traced_once_and_sees_no_more_than_a_chunk():
     sizes = []
 
     def spying(*tensors):
         sizes.append(tensors[0].shape[0])
         return loss(*tensors)
 
-    total = sum_in_pieces(spying, 5)
+    total = sum_in_chunks(spying, 5)
     for number in (13, 13, 22):
         chosen, rows, factors, *constants = inputs(number)
         total((chosen, rows, factors), constants)

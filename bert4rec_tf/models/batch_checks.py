@@ -1,0 +1,150 @@
+"""The one check of what Keras' methods get: which columns there are, and whole numbers in their ranges."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert4rec_tf.data.sequences import PAD, mask_token
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.types import Batch, Tensor
+
+TRAINING_COLUMNS = {"masked": ("items", "mask_positions", "mask_targets"), "shifted": ("items", "targets")}
+"""Kind of examples -> the columns that its batches must have. The other kinds need `targets`."""
+
+ITEM_COLUMNS = ("items", "mask_targets", "targets", "negatives", "shared")
+"""The columns whose numbers are items."""
+
+
+def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict[str, Tensor], Tensor | int]:
+    """Returns the columns of a batch as int32, and how many item numbers were out of range.
+
+    Outside a graph there are none: they are an error. Inside a graph, where values are not known, they become 0, as
+    unknown items.
+
+    Args:
+        model: the `Recommender` that gets the batch.
+        batch: columns by their names, or `items [b, n]` alone.
+        to_train: whether it is for `training_loss`, or else for `score`.
+
+    Raises:
+        UserError: if a column is missing or is not of numbers, or `items` has no rows; outside a graph also for what is
+            not whole or out of range.
+    """
+    convert = np.asarray if tf.executing_eagerly() else tf.convert_to_tensor
+    batch = batch if isinstance(batch, Mapping) else {"items": batch}
+    columns: dict[str, Tensor] = {name: convert(column) for name, column in batch.items()}
+    _require_columns(model, columns, to_train)
+    num_unknown: Tensor | int = 0
+    for name, (least, most) in _list_ranges(model, columns, to_train).items():
+        if tf.executing_eagerly():
+            columns[name] = check_numbers(name, columns[name], least, most)
+            continue
+        columns[name], count = hide_bad_numbers(name, columns[name], least, most)
+        num_unknown += count if name in ITEM_COLUMNS else 0
+    return columns, num_unknown
+
+
+def check_arrays(model: Any, x: Any, y: Any = None, to_train: bool = True) -> tuple[Any, Any]:
+    """Returns what `fit`, `evaluate` or `predict` got, as int32, after `check_batch`; other data than arrays as it is.
+
+    `y`: the next items, with which `x` is histories; None if `x` alone is to train on (`to_train`) or to score.
+    """
+    columns = keras.tree.flatten(x) if isinstance(x, Mapping) else [x]
+    if not tf.executing_eagerly() or not all(map(_has_values, columns)):
+        return x, y
+    batch, _ = check_batch(model, x, to_train and y is None)
+    if y is not None and _has_values(y) and np.ndim(y) == 1:
+        y = check_numbers("y", y, PAD, model.num_items)
+    return batch if isinstance(x, Mapping) else batch["items"], y
+
+
+def check_numbers(name: str, values: Any, least: int, most: int) -> np.ndarray:
+    """Returns `values` as int32. Raises UserError unless all are whole numbers from `least` to `most`."""
+    array = np.asarray(values)
+    received: Any = array.dtype
+    if array.dtype.kind in "iuf":
+        is_good = (array >= least) & (array <= most)
+        if array.dtype.kind == "f":
+            is_good &= array == np.floor(array)
+        if is_good.all():
+            return array.astype(np.int32)
+        received = array[~is_good].flat[0]
+    raise UserError(f"`{name}` must be whole numbers from {least} to {most}. Received: {received}")
+
+
+def hide_bad_numbers(name: str, values: Tensor, least: int, most: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns `values` as int32, those of items with 0 for what `check_numbers` refuses, and how many these are, []."""
+    kind = values.dtype
+    if not (kind.is_integer or kind.is_floating):
+        raise UserError(f"`{name}` must be whole numbers from {least} to {most}. Received: {kind.name}")
+    wide = tf.cast(values, tf.float64 if kind.is_floating else tf.int64)
+    is_good = (wide >= least) & (wide <= most)
+    if kind.is_floating:
+        is_good &= wide == tf.floor(wide)
+    known = tf.where(is_good, wide, tf.zeros_like(wide)) if name in ITEM_COLUMNS else wide
+    return tf.cast(known, tf.int32), tf.math.count_nonzero(~is_good)
+
+
+def _has_values(column: Any) -> bool:
+    return isinstance(column, list) or (hasattr(column, "__array__") and not keras.backend.is_keras_tensor(column))
+
+
+def _require_columns(model: Any, columns: Mapping[str, Tensor], to_train: bool) -> None:
+    if to_train and model._compile_loss is not None:
+        raise UserError(
+            "`loss` in `compile` is for histories with their next items, `(x, y)`. Leave it out for other batches: "
+            f"{type(model).__name__} has its own, `training_loss`"
+        )
+    needed: tuple[str, ...] = ("items", "users") if type(model).needs_users else ("items",)
+    if to_train and model.examples is not None:
+        needed = TRAINING_COLUMNS.get(model.examples, ("targets",))
+    for name in needed:
+        if name not in columns:
+            source = "; `bert4rec_tf.datasets.training_batches` has them" if to_train else ""
+            raise UserError(
+                f"{type(model).__name__} needs `{'`, `'.join(needed)}`{source}. Received: {', '.join(sorted(columns))}"
+            )
+    if "items" in columns and (len(columns["items"].shape) != 2 or columns["items"].shape[0] == 0):
+        raise UserError(f"`items` must be [b, n] with at least one row. Received: {tuple(columns['items'].shape)}")
+
+
+def _list_ranges(model: Any, columns: Mapping[str, Tensor], to_train: bool) -> dict[str, tuple[int, int]]:
+    """Returns name of a column -> its least and largest number, for the columns that the model reads."""
+    num_items, width = model.num_items, columns["items"].shape[1] if "items" in columns else None
+    most = mask_token(num_items) if to_train and model.examples == "masked" else num_items
+    ranges = {"items": (PAD, most), **{name: (PAD, num_items) for name in ITEM_COLUMNS[1:]}}
+    if model.needs_users:
+        ranges["users"] = (-1 if model.scores_unknown_users else 0, model.num_users - 1)
+    if width is not None:
+        ranges |= {"lengths": (0, width), "mask_positions": (0, max(width - 1, 0))}
+    return {name: span for name, span in ranges.items() if name in columns}
+
+
+class UnknownItems:
+    """Counts the item numbers out of range that graphs have read as unknown items."""
+
+    def __init__(self) -> None:
+        on_read, summed = tf.VariableSynchronization.ON_READ, tf.VariableAggregation.SUM
+        self._number = tf.Variable(0, False, dtype=tf.int64, synchronization=on_read, aggregation=summed)
+
+    def count(self, batch: Batch, number: Tensor | int) -> Batch:
+        """Adds what `check_batch` returned. Returns the batch."""
+        if tf.is_tensor(number):
+            self._number.assign_add(number)
+        return batch
+
+    def read(self) -> int:
+        return int(self._number.read_value())
+
+    @contextlib.contextmanager
+    def report(self) -> Iterator[None]:
+        """Warns at the end of the block if there were any in it."""
+        before = self.read()
+        yield
+        if number := self.read() - before:
+            warn(f"{number:,} item numbers were out of range, and were read as unknown items (`model.num_unknown`)")

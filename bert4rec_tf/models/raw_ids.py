@@ -1,0 +1,112 @@
+"""The raw ids of a model's items and users, as the data have them: in its Keras file, for `recommend` and `grow`."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary
+from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.models.rows import ITEMS, USERS, copy_rows
+from bert4rec_tf.nn.layers import check_size
+from bert4rec_tf.nn.top_items import Blocks, find_best
+
+
+@dataclass(frozen=True, eq=False)
+class ModelIds:
+    """What the rows of a model belong to.
+
+    Attributes:
+        vocabulary: of items 1 to n.
+        users: [m] raw ids of users 0 to m - 1; empty if the model does not need users.
+        item_type: the type of the items in the data if they are integers, such as "int64"; else "".
+    """
+
+    vocabulary: Vocabulary
+    users: Any = ()
+    item_type: str = ""
+
+    @classmethod
+    def from_sequences(cls, sequences: Sequences, with_users: bool) -> "ModelIds":
+        kind = sequences.columns.get("item", {}).get("type", "")
+        return cls(sequences.vocabulary, sequences.users if with_users else (), kind)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Returns the fields as arrays that need no pickle."""
+        texts = {"items": self.vocabulary.items, "users": self.users, "item_type": [self.item_type]}
+        lines = {name: npz.encode_lines(content) for name, content in texts.items()}
+        return {**lines, "counts": self.vocabulary.counts}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "ModelIds":
+        """Makes what `to_arrays` was called on."""
+        items, users = (np.array(npz.decode_lines(arrays[name]), object) for name in ("items", "users"))
+        return cls(Vocabulary(items, arrays["counts"]), users, "".join(npz.decode_lines(arrays["item_type"])))
+
+    def find_user(self, user: Any) -> int:
+        """Returns the number of a user; -1 for an unknown one."""
+        places = np.flatnonzero(np.asarray(self.users, object) == str(user))
+        return int(places[0]) if len(places) else -1
+
+    def decode(self, items: np.ndarray) -> list[Any]:
+        """Returns the raw ids of item numbers, as texts or as the integers that they were in the data."""
+        texts = self.vocabulary.decode(items)
+        return [int(text) for text in texts] if self.item_type else texts
+
+
+def recommend(model: Any, history: Iterable[Any], k: int, user: Any, exclude_seen: bool) -> pd.DataFrame:
+    """Does what `Recommender.recommend` says."""
+    if model.ids is None:
+        raise UserError("`recommend` needs the raw ids of the items; call `model.adapt(sequences)` first")
+    if isinstance(history, (str, bytes)) or not isinstance(history, Iterable):
+        raise UserError(f"`history` must be a list of raw ids, oldest first. Received: history={history!r}")
+    texts = [str(raw) for raw in history]
+    items = model.ids.vocabulary.encode(texts)
+    if num_unknown := np.count_nonzero(items == PAD):
+        warn(f"{num_unknown} of the {len(items)} items in the history are unknown and were skipped")
+    items = items[items != PAD]
+    batch: dict[str, np.ndarray] = {"items": items[None]}
+    if model.needs_users:
+        number = -1 if user is None else model.ids.find_user(user)
+        if number < 0 and not (user is None and model.scores_unknown_users):
+            raise UserError(f"`user` must be a user of the data for {type(model).__name__}. Received: user={user!r}")
+        batch["users"] = np.array([number], np.int32)
+    hidden = items[None] if exclude_seen else np.zeros((1, 1), np.int32)
+    best, scores, _ = find_best(Blocks.from_scores(model(batch)), check_size("k", k), hidden)
+    is_item = best[0].numpy() != PAD
+    ids, scores = model.ids.decode(best[0].numpy()[is_item]), scores[0].numpy()[is_item]
+    return pd.DataFrame({"rank": np.arange(1, len(ids) + 1), "item": ids, "score": scores})
+
+
+def grow(model: Any, new_items: Iterable[Any] | Vocabulary, features: Mapping[str, Any] | None) -> Any:
+    """Does what `Recommender.grow` says."""
+    ids = model.ids or ModelIds(number_items(model.num_items))
+    old = list(ids.vocabulary.items)
+    if isinstance(new_items, Vocabulary):
+        vocabulary = new_items
+        if lost := len(set(old) - set(vocabulary.items)):
+            warn(f"{lost:,} items of the model are not in the vocabulary, and lose their rows")
+    else:
+        added = [str(raw) for raw in new_items]
+        if repeated := len(old) + len(added) - len({*old, *added}):
+            raise UserError(f"`new_items` must be new, each once. Received: {repeated} that are not")
+        counts = np.concatenate([ids.vocabulary.counts, np.zeros(len(added), np.int64)])
+        vocabulary = Vocabulary(np.array([*old, *added], object), counts)
+    config = {**model.get_config(), "num_items": vocabulary.num_items}
+    if model.features:
+        config["features"] = {**model.features, **(features or {})}
+    with model.distribute_strategy.scope():
+        grown = type(model).from_config(config)
+    users = range(model.num_users or 0)
+    copy_rows(model, grown, {ITEMS: old, USERS: users}, {ITEMS: list(vocabulary.items), USERS: users})
+    grown.ids = replace(ids, vocabulary=vocabulary)
+    return grown
+
+
+def number_items(num_items: int) -> Vocabulary:
+    """Returns the vocabulary of items whose raw ids are their numbers."""
+    return Vocabulary(np.arange(1, num_items + 1).astype(str).astype(object), np.zeros(num_items, np.int64))

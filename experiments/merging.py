@@ -1,0 +1,78 @@
+"""`run_all.sh --merge=FILE`: takes in the results of runs that were made on another machine."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import bert4rec_tf
+from bert4rec_tf.config.run_record import Run
+from bert4rec_tf.evaluation.metrics import POPULAR
+from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
+from experiments.results import FINISHED, Line, Results, is_same_file, read_lines
+
+FindFile = Callable[[str], dict[str, Any] | None]
+"""Returns the facts about the present file of a data set (`results.describe_data_file`)."""
+
+
+class Merged(NamedTuple):
+    """What was done with the lines of a file: the keys of those taken and of those already there, and why one was not.
+
+    `refused`: key -> the reason.
+    """
+
+    taken: list[str]
+    known: list[str]
+    refused: dict[str, str]
+
+
+def merge(path: Path, results: Results, find_file: FindFile) -> Merged:
+    """Adds the finished runs of another file of results, and the attention files beside it.
+
+    Raises UserError if the file is missing or damaged; then nothing is taken.
+    """
+    if not path.is_file():
+        raise UserError(f"`merge` must be a file of results ({results.path.name}). Received: merge={path}")
+    merged, others = Merged([], [], {}), Results(path.parent)
+    for key, line in read_lines(path).items():
+        present = results.read().get(key, {})
+        if reason := find_fault(key, line, find_file):
+            merged.refused[key] = reason
+        elif present.get("status") == FINISHED and is_same_file(present["data_file"], line["data_file"]):
+            merged.known.append(key)
+        else:
+            results.put(line, is_whole=True)
+            merged.taken.append(key)
+        attention = others.attention_path(key)
+        if key in merged.taken and attention.exists():
+            with results.lock(), files.atomic_write(results.attention_path(key)) as aside:
+                shutil.copyfile(attention, aside)
+    return merged
+
+
+def find_fault(key: str, line: Line, find_file: FindFile) -> str | None:
+    """Returns why a line cannot be taken; None if it can."""
+    if line.get("status") != FINISHED:
+        return f"it is not finished, but {line.get('status')}"
+    try:
+        run = Run.from_dict(line["run"])
+        versions, file = line["environment"]["versions"], line["data_file"]
+        is_whole = "ndcg@10" in line["test"][POPULAR] and line["wall_seconds"] >= 0 and 0 < line["budget"] <= 1
+    except (KeyError, TypeError, UserError) as error:
+        return f"it is not the result of a run of this version ({error})"
+    if not is_whole:
+        return "it is not the whole result of a run"
+    if run.digest != key or line.get("digest") != key:
+        return f"its settings have the digest {run.digest}: they were changed, or made by another version"
+    if (version := versions.get("bert4rec_tf")) != bert4rec_tf.__version__:
+        return f"it was made by version {version}, and this is {bert4rec_tf.__version__}"
+    if not is_same_file(file, present := find_file(run.dataset)):
+        return f"it was measured on another file than {present['name']} here"
+    return None
+
+
+def describe(merged: Merged) -> list[str]:
+    """Returns lines that say what was done."""
+    lines = [f"refused {key}: {reason}" for key, reason in merged.refused.items()]
+    return [*lines, f"{len(merged.taken)} taken, {len(merged.known)} already here, {len(merged.refused)} refused."]

@@ -1,0 +1,137 @@
+"""Results from another machine: what fits is taken in, what does not is named, and nothing is lost."""
+
+import json
+
+import pytest
+from support.invented_results import FILE, findings, line_of, text_of
+
+import bert4rec_tf
+from bert4rec_tf.foundation.errors import UserError
+from experiments import merging
+from experiments.__main__ import main
+from experiments.findings import SAMPLES, Findings
+from experiments.plan import Job, Plan
+from experiments.results import FAILED, Results, name_device
+from experiments.sweep import Sweep, show
+from experiments.tables import Variant
+
+VERSIONS = {"bert4rec_tf": bert4rec_tf.__version__}
+CPU_ENVIRONMENT = {"versions": VERSIONS, "threads": 2, "devices": ["CPU"]}
+GPU_ENVIRONMENT = {**CPU_ENVIRONMENT, "devices": ["CPU", "GPU"], "accelerators": ["NVIDIA H100"]}
+
+
+def job(seed=1, model="bpr_mf"):
+    return Job(Plan(("beauty",)).make_run("beauty", Variant(model, model), seed))
+
+
+def line(seed=1, value=0.5, **changes):
+    return line_of(job(seed), value, **{"environment": GPU_ENVIRONMENT, **changes})
+
+
+def write(folder, *lines):
+    folder.mkdir(exist_ok=True)
+    (folder / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return folder / "results.jsonl"
+
+
+def merge(folder, *lines):
+    path = write(folder / "other", *lines)
+    return merging.merge(path, Results(folder / "here"), lambda dataset: FILE)
+
+
+def test_finished_runs_are_taken_once(tmp_path):
+    one, other = line(1), line(2)
+    assert merge(tmp_path, one, other).taken == [one["key"], other["key"]]
+    again = merge(tmp_path, {**one, "wall_seconds": 1.0}, line(3))
+    assert again.known == [one["key"]] and again.taken == [line(3)["key"]] and not again.refused
+    assert Results(tmp_path / "here").read() == {each["key"]: each for each in (one, other, line(3))}
+
+
+def test_a_run_that_was_stopped_here_is_replaced_without_its_time(tmp_path):
+    stopped = {**line(), "status": "stopped", "wall_seconds": 999.0}
+    write(tmp_path / "here", stopped)
+    merge(tmp_path, line(seconds=60.0))
+    assert Results(tmp_path / "here").read()[line()["key"]]["wall_seconds"] == 60.0
+
+
+def test_attention_comes_along(tmp_path):
+    one = line()
+    write(tmp_path / "other", one)
+    Results(tmp_path / "other").attention_path(one["key"]).write_text("{}")
+    merge(tmp_path, one)
+    assert Results(tmp_path / "here").list_attentions() == {one["key"]}
+
+
+FAULTS = {
+    "it is not finished, but failed": {"status": FAILED},
+    "its settings have the digest": {"run": {**job().run.to_dict(), "seed": 9}},
+    "they were changed, or made by another version": {"digest": "0" * 12},
+    "it was made by version 0.0.1, and this is": {
+        "environment": {**CPU_ENVIRONMENT, "versions": {"bert4rec_tf": "0.0.1"}}
+    },
+    "it was measured on another file than beauty.txt here": {"data_file": {**FILE, "sha256": "0" * 64}},
+    "Unknown setting of training: 'new'": {
+        "run": {**job().run.to_dict(), "training": {**job().run.to_dict()["training"], "new": 1}}
+    },
+    "it is not the result of a run of this version": {"test": {"uniform": {}}},
+    "it is not the whole result of a run": {"budget": 2.0},
+}
+
+
+@pytest.mark.parametrize("words", FAULTS)
+def test_what_does_not_fit_is_refused_with_its_reason_and_the_rest_taken(tmp_path, words):
+    bad, good = {**line(), **FAULTS[words]}, line(2)
+    merged = merge(tmp_path, bad, good)
+    assert merged.taken == [good["key"]] and list(Results(tmp_path / "here").read()) == [good["key"]]
+    refused, last = merging.describe(merged)
+    assert refused.startswith(f"refused {bad['key']}: ") and words in refused
+    assert last == "1 taken, 0 already here, 1 refused."
+
+
+@pytest.mark.parametrize("content", ["{", '{"run": 1}', "[]"])
+def test_a_damaged_file_changes_nothing(tmp_path, content):
+    path = write(tmp_path / "other", line())
+    path.write_text(path.read_text() + content)
+    with pytest.raises(UserError, match=r"results\.jsonl, line 2: not the result of a run"):
+        merging.merge(path, Results(tmp_path / "here"), lambda dataset: FILE)
+    assert not Results(tmp_path / "here").path.exists()
+
+
+def test_the_command_merges_reports_and_says_what_it_refused(tmp_path, capsys):
+    one = Plan(("synthetic",), quick=True).make_all_jobs(["table2"])[0]
+    good = line_of(one, environment=GPU_ENVIRONMENT, data_file=None)
+    path = write(tmp_path / "other", good, {**line(), "status": FAILED})
+    folders = [f"--workdir={tmp_path}", f"--results={tmp_path / 'here'}"]
+    assert main(["--quick", f"--merge={path}", *folders]) == 1
+    assert "1 taken, 0 already here, 1 refused." in capsys.readouterr().out
+    assert "NVIDIA H100" in (tmp_path / "here" / "report.md").read_text()
+    with pytest.raises(UserError, match="`merge` must be a file of results"):
+        main(["--quick", f"--merge={tmp_path / 'none'}", *folders])
+
+
+def test_cells_of_a_gpu_are_named_and_their_speed_is_compared_with_their_own_kind_alone():
+    jobs = Plan(("ml-1m",)).make_jobs("table4")
+    on_gpu, *on_cpu = [one for (some,) in jobs.values() for one in [some]]
+    lines = [line_of(on_gpu, environment=GPU_ENVIRONMENT), *(line_of(one) for one in on_cpu)]
+    found = Findings("table4", Plan(("ml-1m",)), {each["key"]: each for each in lines})
+    first, second = list(jobs)[:2]
+    assert not found.list_values(*first, SAMPLES) and found.list_values(*second, SAMPLES)
+    assert found.list_values(*first, "ndcg@10")
+    assert "Computed on NVIDIA H100: ML-1m " in text_of("table4", found)[0]
+    assert "Computed on" not in text_of("table2", findings("table2", {"sasrec": 0.2}))[0]
+
+
+def test_the_listing_estimates_by_device(tmp_path, capsys):
+    sweep = Sweep(Results(tmp_path / "here"), tmp_path)
+    for seed, seconds, environment in ((1, 600.0, CPU_ENVIRONMENT), (2, 60.0, GPU_ENVIRONMENT)):
+        phase = {"steps": job().run.training.steps, "seconds": seconds, "best_step": 1}
+        done = line_of(job(seed), seconds=seconds, retrain=phase, environment=environment, data_file=None)
+        sweep.results.put(done)
+    assert [name_device(each) for each in sweep.results.read().values()].count("CPU") == 1
+    show([job(3)], sweep)
+    row, *rest = capsys.readouterr().out.splitlines()
+    times = row.split()[1:3]
+    assert times[0] > times[1] and [text.split(", ")[0] for text in rest] == [
+        f"About {times[0]} left on CPU",
+        f"About {times[1]} left on NVIDIA H100",
+    ]
