@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-DOCS = ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"]
+DOCS = ["mkdocs-material>=9.5"]
 EXPORT = ["ai-edge-litert>=2.1", "onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"]
 PLOTS = ["matplotlib>=3.8"]
 REPORT = ["jinja2>=3.1"]
@@ -16,6 +16,7 @@ SERVE = ["aiohttp>=3.11", "orjson>=3.10"]
 TEST = [
     "axe-playwright-python>=0.1",
     "build>=1.2",
+    "codespell>=2.3",
     "hypothesis>=6.100",
     "ir-measures>=0.3.7",
     "ipykernel>=6.29",

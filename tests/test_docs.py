@@ -1,4 +1,4 @@
-"""The pages in docs/ and the README: their links, commands and examples."""
+"""The pages in docs/, the README and the journal: their links, commands, examples, spelling and length."""
 
 import ast
 import contextlib
@@ -7,6 +7,8 @@ import io
 import json
 import re
 import shlex
+import subprocess
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -29,7 +31,12 @@ from bert4rec_tf.serving.http.server_settings import ServerSettings
 from experiments.__main__ import make_parser as experiments_parser
 
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+JOURNAL = sorted((ROOT / "experiments" / "journal").glob("*.md"))
+PAGES = [README, *DOCS, *JOURNAL]
+OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+MADE = [ROOT / "docs" / name for name in ("all-settings.md", "api.md")]
+FOR_CONTRIBUTORS = [ROOT / "docs" / name for name in ("architecture.md", "changing.md")]
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -64,9 +71,9 @@ def test_files_and_names_in_architecture_md_exist():
         assert set(re.findall(r"\w+", names)) <= names_in(ROOT / "bert4rec_tf" / path), (path, names)
 
 
-@each_page
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings(page):
-    for target in re.findall(r"\]\((?!http)(.*?)\)", TEXTS[page]):
+    for target in re.findall(r"\]\((?!http)(.*?)\)", page.read_text(encoding="utf-8")):
         name, _, heading = target.partition("#")
         path = (page.parent / name).resolve() if name else page
         assert path.exists(), target
@@ -75,8 +82,43 @@ def test_links_lead_to_files_and_headings(page):
 
 
 def test_every_page_can_be_reached_from_the_readme():
-    linked = {(README.parent / target).resolve() for target in re.findall(r"\]\((docs/\w+\.md)\)", TEXTS[README])}
-    assert linked == {page.resolve() for page in PAGES[1:]}
+    found, new = set(), {README}
+    while new:
+        found |= new
+        links = {
+            (page.parent / name).resolve() for page in new for name in re.findall(r"\]\(([\w/.-]+\.md)", TEXTS[page])
+        }
+        new = (links & set(PAGES)) - found
+    assert found == set(PAGES)
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert set(re.findall(r"[\w-]+\.md", site)) == {page.name for page in DOCS}
+
+
+# Language
+
+
+def test_words_are_spelled_right():
+    """In the pages and the docstrings."""
+    paths = [*PAGES, *OTHERS, ROOT / "bert4rec_tf", ROOT / "experiments"]
+    command = [sys.executable, "-m", "codespell_lib", "--skip=*.jsonl,*.json,*.js", "-L", "ALS", *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@each_page
+def test_numbers_have_a_leading_zero(page):
+    prose = re.sub(r"```.*?```|`[^`]*`|\]\(.*?\)", "", TEXTS[page], flags=re.DOTALL)
+    assert not re.findall(r".*(?<![\w.)*])\.\d.*", prose)
+
+
+def count_words(pages: list[Path]) -> int:
+    return sum(len(TEXTS[page].split()) for page in pages)
+
+
+def test_the_documentation_stays_short():
+    assert len(TEXTS[README].splitlines()) <= 100
+    assert count_words([page for page in PAGES if page not in (*MADE, *FOR_CONTRIBUTORS, *JOURNAL)]) <= 11_000
+    assert count_words(JOURNAL) <= 9_000
 
 
 # Commands
@@ -140,7 +182,9 @@ def test_flags_in_sentences_exist(page):
         "--signature_def",
         "--input_exprs",
         "--json",
-    }  # of saved_model_cli and curl
+        "--attack_seconds",
+        "--attack_seed",
+    }  # of saved_model_cli, curl and pytest
     assert set(re.findall(r"(?<![\w-])--[a-z]\w*", prose)) <= known | others
 
 
@@ -215,6 +259,8 @@ def is_missing_tracker(module: str) -> bool:
 
 @each_page
 def test_python_examples_import_what_exists(page):
+    if page in FOR_CONTRIBUTORS:
+        return  # tests/test_docs_changes.py runs their code
     names: dict = {}  # of the whole page: later examples use what earlier ones import
     for code in python_blocks(TEXTS[page]):
         tree = ast.parse(code)
@@ -232,6 +278,12 @@ def test_python_examples_import_what_exists(page):
 def test_the_example_of_serving_runs(exported):
     (code,) = python_blocks(TEXTS[ROOT / "docs" / "serving.md"])
     exec(with_model(code, exported), {})
+
+
+def test_the_example_of_the_tutorial_runs(exported, folder, capsys):
+    (code,) = python_blocks(TEXTS[ROOT / "docs" / "tutorial.md"])
+    exec(with_model(code, exported), {})
+    assert re.search(r"^2 +3 ", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_the_example_of_python_runs(capsys):

@@ -50,7 +50,7 @@ def search_settings(split: LeaveOneOut, fixed: ItemTransitionsSettings) -> tuple
 
     Transitions are counted in the histories before the validation items. Settings that `fixed` names stay. The others
     are searched along AXES, one after the other, until a round improves nothing. There are two starts, because either
-    can miss the best by several percent (docs/quality.md). Of equal settings the first stays.
+    can miss the best by several percent (experiments/journal/evidence.md). Of equal settings the first stays.
     """
     search = _Search(split, fixed)
     histories = split.histories("validation")

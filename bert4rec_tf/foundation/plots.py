@@ -34,7 +34,7 @@ def _draw_curve(axes: Any, curve: Sequence[dict[str, float]]) -> None:
     axes.set(xlabel="step", ylabel="training loss")
     if metrics:
         right = axes.twinx()
-        right.set(ylabel="validation item, popular negatives", ylim=(0, None))
+        right.set(ylabel="on the validation items", ylim=(0, None))
         for name in metrics:
             lines += right.plot(steps, [row[name] for row in curve], marker=".", label=name)
         right.set_ylim(bottom=0)

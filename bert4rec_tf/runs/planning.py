@@ -26,7 +26,7 @@ REPORTING = 1.5
 
 SHORT_FINAL, SHORT_SHARE = 0.05, 1 / 2
 """The `final_share` where less than this share of the preset's steps fits. It costs 1 to 3 % of NDCG@10; half of the
-steps cost more (docs/quality.md)."""
+steps cost more (experiments/journal/own-data.md)."""
 
 
 class Planner:

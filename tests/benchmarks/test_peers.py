@@ -71,17 +71,17 @@ def test_lists_with_a_seen_item_or_one_twice_are_refused(items):
         peers.check_lists(np.array([[*items, -1, -1]]), np.array([0, 1]), np.array([1, 4]))
 
 
-def test_the_tables_in_docs_and_readme_are_those_of_the_results():
+def test_the_tables_in_the_documentation_are_those_of_the_results():
     rows = json.loads((ROOT / "docs" / "benchmarks" / "peers.json").read_text())
-    assert f"\n\n{peers.format_table(rows)}\n" in (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Beside other libraries")[2]
+    journal, page = ((ROOT / name).read_text("utf-8") for name in ("experiments/journal/peers.md", "docs/results.md"))
+    assert f"\n\n{peers.format_table(rows)}\n" in journal
     for model in {row["model"] for row in rows}:
         cells = []
         for data in ("beauty-5core", "ml-latest-small"):
             (row,) = [one for one in rows if (one["data"], one["model"]) == (data, model)] or [None]
-            cells += [f"{row['ndcg@10']:.4f}"[1:], f"{row['processor']:,.0f}"] if row else ["", ""]
+            cells += [f"{row['ndcg@10']:.4f}", f"{row['processor']:,.0f}"] if row else ["", ""]
         line = f"{model} |{''.join(f' {cell} |' if cell else ' |' for cell in cells)}"
-        assert f"| {line}\n" in readme or f", {line}\n" in readme
+        assert f"| {line}\n" in page or f", {line}\n" in page
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The preset `best`: the authors' model, trained for quality per minute (docs/quality.md has each lever's curve).
+"""The preset `best`: the authors' model, trained for quality per minute (experiments/journal/networks.md).
 
 For BERT4Rec, short histories are cut into prefixes, so that every item is a target once, after those before it, and a
 large epsilon lets rare items keep their initial vectors. For ML-1m's long histories, windows with many masks do better.

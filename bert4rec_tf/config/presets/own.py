@@ -1,6 +1,6 @@
 """The settings of BERT4Rec and SASRec for your own data, by their size.
 
-The rules follow what was measured on Beauty, ML-1m, and parts of Beauty (docs/quality.md). Any setting given by name
+The rules follow what was measured on Beauty, ML-1m, and parts of Beauty (experiments/journal/own-data.md). Any setting given by name
 overrides them.
 """
 
