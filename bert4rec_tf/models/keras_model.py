@@ -38,7 +38,8 @@ class KerasModel(keras.Model):
 
     def __call__(self, batch: Batch | Tensor, *args: Any, **options: Any) -> Tensor:
         """Does what `call` does, which says what is wrong in one line."""
-        return super().__call__(check_arrays(self, batch, to_train=False)[0], *args, **options)
+        batch, _ = check_arrays(self, batch, to_train=False, may_be_empty=True)
+        return super().__call__(batch, *args, **options)
 
     def call(self, batch: Batch | Tensor, training: bool | None = None, return_vectors: bool = False) -> Tensor:
         """Scores all items, as `score` does, or returns the `user_vectors`. With `training`, dropout acts.

@@ -230,7 +230,7 @@ def test_padding_before_a_history_is_padding_too():
 
 def test_predict_refuses_a_batch_without_rows():
     nobody = {name: column[:0] for name, column in HISTORIES.items()}
-    with pytest.raises(UserError, match=r"`items` must be \[b, n\] with at least one row\. Received: \(0, 6\)$"):
+    with pytest.raises(UserError, match=r"`x` must have at least one row\. Received: no rows"):
         make("pop").predict(nobody)
 
 
