@@ -22,7 +22,7 @@ TITLES = {variant.title.removesuffix(NOT_IN_PAPER): key for key, variant in TABL
 PLANNED = {job.key for job in PLAN.make_all_jobs(TABLES)}
 PROTOCOLS = {"popular": "popular", "uniform": "uniform", "all": "full"}
 COLUMN = re.compile(r"(Beauty|ML-1m)(?: ([A-Z]+(?:@\d+)?))?, (popular|uniform|all|minutes)")
-TABLE = re.compile(r"^(\|.*)\n\|(?: -+:? \|)+\n((?:\|.*\n)+)", re.MULTILINE)
+TABLE = re.compile(r"^(\|.*)\n\|[-:| ]+\|\n((?:\|.*\n)+)", re.MULTILINE)
 
 
 def compute_numbers(dataset: str, model: str, metric: str, ranked_among: str) -> list[float]:
