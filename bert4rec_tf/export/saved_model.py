@@ -81,7 +81,7 @@ def export(
         if options.titles is not None:
             files.write_text(aside / TITLES, options.titles)
         if options.attributes is not None:
-            options.attributes.to_parquet(aside / ATTRIBUTES)
+            options.attributes.rename_axis("id").to_parquet(aside / ATTRIBUTES)
         files.write_json(aside / CARD_OF_SAVED_MODEL, {**describe_model(model), **facts, **(card or {})})
 
 
