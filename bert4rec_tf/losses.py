@@ -21,3 +21,7 @@ __all__ = [
     "top1",
     "top1_max",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
