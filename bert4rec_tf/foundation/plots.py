@@ -72,7 +72,9 @@ def plot_quality(
     title: str,
     measured: str,
 ) -> Any:
-    """Returns a figure of the training curve, if it has two points, and of the mean metric of users who are alike. A notebook shows it.
+    """Returns a figure of the training curve, if it has two points, and of the mean metric of users who are alike.
+
+    A notebook shows it.
 
     Args:
         curve: as for `plot_curve`; empty for a model that only counts.
