@@ -12,7 +12,7 @@ PLOTS = ["matplotlib>=3.8"]
 REPORT = ["jinja2>=3.1"]
 SPARK = ["pyspark>=4,<5"]
 STORES = ["fsspec>=2024.10"]
-SERVE = ["aiohttp>=3.11", "orjson>=3.10"]
+SERVE = ["aiohttp>=3.11", "orjson>=3.10", "prometheus-client>=0.21"]
 TEST = [
     "axe-playwright-python>=0.1",
     "build>=1.2",

@@ -16,8 +16,10 @@ _PUBLIC = {
     "FittedModel": "bert4rec_tf.runs.fitted",
     "Interactions": "bert4rec_tf.config.data_names",
     "MODELS": "bert4rec_tf.models",
+    "Recommender": "bert4rec_tf.models",
     "Run": "bert4rec_tf.config.run_record",
     "Sequences": "bert4rec_tf.data.sequences",
+    "Settings": "bert4rec_tf.config.setting_fields",
     "UserError": "bert4rec_tf.foundation.errors",
     "Vocabulary": "bert4rec_tf.data.sequences",
     "compare": "bert4rec_tf.runs.fitting",
@@ -28,6 +30,8 @@ _PUBLIC = {
     "make_run": "bert4rec_tf.config.presets",
     "open": "bert4rec_tf.runs.fitted",
     "open_experiment": "bert4rec_tf.runs.experiment",
+    "register": "bert4rec_tf.models",
+    "setting": "bert4rec_tf.config.setting_fields",
     "with_features": "bert4rec_tf.data.reading.feature_files",
 }
 _MODULES = ("datasets", "layers", "losses", "metrics")

@@ -114,7 +114,8 @@ ONE_MASK = {"max_predictions": 1}
 
 SOFTMAX = {"loss": "cross_entropy", "hidden_dim": 64, "warmup_steps": 100, "protocol": "fixed"}
 SOFTMAX_BY_DATA = {"beauty": {"dropout": 0.1, "steps": 3_500}, "ml-1m": {"dropout": 0.2, "steps": 3_000}}
-"""SASRec by softmax, d = 64. Steps and dropout were chosen on the validation items (experiments/journal/networks.md has the curve)."""
+"""SASRec by softmax, d = 64. Steps and dropout were chosen on the validation items, whose curve is in
+experiments/journal/networks.md."""
 
 NO_EVIDENCE = {"evidence": "none", "evidence_gain": None, "evidence_popularity": None}
 

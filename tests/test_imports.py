@@ -113,7 +113,7 @@ def test_an_experiment_needs_no_command():
 
 def test_a_sweep_starts_without_tensorflow():
     """Its own process only waits for others; what needs TensorFlow is imported where it is used."""
-    heavy = {"bert4rec_tf.runs.pipeline", "bert4rec_tf.models"}
+    heavy = {"bert4rec_tf.runs.experiment", "bert4rec_tf.models"}
     for path in EXPERIMENTS:
         if path.stem != "running":
             top = ast.parse(path.read_text()).body

@@ -1,8 +1,11 @@
 """The pieces for loops of one's own: the metrics of Keras, and the datasets."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from support.models import NUM_ITEMS, SEQUENCES, make
@@ -126,7 +129,72 @@ def test_next_item_batches_are_histories_and_their_last_items():
 def test_plain_lists_become_sequences():
     sequences = b4r.datasets.sequences_of([[3, 1], [2, 2, 3]])
     assert [sequences[user].tolist() for user in range(2)] == [[3, 1], [2, 2, 3]] and sequences.num_items == 3
-    with pytest.raises(UserError, match=r"`histories` must have items from 1 to 2\. Received: 1 to 3"):
+    assert b4r.datasets.sequences_of([np.array([1.0, 2.0]), []]).lengths.tolist() == [2, 0]
+    with pytest.raises(UserError, match=r"`histories` must be whole numbers from 1 to 2\. Received: 3"):
         b4r.datasets.sequences_of([[3, 1]], num_items=2)
+    with pytest.raises(UserError, match=r"`histories` must be whole numbers from 1 to \d+\. Received: 4294967298"):
+        b4r.datasets.sequences_of([np.array([1, 2**32 + 2, 3])])
     with pytest.raises(UserError, match="No user has two items"):
         b4r.datasets.cloze_batches(b4r.datasets.sequences_of([[3], [1]]))
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def weigh_by_softmax(values, others):
+    total = sum(math.exp(other) for other in others)
+    return sum(value * math.exp(other) / total for value, other in zip(values, others))
+
+
+ORACLES = {
+    "SoftmaxCrossEntropy": lambda r, others: -math.log(math.exp(r) / sum(map(math.exp, [r, *others]))),
+    "BinaryCrossEntropy": lambda r, others: -math.log(sigmoid(r)) - sum(math.log(1 - sigmoid(o)) for o in others),
+    "BPR": lambda r, others: mean([-math.log(sigmoid(r - o)) for o in others]),
+    "TOP1": lambda r, others: (sum(sigmoid(o - r) + sigmoid(o * o) for o in others) + 0.5) / (len(others) + 1),
+    "TOP1Max": lambda r, others: weigh_by_softmax([sigmoid(o - r) + sigmoid(o * o) for o in others], others),
+    "BPRMax": lambda r, others: (
+        -math.log(weigh_by_softmax([sigmoid(r - o) for o in others], others))
+        + 0.5 * weigh_by_softmax([o * o for o in others], others)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_losses_of_keras_compare_a_target_with_all_other_items(name):
+    make_loss = getattr(b4r.losses, name)
+    loss = make_loss(0.5) if name == "BPRMax" else make_loss()
+    scores = np.random.default_rng(1).normal(size=(2, 3, 7)).astype(np.float32)
+    scores[..., 0] = 9.0  # padding
+    targets = np.array([[1, 0, 4], [6, 2, 0]])
+    rows = [
+        (row[target], [*row[1:target], *row[target + 1 :]])
+        for target, row in zip(targets.ravel(), scores.reshape(6, 7))
+        if target
+    ]
+    expected = [ORACLES[name](float(score), [float(other) for other in others]) for score, others in rows]
+    assert float(loss(targets, scores)) == pytest.approx(mean(expected), rel=1e-5)
+    assert float(loss(targets[..., None], scores)) == pytest.approx(mean(expected), rel=1e-5)
+    weights = np.array([[1, 5, 0], [0, 0, 5]])
+    assert float(loss(targets, scores, weights)) == pytest.approx(expected[0] / 4, rel=1e-5)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
+    assert type(again) is type(loss) and float(again(targets, scores)) == float(loss(targets, scores))
+    with tf.GradientTape() as tape:
+        tape.watch(variable := tf.constant(scores))
+        value = loss(targets, variable)
+    gradient = tape.gradient(value, variable).numpy()
+    assert np.isfinite(gradient).all() and not gradient[..., 0].any() and not gradient[targets == 0].any()
+    assert (np.take_along_axis(gradient, targets[..., None], axis=-1)[targets > 0] < 0).all()
+
+
+@pytest.mark.parametrize("use", [b4r.metrics.NDCG(), b4r.metrics.MRR(), b4r.losses.BPR()])
+def test_one_hot_targets_are_refused_in_one_line(use):
+    targets = np.eye(4)[[1, 2, 3]]
+    message = r"`y_true` must be item numbers, .*; `argmax` makes them of one-hot rows\. Received: .*\(3, 4\)$"
+    with pytest.raises(ValueError, match=message):
+        use(targets, np.ones((3, 4), np.float32))
+    use(targets.argmax(axis=1), np.ones((3, 4), np.float32))

@@ -12,6 +12,7 @@ COMMANDS = {
     "compare": "compare two evaluated work directories user by user",
     "data": "print statistics of data",
     "recommend": "recommend items for one history, for known users, or for every user in a file",
+    "update": "take new actions into an exported model, without training",
     "similar": "find the items that are most similar to others",
     "serve": "serve an exported model over HTTP, with a page to try it",
 }

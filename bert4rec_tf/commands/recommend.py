@@ -12,6 +12,7 @@ from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.reading.feature_files import check_matches
 from bert4rec_tf.export.layout import require_saved_model
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.files import unreadable_error
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.startup import import_tensorflow
 from bert4rec_tf.foundation.stores import expand_path
@@ -20,7 +21,9 @@ from bert4rec_tf.serving.trust import TRUST
 
 if TYPE_CHECKING:
     from bert4rec_tf.serving.client import Recommendations, SavedRecommender
+    from bert4rec_tf.serving.rules import Attributes
 
+ALL_USERS = "all"
 FILTERS = ("min_user_actions", "min_item_actions", "k_core", "test_from")
 INTERACTION_COLUMNS = {name: field for name, field in list_column_options().items() if name not in FILTERS}
 
@@ -35,6 +38,12 @@ class ModelOptions(Settings):
         None, "titles of the items: a CSV with a header, or MovieLens' movies.dat (default: titles in the model)"
     )
     k: int | None = setting(None, "number of items (default: set at export)")
+    where: str | None = setting(
+        None, "a condition that the items must meet, such as \"in_stock and category == 'toys'\""
+    )
+    attributes: str | None = setting(
+        None, "for --where: CSV or Parquet with the items' ids and attributes (default: those in the model)"
+    )
 
     @property
     def folder(self) -> Path:
@@ -51,8 +60,11 @@ class RecommendOptions(ModelOptions):
         "raw user ids, separated by commas, whose histories the export holds; with --history the id of one user, for "
         "models with user embeddings",
     )
+    users: str | None = setting(
+        None, "file with one raw user id on each line, whose histories the export holds; or all, for all of its users"
+    )
     interactions: str | None = setting(None, "your own file or pattern with one action per row")
-    output: str | None = setting(None, "file to write for --interactions; ends in .csv or .parquet")
+    output: str | None = setting(None, "file to write for --users and --interactions; ends in .csv or .parquet")
     keep_seen: bool | None = setting(
         None, "also recommend items of the history; --nokeep_seen leaves them out (default: set at export)"
     )
@@ -67,9 +79,10 @@ class RecommendOptions(ModelOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         has_ids = self.history is not None or self.user is not None
-        if has_ids == (self.interactions is not None) or has_ids == (self.output is not None):
-            raise UserError("Give either --history or --user, or --interactions with --output")
-        if self.engine == "spark" and has_ids:
+        sources = has_ids + (self.interactions is not None) + (self.users is not None)
+        if sources != 1 or has_ids == (self.output is not None):
+            raise UserError("Give either --history or --user; or --users or --interactions, with --output")
+        if self.engine == "spark" and self.interactions is None:
             raise UserError("--engine=spark needs --interactions")
         if self.master and self.engine != "spark":
             raise UserError(f"--master needs --engine=spark. Received: engine={self.engine}")
@@ -85,7 +98,7 @@ def main(arguments: list[str]) -> None:
     titles = read_titles_of(options)
     import_tensorflow()
     from bert4rec_tf.serving import batch
-    from bert4rec_tf.serving.client import Choices, SavedRecommender, split_ids
+    from bert4rec_tf.serving.client import Choices, SavedRecommender, split_ids, warn_of_popular
 
     output = None if options.output is None else expand_path(options.output)
     if output is not None:
@@ -95,8 +108,8 @@ def main(arguments: list[str]) -> None:
     choices = Choices(options.k, exclude_seen, popularity_correction=options.popularity_correction, **id_lists)
     model = SavedRecommender(options.folder, options.trust_model)
     titles = resolve_titles(titles, model)
-    model.warn_about_unknown(choices)
-    if output is None:
+    choices = model.restrict(choices, options.where, read_attributes_of(options))
+    if options.interactions is None and options.users is None:
         if options.history is not None:
             users, histories = [options.user or ""], [split_ids(options.history)]
             if model.needs_users and not options.user:
@@ -105,17 +118,23 @@ def main(arguments: list[str]) -> None:
             users = split_ids(options.user)
             if not users:
                 raise UserError("--user must name users. Received: nothing")
-            histories = [model.get_history(user) for user in users]
+            known = model.select_histories(users)
+            histories = [history for _, history in batch.list_rows(known, 0, len(users))]
         answer = model.recommend(histories, users, choices)
         for unknown, history in zip(answer.unknown, histories):
             if unknown:
                 warn(f"{unknown} of the {len(history)} ids in the history are unknown and were skipped")
+        if options.history is None:
+            warn_of_popular(answer.num_popular, len(users))
         print(make_tables(answer, titles, [f"user {user}" for user in users]))
         return
-    interactions = Interactions(options.interactions, **columns)
-    sequences, report = conversion.convert(interactions, to_train=False)
-    report.warn_of_doubts(sequences)
-    print(report)
+    if options.interactions is not None:
+        interactions = Interactions(options.interactions, **columns)
+        sequences, report = conversion.convert(interactions, to_train=False)
+        report.warn_of_doubts(sequences)
+        print(report)
+    else:
+        sequences = model.select_histories(read_users(options.users, model))
     cluster = None
     if options.engine == "spark":
         from bert4rec_tf.cluster.spark import Spark
@@ -124,6 +143,26 @@ def main(arguments: list[str]) -> None:
     batch.recommend_file(model, sequences, output, choices, titles or None, cluster)
     batch.warn_about_unknown(model, sequences)
     print(f"{output}: recommendations to {sequences.num_users:,} users")
+
+
+def read_users(source: str, model: "SavedRecommender") -> list[str]:
+    """Returns the users that --users names. Raises UserError if its file cannot be read, or has none."""
+    if source == ALL_USERS:
+        return model.require_histories().users.tolist()
+    path = expand_path(source)
+    try:
+        users = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise unreadable_error(path, error) from error
+    if not any(users):
+        raise UserError(f"{path}: must have a user's id on each line. Received: none")
+    return [user for user in users if user]
+
+
+def read_attributes_of(options: ModelOptions) -> "Attributes | None":
+    from bert4rec_tf.serving.rules import Attributes
+
+    return Attributes(expand_path(options.attributes)) if options.attributes else None
 
 
 def read_titles_of(options: ModelOptions) -> dict[str, str]:

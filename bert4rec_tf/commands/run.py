@@ -98,7 +98,7 @@ def carry_out(request: Request) -> None:
     workdir = WorkDirectory.from_run(run, request.workdir, request.prepared_dir, budget)
     if options.mode in ("evaluate", "export") and request.names_data:
         workdir.check_run(run)
-    needs_data = options.mode != "export" or options.with_histories is not None
+    needs_data = options.mode != "export" or options.with_histories
     if needs_data and sequences is None:
         features = request.features if request.names_data else workdir.read_features()
         sequences = load_data(request, run.dataset, interactions, features)
@@ -252,9 +252,10 @@ def do_mode(request: Request, run: Run, sequences: Sequences, workdir: WorkDirec
 def export_model(request: Request, workdir: WorkDirectory, sequences: Sequences | None) -> None:
     """Exports as the flags say. `sequences`: for the histories; None if the export has none."""
     options, histories = request.options, None
-    if options.with_histories is not None:
+    if sequences is not None and options.with_histories != 0:
         workdir.check_data(sequences)
-        histories = keep_last(sequences, options.with_histories)
+        most = options.with_histories
+        histories = sequences if most is None else keep_last(sequences, most)
     start_tensorflow(options)
     from bert4rec_tf.runs import exporting
 
@@ -262,6 +263,6 @@ def export_model(request: Request, workdir: WorkDirectory, sequences: Sequences 
     path = exporting.export(workdir, request.export_dir, choices, options.format)
     if options.mode == "export":
         print(f"{path}: the exported model, as {options.format}")
-    if histories is not None:
+    if histories is not None and options.with_histories:
         size = max(1, round((path / HISTORIES).stat().st_size / 1e3))
         print(f"{path / HISTORIES}: the last {options.with_histories} items of every user, {size:,} kB")

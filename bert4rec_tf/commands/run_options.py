@@ -66,8 +66,9 @@ class RunOptions(ExecutionSettings):
     k: int = setting(10, "how many items the exported model recommends", at_least=1, at_most=MAX_COUNT)
     with_histories: int | None = setting(
         None,
-        "keep every user's last N items in the exported model: a user's id is then enough to ask for recommendations",
-        at_least=1,
+        "keep every user's last N items in the exported model: a user's id is then enough to ask for recommendations "
+        "(0: none; default: all, but none with --mode=export)",
+        at_least=0,
         at_most=MAX_COUNT,
     )
     export_dir: str | None = setting(None, "folder of the exported model (default: the format's name in the workdir)")

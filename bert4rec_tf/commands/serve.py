@@ -18,7 +18,7 @@ def main(arguments: list[str]) -> None:
     try:
         from bert4rec_tf.serving.http import server
     except ModuleNotFoundError as error:
-        if error.name not in ("aiohttp", "orjson"):
+        if error.name not in ("aiohttp", "orjson", "prometheus_client"):
             raise
         raise UserError(f"The server needs {error.name}: pip install 'bert4rec-tf[serve]'") from error
     server.serve(settings)

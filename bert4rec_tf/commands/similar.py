@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bert4rec_tf.commands.flags import list_fields, parse_command
-from bert4rec_tf.commands.recommend import ModelOptions, make_tables, read_titles_of, resolve_titles
+from bert4rec_tf.commands.recommend import ModelOptions, make_tables, read_attributes_of, read_titles_of, resolve_titles
 from bert4rec_tf.config.setting_fields import setting
 from bert4rec_tf.export.layout import require_saved_model
 from bert4rec_tf.foundation.errors import UserError
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
         raise UserError("--item must name items of the model. Received: nothing")
     model = SavedRecommender(options.folder, options.trust_model)
     titles = resolve_titles(titles, model)
-    answer = model.similar(items, options.k)
+    answer = model.similar(items, options.k, options.where, read_attributes_of(options))
     for item, unknown in zip(items, answer.unknown):
         if unknown:
             raise UserError(f"--item must name items of the model. Received: {item!r}")

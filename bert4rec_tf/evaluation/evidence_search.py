@@ -107,7 +107,7 @@ class _Search:
         counted = _every_kth_user(self._histories)
         self._share = counted.num_actions / max(self._histories.num_actions, 1)
         window = fixed.window or max(change["window"] for change in GRID["window"])
-        self._counts = [counts for _, counts in transitions.count_distances(counted, window)]
+        self._counts = [counts for _, counts in transitions.count_transitions(counted, window)]
         self._pairs = sparse.vstack([block.pairs for block in self._counts], format="csr")
         self._pairs.data = np.arange(1, self._pairs.nnz + 1, dtype=np.int32)  # from 1, because 0 means no pair
         neighbors = 10 * self._pairs.nnz // self._num_items + 1  # of all items of a history

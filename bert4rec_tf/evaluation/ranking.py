@@ -273,7 +273,6 @@ def read_scores(
             the last one. If they are rounded differently from those in the blocks, everything is read again.
     """
     number = tf.shape(listed)[0]
-    is_whole = blocks.height == blocks.num_items + 1
 
     def scan(limit: Tensor | None) -> tuple:
         def visit(state: Any, block: Block) -> Any:
@@ -292,8 +291,8 @@ def read_scores(
         nothing = tf.fill(tf.shape(listed), HIDDEN), tf.zeros([number], tf.int32), tf.constant(False)
         return scan_blocks(blocks, visit, (*nothing, start_best(number, k), start_best(number, k)))
 
-    found = scan(None if is_whole else expected)
-    if not is_whole:
+    found = scan(None if blocks.is_whole else expected)
+    if not blocks.is_whole:
         found = tf.cond(tf.reduce_all(found[0][:, 0] == expected), lambda: found, lambda: scan(found[0][:, 0]))
     return ReadScores(*found[:3], *map(list_best, found[3:]))
 

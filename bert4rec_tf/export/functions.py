@@ -22,10 +22,15 @@ INPUTS = {
 SCALARS = tuple(name for name, spec in INPUTS.items() if not spec.shape.rank)
 """The inputs with one value for all rows."""
 
+HISTORY, POPULAR = "history", "popular"
+"""Values of `basis`: by the history of the row; or popular items, because the model knows none of its items, or not its
+user, whom it needs."""
+
 LISTS, SCORES, VECTORS = {"items", "scores", "unknown"}, {"scores", "unknown"}, {"vectors", "unknown"}
+RECOMMENDED = {*LISTS, "basis"}
 FUNCTIONS: Mapping[str, tuple[tuple[str, ...], set[str]]] = {
-    "serving_default": (("histories",), LISTS),
-    "recommend": (("histories", "k", "exclude_seen", "exclude", "candidates", "popularity_correction"), LISTS),
+    "serving_default": (("histories",), RECOMMENDED),
+    "recommend": (("histories", "k", "exclude_seen", "exclude", "candidates", "popularity_correction"), RECOMMENDED),
     "score": (("histories", "candidates"), SCORES),
     "encode": (("histories",), VECTORS),
     "similar": (("items", "k"), LISTS),

@@ -1,5 +1,6 @@
 """Names of the files of an exported model, and how to find its folder."""
 
+import shlex
 from pathlib import Path
 
 from bert4rec_tf.foundation.errors import UserError
@@ -21,6 +22,7 @@ CARD = "model_card.json"
 
 CARD_OF_SAVED_MODEL = Path("assets.extra", CARD)
 TITLES = CARD_OF_SAVED_MODEL.with_name("titles.csv")
+ATTRIBUTES = TITLES.with_name("attributes.parquet")
 """TensorFlow reserves the folder `assets.extra` for the user's own files."""
 
 CONFIG = "config.json"
@@ -37,6 +39,12 @@ def find_model_folder(path: Path) -> Path:
     if not (path / SAVED_MODEL / MODEL).exists():
         raise UserError(f"{path}: has no exported model yet; run bert4rec run --mode=export --workdir={path}")
     return path / SAVED_MODEL
+
+
+def make_histories_command(folder: Path) -> str:
+    """Returns the command that exports the model at `folder` again, with all histories."""
+    workdir = str(folder.parent) if (folder.parent / CONFIG).exists() else "WORKDIR"
+    return f"bert4rec run --mode=export --workdir={shlex.quote(workdir)} --with_histories={1_000_000}"
 
 
 def require_saved_model(path: Path) -> None:

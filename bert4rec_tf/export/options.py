@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import pandas as pd
+
 from bert4rec_tf.config import popularity_option
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
@@ -19,6 +21,7 @@ class ExportOptions:
         exclude_seen: default of this input of `recommend`, and what `serving_default` uses: whether to leave out the
             items of the histories. None for True, or what the data ask for (`runs.exporting`).
         titles: the content of a file of titles (`serving.titles`); None for none.
+        attributes: of the items, indexed by their ids, for rules (`serving.rules`); None for none.
 
     Raises:
         UserError: for a k below 1, or a popularity correction that is negative or not finite.
@@ -29,6 +32,7 @@ class ExportOptions:
     histories: Sequences | None = None
     exclude_seen: bool | None = None
     titles: str | None = None
+    attributes: pd.DataFrame | None = None
 
     def __post_init__(self) -> None:
         if self.k < 1:

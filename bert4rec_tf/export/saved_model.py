@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.export.histories import write_histories
-from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, MODEL, TITLES, USERS, VOCABULARY
+from bert4rec_tf.export.layout import ATTRIBUTES, CARD_OF_SAVED_MODEL, MODEL, TITLES, USERS, VOCABULARY
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.export.service import Service
 from bert4rec_tf.foundation import files, stores
@@ -19,6 +19,9 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import disable_gradients
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.models.recommender import Recommender
+
+RECENT_SHARE = 0.1
+"""What is popular is counted in this share of the actions, the newest, if their times are known."""
 
 
 def export(
@@ -63,7 +66,7 @@ def export(
         service = Service(
             model,
             Path(scratch, VOCABULARY),
-            _compute_log_shares(vocabulary.counts),
+            _compute_log_shares(_count_recent(vocabulary.counts, options.histories)),
             np.log1p(vocabulary.counts if counts is None else counts).astype(np.float32),
             defaults,
             Path(scratch, USERS) if model.needs_users else None,
@@ -77,6 +80,8 @@ def export(
             facts["histories"] = {"users": options.histories.num_users, "longest": longest}
         if options.titles is not None:
             files.write_text(aside / TITLES, options.titles)
+        if options.attributes is not None:
+            options.attributes.rename_axis("id").to_parquet(aside / ATTRIBUTES)
         files.write_json(aside / CARD_OF_SAVED_MODEL, {**describe_model(model), **facts, **(card or {})})
 
 
@@ -156,6 +161,16 @@ def refuse_other_content(folder: Path, marker: str = MODEL) -> None:
         raise UserError(f"{folder}: is not a folder")
     if folder.is_dir() and stores.list_content(folder) and not (folder / marker).exists():
         raise UserError(f"{folder}: holds other files than an older export; name another folder or empty it")
+
+
+def _count_recent(counts: np.ndarray, histories: Sequences | None) -> np.ndarray:
+    """Returns how popular the items are now, [n]: if the times of histories are known, their counts in the newest
+    RECENT_SHARE of all actions, with ties by `counts`; else `counts`."""
+    if histories is None or histories.times is None or not histories.num_actions:
+        return counts
+    times = histories.times.values
+    is_recent = times >= np.quantile(times, 1 - RECENT_SHARE, method="lower")
+    return np.bincount(histories.items[is_recent], minlength=len(counts) + 1)[1:] + counts / (counts.sum() + 1)
 
 
 def _compute_log_shares(counts: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.sequences import PAD
-from bert4rec_tf.export.functions import FUNCTIONS, INPUTS, find_inputs
+from bert4rec_tf.export.functions import FUNCTIONS, HISTORY, INPUTS, POPULAR, find_inputs
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import Recommender
@@ -149,6 +149,8 @@ class Service(tf.Module):
     ) -> dict[str, Tensor]:
         """Returns the best `items`, string [b, k], their `scores`, float32 [b, k], and `unknown`, as `_answer_encode`.
 
+        The `basis` of a row, string [b], is POPULAR for cold users, else HISTORY.
+
         Args:
             k: [] int32, at least 1.
             exclude_seen: [] bool, whether to leave out the items of the histories.
@@ -183,7 +185,8 @@ class Service(tf.Module):
             for function, rows, width in zip((rank_all_items, rank_candidates), parts, widths)
         ]
         items, scores = (tf.dynamic_stitch(parts, pair) for pair in zip(*pairs))
-        return {"items": self._decode_items(items), "scores": scores, "unknown": encoded.unknown}
+        basis = tf.where(encoded.cold, POPULAR, HISTORY)
+        return {"items": self._decode_items(items), "scores": scores, "unknown": encoded.unknown, "basis": basis}
 
     def _answer_score(self, candidates: Tensor, **users: Tensor) -> dict[str, Tensor]:
         """Returns the `scores` of raw candidates, string [b or 1, c]: float32 [b, c], HIDDEN for unknown ids."""

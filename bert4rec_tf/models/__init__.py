@@ -1,6 +1,14 @@
 """MODELS: name -> class."""
 
+import re
+
+import keras
+
+from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
+from bert4rec_tf.config.setting_fields import Settings
+from bert4rec_tf.data.examples.in_memory import KINDS
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models.bert4rec import BERT4Rec
 from bert4rec_tf.models.bpr_mf import BprMf
 from bert4rec_tf.models.caser import Caser
@@ -17,3 +25,43 @@ _BY_SETTINGS = {
     for kind in (Pop, BprMf, Ncf, Fpmc, GRU4Rec, GRU4RecPlus, Caser, SASRec, BERT4Rec, ItemTransitions)
 }
 MODELS: dict[str, type[Recommender]] = {name: _BY_SETTINGS[settings] for name, settings in MODEL_SETTINGS.items()}
+
+
+def register(kind: type[Recommender]) -> type[Recommender]:
+    """Makes a model of your own known by its class's name, `MeanOfHistory` as "mean_of_history". Returns the class.
+
+    Examples:
+        >>> @b4r.register
+        ... class MeanOfHistory(b4r.Recommender): ...
+        >>> b4r.fit(frame, model="mean_of_history")  # or model=MeanOfHistory
+
+    Raises UserError if it is no `Recommender` with a `settings_type`, its `examples` are of no known kind, or another
+    model has this name.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Recommender)):
+        raise UserError(f"`model` must be a name or a subclass of `b4r.Recommender`. Received: {kind!r}")
+    settings = getattr(kind, "settings_type", None)
+    if settings is None or not issubclass(settings, Settings):
+        raise UserError(f"`settings_type` of {kind.__name__} must be a dataclass based on `b4r.Settings`")
+    if kind.examples not in (None, *KINDS):
+        names = ", ".join(map(repr, KINDS))
+        raise UserError(f"`examples` of {kind.__name__} must be None or one of {names}. Received: {kind.examples!r}")
+    name, known_name = find_name(kind), f"{kind.__module__}.{kind.__qualname__}"
+    if (known := MODELS.get(name)) not in (None, kind) and f"{known.__module__}.{known.__qualname__}" != known_name:
+        raise UserError(f"{kind.__name__} must have another name: {known.__name__} is known as {name!r}")
+    if known is not kind:
+        keras.saving.register_keras_serializable(package="own")(kind)
+    MODELS[name], MODEL_SETTINGS[name] = kind, settings
+    presets.add_own_model(name, is_trained=kind.examples is not None)
+    return kind
+
+
+def find_name(kind: type[Recommender]) -> str:
+    """Returns the name in MODELS of a class, whether it is registered or not."""
+    names = (name for name, known in MODELS.items() if known is kind)
+    return next(names, re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower())
+
+
+def resolve_name(model: str | type[Recommender]) -> str:
+    """Returns the name of a model, and registers a class that is not known yet."""
+    return model if isinstance(model, str) else find_name(register(model))

@@ -32,8 +32,8 @@ def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict
         to_train: whether it is for `training_loss`, or else for `score`.
 
     Raises:
-        UserError: if a column is missing or is not of numbers, or `items` has no rows; outside a graph also for what is
-            not whole or out of range.
+        UserError: if a column is missing, is not of numbers or has another shape; outside a graph also for what is not
+            whole or out of range.
     """
     convert = np.asarray if tf.executing_eagerly() else tf.convert_to_tensor
     batch = batch if isinstance(batch, Mapping) else {"items": batch}
@@ -49,7 +49,9 @@ def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict
     return columns, num_unknown
 
 
-def check_arrays(model: Any, x: Any, y: Any = None, to_train: bool = True) -> tuple[Any, Any]:
+def check_arrays(
+    model: Any, x: Any, y: Any = None, to_train: bool = True, may_be_empty: bool = False
+) -> tuple[Any, Any]:
     """Returns what `fit`, `evaluate` or `predict` got, as int32, after `check_batch`; other data than arrays as it is.
 
     `y`: the next items, with which `x` is histories; None if `x` alone is to train on (`to_train`) or to score.
@@ -58,6 +60,8 @@ def check_arrays(model: Any, x: Any, y: Any = None, to_train: bool = True) -> tu
     if not tf.executing_eagerly() or not all(map(_has_values, columns)):
         return x, y
     batch, _ = check_batch(model, x, to_train and y is None)
+    if not may_be_empty and not all(map(len, batch.values())):
+        raise UserError("`x` must have at least one row. Received: no rows")
     if y is not None and _has_values(y) and np.ndim(y) == 1:
         y = check_numbers("y", y, PAD, model.num_items)
     return batch if isinstance(x, Mapping) else batch["items"], y
@@ -109,8 +113,8 @@ def _require_columns(model: Any, columns: Mapping[str, Tensor], to_train: bool) 
             raise UserError(
                 f"{type(model).__name__} needs `{'`, `'.join(needed)}`{source}. Received: {', '.join(sorted(columns))}"
             )
-    if "items" in columns and (len(columns["items"].shape) != 2 or columns["items"].shape[0] == 0):
-        raise UserError(f"`items` must be [b, n] with at least one row. Received: {tuple(columns['items'].shape)}")
+    if "items" in columns and len(columns["items"].shape) != 2:
+        raise UserError(f"`items` must be [b, n]. Received: {tuple(columns['items'].shape)}")
 
 
 def _list_ranges(model: Any, columns: Mapping[str, Tensor], to_train: bool) -> dict[str, tuple[int, int]]:

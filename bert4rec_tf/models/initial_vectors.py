@@ -42,7 +42,7 @@ def make_cooccurrence_vectors(sequences: Sequences, width: int) -> np.ndarray:
 def _compute_mutual_information(sequences: Sequences) -> sparse.csr_matrix:
     """Returns the positive pointwise mutual information of every pair of items, symmetric, float32 [n + 1, n + 1]."""
     size, weights = sequences.num_items + 1, weigh_distances(WINDOW, 0.0, DECAY)
-    blocks = [counts for _, counts in count_transitions(sequences, weights, backward=1.0)]
+    blocks = [counts.combine(weights, backward=1.0) for _, counts in count_transitions(sequences, WINDOW)]
     counts = sparse.vstack(blocks).tocoo()
     first, second, strengths = counts.row.astype(np.int64), counts.col.astype(np.int64), counts.data
     sums = np.bincount(first, strengths, size)

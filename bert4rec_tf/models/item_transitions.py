@@ -73,7 +73,8 @@ def count_evidence(
     most = min(settings.num_neighbors or size, max(MOST_PAIRS // size, 1))
     num_pairs = np.zeros(size, np.int64)
     parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
-    for first_item, counts in transitions.count_transitions(sequences, weights, settings.backward):
+    for first_item, block in transitions.count_transitions(sequences, settings.window):
+        counts = block.combine(weights, settings.backward)
         if popularity_power:
             counts.data *= factors[counts.indices]
         rows, *part = transitions.select_strongest_pairs(

@@ -38,7 +38,8 @@ class KerasModel(keras.Model):
 
     def __call__(self, batch: Batch | Tensor, *args: Any, **options: Any) -> Tensor:
         """Does what `call` does, which says what is wrong in one line."""
-        return super().__call__(check_arrays(self, batch, to_train=False)[0], *args, **options)
+        batch, _ = check_arrays(self, batch, to_train=False, may_be_empty=True)
+        return super().__call__(batch, *args, **options)
 
     def call(self, batch: Batch | Tensor, training: bool | None = None, return_vectors: bool = False) -> Tensor:
         """Scores all items, as `score` does, or returns the `user_vectors`. With `training`, dropout acts.
@@ -65,8 +66,8 @@ class KerasModel(keras.Model):
             jit_compile = devices.has_accelerator()
         self._compile_loss = None  # Keras would keep that of an earlier `compile`
         jit_compile = jit_compile and self.distribute_strategy.num_replicas_in_sync == 1
-        super().compile(optimizer, *args, jit_compile=jit_compile, **options)
         with self.distribute_strategy.scope():
+            super().compile(optimizer, *args, jit_compile=jit_compile, **options)
             self.optimizer.build(self.trainable_variables)  # a graph that makes variables is traced twice
 
     def compile_from_config(self, config: dict[str, Any]) -> None:

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from bert4rec_tf.data.id_types import have_type
 from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
@@ -23,7 +25,7 @@ class ModelIds:
     Attributes:
         vocabulary: of items 1 to n.
         users: [m] raw ids of users 0 to m - 1; empty if the model does not need users.
-        item_type: the type of the items in the data if they are integers, such as "int64"; else "".
+        item_type: the type of the items in the data, such as "int64", if they may be integers; else "".
     """
 
     vocabulary: Vocabulary
@@ -55,7 +57,11 @@ class ModelIds:
     def decode(self, items: np.ndarray) -> list[Any]:
         """Returns the raw ids of item numbers, as texts or as the integers that they were in the data."""
         texts = self.vocabulary.decode(items)
-        return [int(text) for text in texts] if self.item_type else texts
+        return [int(text) for text in texts] if self._are_integers else texts
+
+    @cached_property
+    def _are_integers(self) -> bool:
+        return bool(self.item_type) and have_type(self.vocabulary.items, self.item_type)
 
 
 def recommend(model: Any, history: Iterable[Any], k: int, user: Any, exclude_seen: bool) -> pd.DataFrame:

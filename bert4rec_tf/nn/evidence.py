@@ -1,6 +1,7 @@
 """Transition evidence: how strongly the items of a history point to each item, by counts that are not trained."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -16,6 +17,9 @@ DENSE_ITEMS = 11_000
 
 MOST_PAIRS_AT_ONCE, PAIRS_PER_ROW = 1 << 20, 1 << 14
 """How many pairs are added at once at most, and in a batch of fixed shape for each of its histories."""
+
+ALIGNMENT = 64
+"""TensorFlow's memory begins at multiples of so many bytes."""
 
 PAIRS, ROWS, PRODUCT = "pairs", "rows", "product"
 
@@ -203,12 +207,12 @@ class TransitionEvidence(keras.layers.Layer):
         if not self.built or choose_sum(self.num_items) == PAIRS:
             return None
         splits, neighbors, strengths = (np.asarray(part) for part in (self.splits, self.neighbors, self.strengths))
-        table = tf.Variable(tf.zeros([self.num_items + 1] * 2), trainable=False)
-        for begin in range(0, len(neighbors), MOST_PAIRS_AT_ONCE):  # in NumPy it would take twice the memory
-            part = slice(begin, begin + MOST_PAIRS_AT_ONCE)
-            rows = np.searchsorted(splits, np.arange(begin, begin + len(neighbors[part])), side="right") - 1
-            table.scatter_nd_update(np.stack([rows, neighbors[part]], axis=1), strengths[part])
-        return table.read_value()
+        size = self.num_items + 1
+        memory = np.zeros(size**2 * 4 + ALIGNMENT, np.uint8)  # TensorFlow would copy a table that is not aligned
+        table = memory[-memory.ctypes.data % ALIGNMENT :][: size**2 * 4].view(np.float32).reshape(size, size)
+        for item, part in enumerate(itertools.starmap(slice, itertools.pairwise(splits.tolist()))):
+            table[item, neighbors[part]] = strengths[part]
+        return tf.identity(tf.experimental.dlpack.from_dlpack(table.__dlpack__()))  # on the device
 
     @contextlib.contextmanager
     def read_table(self, table: tf.Tensor | None) -> Iterator[None]:

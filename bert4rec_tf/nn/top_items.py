@@ -124,11 +124,18 @@ class Blocks(NamedTuple):
             and for items before `first`, which were in the block before.
         num_items: n.
         height: items of a block, an integer or int32 []; at most n + 1.
+        first_item: PAD, or 1 if no block has it.
     """
 
     score: Callable[[Tensor, Tensor, Tensor], Tensor]
     num_items: int
     height: Tensor
+    first_item: int = PAD
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one block has all items."""
+        return isinstance(self.height, int) and self.height == self.num_items + 1 - self.first_item
 
     @classmethod
     def from_products(
@@ -150,8 +157,7 @@ class Blocks(NamedTuple):
     @classmethod
     def from_scores(cls, scores: Tensor) -> "Blocks":
         """The scores of all items at once, float32 [b, n], column j for item j + 1."""
-        padded = tf.pad(scores, [[0, 0], [1, 0]], constant_values=HIDDEN)
-        return cls(lambda first, begin, end: padded, scores.shape[1], scores.shape[1] + 1)
+        return cls(lambda first, begin, end: scores, scores.shape[1], scores.shape[1], first_item=1)
 
 
 def hide_passed(values: Tensor, first: Tensor, begin: Tensor, end: Tensor) -> tf.Tensor:
@@ -197,8 +203,9 @@ class Block(NamedTuple):
 def scan_blocks(blocks: Blocks, visit: Callable[[Any, Block], Any], state: Any) -> Any:
     """Returns the last state after `visit(state, block)` has seen every item once. `state`: tensors in tuples."""
     width, height = blocks.num_items + 1, blocks.height
-    if isinstance(height, int) and height == width:
-        return visit(state, Block(blocks.score(0, 0, width), *map(tf.constant, (0, 0, width))))
+    if blocks.is_whole:
+        items = blocks.first_item, blocks.first_item, width
+        return visit(state, Block(blocks.score(*items), *map(tf.constant, items)))
 
     def step(first: Tensor, state: Any) -> tuple[Tensor, Any]:
         begin = tf.minimum(first, width - height)

@@ -78,5 +78,6 @@ def make_model_card(workdir: WorkDirectory, ids: RawIds) -> dict[str, Any]:
         "trained_with": config.environment,
         "exported_with": list_versions(),
         "metrics": measured and {part: measured[part] for part in parts if part in measured},
+        "transitions": workdir.read_transitions().get("settings"),
         **({} if config.columns is None else {"columns": config.columns}),
     }

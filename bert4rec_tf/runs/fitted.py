@@ -1,5 +1,6 @@
 """A trained model in a notebook: recommendations, similar items and metrics, by the data's own ids."""
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,6 @@ from bert4rec_tf.config.presets import shorten_warmup
 from bert4rec_tf.config.run_record import ALL, SELECT, EvaluationSettings, Run
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import check_matches, with_features
-from bert4rec_tf.data.reading.overlaps import join_actions
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.candidates import SAMPLERS
@@ -36,8 +36,8 @@ from bert4rec_tf.evaluation.metrics import (
 )
 from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.evaluation.ranking_task import RankingTask
-from bert4rec_tf.export.histories import TIMES, read_times
-from bert4rec_tf.export.layout import CONFIG, MODEL
+from bert4rec_tf.export.functions import POPULAR as POPULAR_BASIS
+from bert4rec_tf.export.layout import CONFIG, MODEL, SAVED_MODEL
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files, npz, plots, stores
 from bert4rec_tf.foundation.errors import UserError, speak_python
@@ -47,18 +47,23 @@ from bert4rec_tf.foundation.stores import LocalCopy, Url
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
-from bert4rec_tf.runs import exporting
+from bert4rec_tf.runs import exporting, updating
 from bert4rec_tf.runs.experiment import COUNTED, HISTORY_LENGTHS, TARGET_COUNTS, open_experiment, run_mode
 from bert4rec_tf.runs.folder import WorkDirectory
-from bert4rec_tf.runs.id_texts import load_titles, to_text, to_texts
+from bert4rec_tf.runs.id_texts import list_users, load_titles, read_attributes, to_text, to_texts
 from bert4rec_tf.runs.trainings import list_trainings
+from bert4rec_tf.runs.updating import join_more
 from bert4rec_tf.serving import batch
-from bert4rec_tf.serving.client import Choices, SavedRecommender
+from bert4rec_tf.serving.client import Choices, SavedRecommender, warn_of_popular
+from bert4rec_tf.serving.rules import Attributes
 from bert4rec_tf.serving.titles import format_titles
 from bert4rec_tf.training import loop
 
 FIXED = {"data", "model", "preset", "holdout", "titles", "init_from"}
 """What `continue_training` does not take, unlike `fit`."""
+
+TRAINED_SHARE = 0.01
+"""`continue_training` trains if new actions are this share of the known ones."""
 
 DISTANCE_WIDTH = 64
 """The width of the co-occurrence vectors by which the distances of items are measured."""
@@ -86,7 +91,7 @@ class FittedModel:
     workdir: Path | None = None
     titles: Mapping[str, str] = field(default_factory=dict)
     trials: pd.DataFrame | None = None
-    _scratch: tempfile.TemporaryDirectory | None = None  # the folder lasts as long as the model
+    _scratch: Any = None  # the folders last as long as the model
 
     def recommend(
         self,
@@ -97,8 +102,12 @@ class FittedModel:
         candidates: Iterable[Any] = (),
         exclude_seen: bool | None = None,
         popularity_correction: float | None = None,
+        users: Any = None,
+        where: str | None = None,
+        attributes: Any = None,
+        explain: bool = False,
     ) -> pd.DataFrame:
-        """Recommends to one user of the data, or after any history.
+        """Recommends to one user of the data, or after any history; or to `users`, as `recommend_all` does.
 
         Args:
             user: the user to recommend to. With a `history`, only models with user embeddings need it.
@@ -109,13 +118,22 @@ class FittedModel:
             exclude_seen: whether to leave out the items of the history; None for the model's default, which is
                 False if many of the data's next actions are items that the user had before.
             popularity_correction: 0 or more: rank by score - this * log(count + 1); None for the model's default.
+            users: several users, in place of `user`.
+            where: a condition that the items must meet: `in_stock and price < 20` (`serving.rules.Attributes`).
+            attributes: a file or a table with the items' ids and attributes; None for `fit`'s `item_features`.
+            explain: whether to add the columns `reasons`, the items of the history that raise the item with their
+                shares, and, of models with probabilities, `lift`: how many times likelier it is than without a history.
 
         Returns:
-            Columns `rank` (from 1), `item`, `score`, and `title` if titles are known.
+            Columns `rank` (from 1), `item`, `score`, and `title` if titles are known. As many rows as k, if there are.
 
         Raises:
             UserError: if neither a user nor a history is given, or the user is unknown.
         """
+        if users is not None and user is None and history is None:
+            lists = {"exclude": exclude, "candidates": candidates, "exclude_seen": exclude_seen}
+            rules = {"where": where, "attributes": attributes, "popularity_correction": popularity_correction}
+            return self.recommend_all(users, k=k, **lists, **rules)
         if user is None and history is None:
             raise UserError("`recommend` needs a `user` or a `history`. Received: neither")
         if pd.api.types.is_list_like(user):
@@ -126,52 +144,99 @@ class FittedModel:
         items = self.saved.get_history(user_id) if history is None else self._texts("history", history)
         lists = self._texts("exclude", exclude), self._texts("candidates", candidates)
         request = Choices(k, exclude_seen, *lists, popularity_correction)
-        self.saved.warn_about_unknown(request)
+        request = self.saved.restrict(request, where, self._read_attributes(attributes))
         answer = self.saved.recommend([items], [user_id], request)
         if answer.unknown[0]:
             warn(f"{answer.unknown[0]} of the {len(items)} items in the history are unknown and were skipped")
-        return self._table(answer.items[0], answer.scores[0])
+        table = self._table(answer.items[0], answer.scores[0])
+        if not explain:
+            return table
+        answers = self.saved.explain(items, user_id, answer.items[0])
+        for reason in (reason for one in answers for reason in one["reasons"]):
+            reason["item"] = self.saved.restore_ids("item", [reason["item"]])[0]
+        return table.assign(
+            **{name: [one[name] for one in answers] for name in ("reasons", "lift") if name in answers[0]}
+        )
 
     def recommend_all(
-        self, users: Iterable[Any] | None = None, k: int = 10, silent: bool = False, **choices: Any
+        self,
+        users: Any = None,
+        histories: Sequence[Iterable[Any]] | None = None,
+        k: int = 10,
+        silent: bool = False,
+        where: str | None = None,
+        attributes: Any = None,
+        **choices: Any,
     ) -> pd.DataFrame:
-        """Recommends to many users of the data at once.
+        """Recommends to many users or histories at once: to unknown users and empty histories what is popular.
+
+        That is counted in the newest tenth of the actions, if their times are known. One line counts these users.
 
         Args:
-            users: the users to recommend to; None for all.
+            users: the users to recommend to, or a table with a column of them; None for all. With `histories`, only
+                models with user embeddings need them.
+            histories: items, oldest first, for each user in place of the user's own.
             k: number of items for each.
             silent: whether to hide the progress.
+            where, attributes: as for `recommend`.
             **choices: `exclude`, `candidates`, `exclude_seen` and `popularity_correction`, as for `recommend`.
 
         Returns:
-            Columns `user`, `rank`, `item`, `score`, and `title` if titles are known.
+            Columns `user` (without `users`, the place in `histories`, from 0), `rank`, `item`, `score`, `basis`
+            ("history" or "popular"), and `title` if titles are known.
         """
-        all_users = self.saved.require_histories().users
-        names = all_users if users is None else to_texts("users", users, self.saved.knows_user)
+        names = None if users is None else list_users(users, self.saved)
+        if histories is not None:
+            rows = self._name_rows(histories, names)
+        else:
+            known = self.saved.require_histories() if names is None else self.saved.select_histories(names)
+            rows = batch.list_rows(known, 0, known.num_users)
         for name in choices.keys() & {"exclude", "candidates"}:
             choices[name] = self._texts(name, choices[name])
-        request = Choices(k, **choices)
-        self.saved.warn_about_unknown(request)
-        rows = [(name, self.saved.get_history(name)) for name in names]
+        request = self.saved.restrict(Choices(k, **choices), where, self._read_attributes(attributes))
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
         lines = list(batch.recommend_rows(self.saved, rows, request, self.titles, progress))
         progress.close()
         table = pd.DataFrame(lines, columns=[*batch.COLUMNS, "title"]).astype({"rank": int, "score": np.float32})
-        table = table.assign(**{role: self.saved.restore_ids(role, table[role]) for role in ("user", "item")})
+        warn_of_popular(((table["rank"] == 1) & (table["basis"] == POPULAR_BASIS)).sum(), len(rows))
+        table["item"] = self.saved.restore_ids("item", table["item"])
+        with contextlib.suppress(
+            UserError
+        ):  # an unknown user, or a place, may have another type than those of the data
+            table["user"] = self.saved.restore_ids("user", table["user"])
         return table if self.titles else table.drop(columns="title")
 
-    def similar(self, item: Any, k: int = 10) -> pd.DataFrame:
-        """Returns the most similar items, in the columns of `recommend`.
+    def _name_rows(self, histories: Sequence[Iterable[Any]], users: Sequence[str] | None) -> list[batch.Row]:
+        """Returns histories with their users, or their places. Raises UserError for more or fewer users."""
+        if isinstance(histories, str) or not isinstance(histories, Iterable):
+            raise UserError(f"`histories` must be a list of lists of items. Received: histories={histories!r}")
+        texts = [self._texts("histories", history) for history in histories]
+        if users is not None and len(users) != len(texts):
+            raise UserError(f"`users` must be as many as `histories`, {len(texts)}. Received: {len(users)}")
+        return list(zip(map(str, range(len(texts))) if users is None else users, texts))
+
+    def similar(self, item: Any, k: int = 10, where: str | None = None, attributes: Any = None) -> pd.DataFrame:
+        """Returns the most similar items, in the columns of `recommend`; for a list of items, after `similar_to`.
 
         Similarity is the cosine of the items' vectors; for item_transitions, the strength of the pair.
+        `where`, `attributes`: as for `recommend`.
 
         Raises:
-            UserError: if the item is unknown, or the model cannot compare items (POP).
+            UserError: if an item is unknown, or the model cannot compare items (POP).
         """
-        answer = self.saved.similar([to_text("item", item, self.saved.knows_item)], k)
-        if answer.unknown[0]:
-            raise UserError(f"`item` must be an item of the data. Received: item={item}")
-        return self._table(answer.items[0], answer.scores[0])
+        is_list = pd.api.types.is_list_like(item)
+        queries = self._texts("item", item) if is_list else [to_text("item", item, self.saved.knows_item)]
+        answer = self.saved.similar(queries, k, where, self._read_attributes(attributes))
+        for query, unknown in zip(queries, answer.unknown):
+            if unknown:
+                raise UserError(f"`item` must be an item of the data. Received: item={query}")
+        parts = [self._table(*pair) for pair in zip(answer.items, answer.scores)]
+        if not is_list:
+            return parts[0]
+        names = self.saved.restore_ids("item", queries)
+        for part, name in zip(parts, names):
+            part.insert(0, "similar_to", name)
+        return pd.concat(parts, ignore_index=True) if parts else self._table([], np.empty(0))
 
     @property
     def items(self) -> list[Any]:
@@ -280,37 +345,44 @@ class FittedModel:
         return table.assign(rank=ranks + 1, **metrics, **dict(zip(DISTANCES, between[protocol].T)))
 
     @speak_python()
-    def continue_training(self, more: Any, test_from: str | float | None = None, **options: Any) -> "FittedModel":
+    def continue_training(
+        self, more: Any, test_from: str | float | None = None, train: bool | None = None, **options: Any
+    ) -> "FittedModel":
         """Returns a new model, trained on the old and the new actions, starting from the weights of this one.
 
         Rows of items and users are matched by raw ids. Each user's last actions are held out again. The best weights of
         `select` have not seen them, so training starts from these. Without `select`, it starts from weights that may
         have been trained on the last actions of users without new ones. With `test_from`, the new actions from then on
         are held out. The weights cannot have seen these, but may have seen the validation item, the action before them.
-        A model that only counts is counted again.
+        A model that only counts is counted again. Few new actions are counted and not trained on (`update`), unless
+        training is asked for: by `train`, or by any option.
 
         Args:
             more: new actions, as the data of `fit`. Known ones among them count once, and all are ordered by time. If
                 the known or the new ones have no times, the new ones follow, and all count (`overlaps.join_actions`).
             test_from: as for `fit`, but for the new actions alone. That of `fit` does not apply.
+            train: whether to train; None if there are options, or new actions are TRAINED_SHARE of the known ones.
             **options: as for `fit`, except those in FIXED. Settings that are not named are those of this model.
 
         Raises:
             UserError: if the model has no work directory: a SavedModel's weights cannot be trained on; or the new times
                 have another unit than the known ones.
         """
+        columns = {name: options.pop(name, None) for name in ("user", "item", "time")}
+        new = inputs.load_any(more, **columns, test_from=test_from, to_train=False, known_columns=self.saved.columns)[1]
+        if train is None:
+            num_known = self.saved.require_histories().num_actions
+            train = bool(options.keys() - {"silent"}) or test_from is not None
+            train = train or new.num_actions >= TRAINED_SHARE * num_known
+        if not train:
+            warn(f"{new.num_actions:,} new actions are few, and so counted but not trained on; train=True trains")
+            return self._update(new)
         if self.workdir is None:
             raise UserError("`continue_training` needs the work directory of the training: open that")
-        columns = {name: options.pop(name, None) for name in ("user", "item", "time")}
         passed_on = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
         if fixed := options.keys() & FIXED:
             raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
-        new = inputs.load_any(more, **columns, test_from=test_from, to_train=False, known_columns=self.saved.columns)[1]
-        if not new.num_actions:
-            raise UserError("`more` must have rows. Received: none")
-        data, num_repeats = join_actions(self._histories, new)
-        if num_repeats:
-            warn(f"{num_repeats:,} new rows repeat user, item and time of a known one, which count once")
+        data, _ = join_more(self.saved, new)
         features = WorkDirectory(self.workdir).read_features()
         features |= {name: new.features[name] for name in features if name in new.features}
         features |= {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}
@@ -326,6 +398,43 @@ class FittedModel:
         start = None if MODELS[run.model].examples is None else selected if selected.exists() else self.workdir
         return train_and_open(run, data, titles=self.titles, init_from=start, **passed_on)
 
+    @speak_python()
+    def update(
+        self,
+        more: Any,
+        user: str | None = None,
+        item: str | None = None,
+        time: str | None = None,
+        item_features: Any = None,
+        new_items: bool = False,
+        path: Path | str | None = None,
+    ) -> "FittedModel":
+        """Returns a new model that also knows new actions, without training (`updating.update_export`).
+
+        Histories and counts take them in as a new count of all actions would, to the bit. New items and users join.
+        The network stays: `continue_training` trains it. Takes seconds for 10^5 rows.
+
+        Args:
+            more: new actions, as for `continue_training`.
+            user, item, time: the columns, as for `evaluate`.
+            item_features: as for `fit`: of old and new items. A new item starts near items that share values.
+            new_items: whether items that occur only in `item_features` are recommended too.
+            path: a new folder for the SavedModel; by default a temporary one, deleted with the model.
+
+        Raises:
+            UserError: if there are no rows, or the model does not hold all histories.
+        """
+        new = inputs.load_any(more, user, item, time, to_train=False, known_columns=self.saved.columns)[1]
+        return self._update(new, item_features, new_items, path)
+
+    def _update(self, new: Sequences, item_features: Any = None, new_items: bool = False, path: Any = None) -> Any:
+        scratch = tempfile.TemporaryDirectory(prefix="bert4rec-")
+        folder = Path(scratch.name, SAVED_MODEL) if path is None else stores.expand_path(path)
+        if path is not None and folder.exists():
+            raise UserError(f"`path` must be a new folder. Received: path={folder}")
+        updating.update_export(self.saved, new, folder, item_features, new_items)
+        return replace(self, saved=SavedRecommender(folder, trusted=True), _scratch=(self._scratch, scratch))
+
     def save(self, path: Path | str) -> Path:
         """Copies the model to a new folder, which `open` and `bert4rec serve --model=` read. Returns the folder."""
         target = stores.expand_path(path)
@@ -334,6 +443,9 @@ class FittedModel:
         with stores.write_folder(target, CONFIG if self.workdir else MODEL) as aside:
             origin = LocalCopy(self.workdir or self.saved.folder)
             shutil.copytree(origin.folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+            if self.workdir and self.saved.local_folder.parent != self.workdir:  # it was updated
+                shutil.rmtree(aside / SAVED_MODEL)
+                shutil.copytree(self.saved.local_folder, aside / SAVED_MODEL)
         return target
 
     @property
@@ -389,10 +501,10 @@ class FittedModel:
     @cached_property
     def _histories(self) -> Sequences:
         """The users' histories. Raises UserError if the export has none."""
-        stored, path = self.saved.require_histories(), self.saved.local_folder / TIMES
-        vocabulary = Vocabulary(np.array(list(self.saved.items), object), stored.vocabulary.counts)
-        times = read_times(path) if path.exists() else None
-        return replace(stored, vocabulary=vocabulary, columns=self.saved.columns, times=times)
+        return updating.read_all_histories(self.saved)
+
+    def _read_attributes(self, source: Any) -> Attributes | None:
+        return None if source is None else Attributes(source, self.saved.columns.get("item", {}).get("name"))
 
     def _texts(self, name: str, raw: Iterable[Any]) -> list[str]:
         return to_texts(name, raw, self.saved.knows_item)
@@ -420,11 +532,12 @@ def train_and_open(
     callbacks: Sequence[Callable[[dict[str, float]], None]] = (),
     silent: bool = False,
     budget: Budget | None = None,
+    item_features: Any = None,
 ) -> FittedModel:
     """Trains and measures a run, exports it with all histories, and returns the model.
 
-    `interactions`: the user's own files, if the data came from some. `budget`: the time to plan for. The other
-    arguments are as for `fitting.fit`.
+    `interactions`: the user's own files, if the data came from some. `budget`: the time to plan for. `item_features`
+    are kept as attributes for rules. The other arguments are as for `fitting.fit`.
     """
     title_by_id, scratch = load_titles(titles, sequences.columns), None
     if title_by_id:
@@ -443,8 +556,9 @@ def train_and_open(
         run_mode(experiment)
         if title_by_id:
             files.write_text(experiment.workdir.titles, format_titles(title_by_id))
-        exporting.export(experiment.workdir, options=ExportOptions(histories=sequences))
-    saved = SavedRecommender(experiment.workdir.export)
+        attributes = read_attributes(item_features, sequences.columns)
+        exporting.export(experiment.workdir, options=ExportOptions(histories=sequences, attributes=attributes))
+    saved = SavedRecommender(experiment.workdir.export, trusted=True)  # made here, perhaps by a model of the user's own
     return FittedModel(saved, experiment.workdir.path, saved.titles, _scratch=scratch)
 
 

@@ -19,7 +19,7 @@ from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.metrics import ANY, FULL, MIN_USERS, NDCG, compute_difference, compute_per_user
 from bert4rec_tf.foundation import npz, stores
 from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
-from bert4rec_tf.models import MODELS
+from bert4rec_tf.models import MODELS, Recommender, resolve_name
 from bert4rec_tf.runs.fitted import FittedModel, train_and_open
 from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.runs.tuning import tune_settings
@@ -37,7 +37,7 @@ def fit(
     user: str | None = None,
     item: str | None = None,
     time: str | None = None,
-    model: str = "bert4rec",
+    model: str | type[Recommender] = "bert4rec",
     preset: str = "fast",
     seed: int = 1,
     holdout: int | str | None = PRESET,
@@ -66,7 +66,7 @@ def fit(
             `b4r.interactions`.
         user, item, time: the columns; None to guess them by their names. `time="none"`: the rows are in order. The
             names hold for the other tables too, if these have such columns.
-        model: a name in `b4r.MODELS`.
+        model: a name in `b4r.MODELS`, or a class of your own (`b4r.register`).
         preset: name of the settings to start from. For your own data, they depend on the size of the data.
         seed: seed of everything random.
         holdout: how many of each user's last actions the final model is not trained on: 1, 2, or None for none, which
@@ -94,6 +94,7 @@ def fit(
         UserError: for data that cannot be read or trained on, or a setting that is unknown, out of range or unused
             (models that only count take the settings of training, and ignore them).
     """
+    model = resolve_name(model)
     budget = None if minutes is None else Budget(minutes, named=settings)
     if tune and budget is not None:
         raise UserError("`minutes` must be left out with `tune`, whose trainings have no budget. Received: both")
@@ -129,7 +130,9 @@ def fit(
             folder = path.with_name(f"{path.name}-tuning")
             best_settings, trials = tune_settings(make_run, settings, sequences, tune, folder, silent)
     run = make_run(**best_settings)
-    fitted = train_and_open(run, sequences, interactions, titles, init_from, workdir, callbacks, silent, budget)
+    fitted = train_and_open(
+        run, sequences, interactions, titles, init_from, workdir, callbacks, silent, budget, item_features
+    )
     fitted.trials = trials
     return fitted
 
@@ -137,7 +140,7 @@ def fit(
 @speak_python()
 def compare(
     data: Any,
-    models: Sequence[str] = ("bert4rec", "sasrec", "item_transitions"),
+    models: Sequence[str | type[Recommender]] = ("bert4rec", "sasrec", "item_transitions"),
     *,
     user: str | None = None,
     item: str | None = None,
@@ -152,7 +155,7 @@ def compare(
 
     Args:
         data, user, item, time, test_from: as for `fit`.
-        models: names in `b4r.MODELS`.
+        models: names in `b4r.MODELS`, or classes of your own.
         **options: as for `fit`, for all these models. `holdout` is 2 by default, which takes one training per model.
 
     Returns:
@@ -165,7 +168,8 @@ def compare(
     """
     if isinstance(models, str) or not models or len(set(models)) < len(models):
         raise UserError(f"`models` must be a list of different names. Received: models={models!r}")
-    for name in models:
+    names = [resolve_name(model) for model in models]
+    for name in names:
         if name not in MODELS:
             raise unknown_name_error("model", name, MODELS)
     sequences = inputs.load_any(data, user, item, time, test_from)[1]
@@ -173,7 +177,7 @@ def compare(
         raise UserError(f"`data` must have {MIN_USERS} users with three actions to compare models. Found: {num_users}")
     source = data if inputs.is_data_set(data) else sequences
     rows, gains = list[list[float]](), list[np.ndarray]()
-    for name in models:
+    for name in names:
         start = clock.monotonic()
         model = fit(source, model=name, **{"holdout": 2, **options})
         seconds = clock.monotonic() - start
@@ -184,4 +188,4 @@ def compare(
         better = compute_difference(gains[0], gains[-1])
         rows[-1] += [better.mean, better.low, better.high] if len(rows) > 1 else [np.nan] * 3
     columns = [NDCG, "hr@10", "seconds", "difference", "low", "high"]
-    return pd.DataFrame(rows, pd.Index(models, name="model"), columns)
+    return pd.DataFrame(rows, pd.Index(names, name="model"), columns)

@@ -8,8 +8,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from bert4rec_tf.data.feature_values import Features
+from bert4rec_tf.data.id_types import have_type
+from bert4rec_tf.data.reading import tables
+from bert4rec_tf.data.reading.columns import USER_NAMES, guess_column
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.serving.client import SavedRecommender
+from bert4rec_tf.serving.rules import Attributes
 from bert4rec_tf.serving.titles import read_titles
 
 ORDERED = ("history", "histories")
@@ -41,22 +47,38 @@ def to_text(name: str, raw: Any, knows: Callable[[str], bool] = lambda text: Fal
     return text if text.isascii() or knows(text) else unicodedata.normalize("NFC", text)
 
 
+def list_users(users: Any, saved: SavedRecommender) -> list[str]:
+    """Returns users as texts: a list, or the column of a table that has the name it had in the data or a usual one.
+
+    A user of several rows of a table counts once. Raises UserError for a table without such a column.
+    """
+    if not hasattr(users, "columns"):
+        return to_texts("users", users, saved.knows_user)
+    frame = tables.load_frame(users, "`users`")
+    names = tables.list_names(frame)
+    column = guess_column(names, USER_NAMES, saved.columns.get("user", {}).get("name"))
+    if column is None:
+        raise UserError(f"`users` must have a column of users, such as {USER_NAMES[0]!r}. Received: {', '.join(names)}")
+    ids = tables.select_columns(frame, [column]).column(column).to_pylist()
+    return list(dict.fromkeys(to_texts("users", ids, saved.knows_user)))
+
+
 def check_types(sequences: Sequences) -> dict[str, dict[str, str]]:
     """Returns `Sequences.columns`, without a type that not all ids have, because some come from elsewhere."""
     columns = {role: dict(column) for role, column in sequences.columns.items()}
     for role, ids in (("user", sequences.users), ("item", sequences.vocabulary.items)):
-        if (kind := columns.get(role, {}).get("type")) is not None and not _have_type(ids, pa.type_for_alias(kind)):
+        if (kind := columns.get(role, {}).get("type")) is not None and not have_type(ids, kind):
             del columns[role]["type"]
     return columns
 
 
-def _have_type(ids: Iterable[str], kind: pa.DataType) -> bool:
-    """Returns whether all ids are texts of numbers of a type, written as that type is."""
-    texts = pa.array(ids, pa.string())
-    try:
-        return texts.cast(kind).cast(pa.string()).equals(texts)
-    except pa.ArrowException:
-        return False
+def read_attributes(features: Any, columns: Mapping[str, Mapping[str, str]]) -> pd.DataFrame | None:
+    """Returns a table of features as attributes for rules, indexed by the items' ids; None for what is no table."""
+    if features is None or isinstance(features, Features):
+        return None
+    frame = Attributes(features, columns.get("item", {}).get("name")).frame
+    objects = frame.select_dtypes(object)
+    return frame.assign(**{name: objects[name].map(str, na_action="ignore") for name in objects})
 
 
 def load_titles(titles: Any, columns: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

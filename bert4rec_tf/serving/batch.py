@@ -28,7 +28,10 @@ PART_BATCHES = 32
 """Batches per part. A killed process loses at most one part."""
 
 SCHEMA = pyarrow.schema(
-    {"user": pyarrow.string(), "rank": pyarrow.int32(), "item": pyarrow.string(), "score": pyarrow.float32()}
+    {
+        **{"user": pyarrow.string(), "rank": pyarrow.int32(), "item": pyarrow.string(), "score": pyarrow.float32()},
+        "basis": pyarrow.string(),
+    }
 )
 COLUMNS = SCHEMA.names
 BUSY = "another process writes this file; wait for it, or name another --output"
@@ -39,8 +42,8 @@ WRITERS = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
 Row = tuple[str, list[str]]
 """A user and their history."""
 
-Line = tuple[str, int, str, np.float32, str]
-"""User, rank from 1, item, score, title."""
+Line = tuple[str, int, str, np.float32, str, str]
+"""User, rank from 1, item, score, basis, title."""
 
 
 def warn_about_unknown(model: SavedRecommender, sequences: Sequences) -> None:
@@ -134,7 +137,7 @@ class Part:
 
     def write(self, model: SavedRecommender, rows: Sequence[Row], path: Path, progress: Progress) -> None:
         """Recommends to some users and writes their part, a Parquet file."""
-        columns = list(zip(*recommend_rows(model, rows, self.choices, self.titles or {}, progress))) or [()] * 5
+        columns = list(zip(*recommend_rows(model, rows, self.choices, self.titles or {}, progress))) or [()] * 6
         schema = self.schema
         with files.atomic_write(path) as aside:
             parquet.write_table(pyarrow.table(columns[: len(schema)], schema), aside)
@@ -149,7 +152,7 @@ def _make_parts(model: SavedRecommender, sequences: Sequences, folder: Path, par
     num_at_once = 1 if cluster is None else cluster.tasks_in_flight
     with closing(Progress("recommending", total, num_finished, BATCH_USERS)) as progress:
         for begins in (missing[place : place + num_at_once] for place in range(0, len(missing), num_at_once)):
-            rows = [_list_rows(sequences, begin, begin + size) for begin in begins]
+            rows = [list_rows(sequences, begin, begin + size) for begin in begins]
             if cluster is None:
                 part.write(model, rows[0], paths[begins[0]], progress)
                 continue
@@ -160,7 +163,7 @@ def _make_parts(model: SavedRecommender, sequences: Sequences, folder: Path, par
     return list(paths.values())
 
 
-def _list_rows(sequences: Sequences, begin: int, end: int) -> list[Row]:
+def list_rows(sequences: Sequences, begin: int, end: int) -> list[Row]:
     """Returns the users from number `begin` to `end` - 1, with their histories."""
     users = range(begin, min(end, sequences.num_users))
     return [(sequences.users[user], sequences.vocabulary.decode(sequences[user])) for user in users]
@@ -189,12 +192,12 @@ def recommend_rows(
         numbers = order[start : start + BATCH_USERS]
         users, histories = zip(*(rows[number] for number in numbers))
         answer = model.recommend(histories, users, choices)
-        for number, items, scores in zip(numbers, answer.items, answer.scores):
-            results[number] = (items, scores)
+        for number, *result in zip(numbers, answer.items, answer.scores, answer.basis):
+            results[number] = result
         progress.advance()
-    for (user, _), (items, scores) in zip(rows, results, strict=True):
+    for (user, _), (items, scores, basis) in zip(rows, results, strict=True):
         for rank, (item, score) in enumerate(zip(items, scores), start=1):
-            yield user, rank, item, score, titles.get(item, "")
+            yield user, rank, item, score, basis, titles.get(item, "")
 
 
 def check_target(target: Path) -> None:

@@ -3,7 +3,7 @@
 import csv
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config import popularity_option
-from bert4rec_tf.export.functions import INPUTS, SCALARS
+from bert4rec_tf.export.functions import INPUTS, POPULAR, SCALARS
 from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.lines import encode_text
 from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.serving import explanation, rules
+from bert4rec_tf.serving.ids import pad_ids
+from bert4rec_tf.serving.rules import Attributes
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
 
@@ -68,12 +70,17 @@ class Choices:
 class Recommendations:
     """Recommendations for b users: lists of at most k raw ids, best first, and float32 arrays of their scores.
 
-    `unknown`: int32 [b], the number of unknown ids in each history.
+    `unknown`: int32 [b], the number of unknown ids in each history. `basis`: HISTORY or POPULAR for each of the users.
     """
 
     items: list[list[str]]
     scores: list[np.ndarray]
     unknown: np.ndarray
+    basis: list[str]
+
+    @property
+    def num_popular(self) -> int:
+        return self.basis.count(POPULAR)
 
 
 class SavedRecommender(LoadedModel):
@@ -119,12 +126,37 @@ class SavedRecommender(LoadedModel):
         inputs = {**self._make_user_inputs(histories, users), **choices.to_arrays()}
         return _make_recommendations(self._call("recommend", inputs))
 
-    def similar(self, items: Sequence[str], k: int | None = None) -> Recommendations:
+    def restrict(self, choices: Choices, where: str | None, attributes: Attributes | None = None) -> Choices:
+        """Returns choices of only the items for which `where` holds, after a warning of unknown ids in them.
+
+        `attributes`: of the items; None for those in the export. Raises UserError as `rules.select_allowed`.
+        """
+        self.warn_about_unknown(choices)
+        allowed = rules.select_allowed(attributes or self.attributes, where, self.items)
+        (exclude,), (candidates,) = rules.restrict(
+            [choices.exclude], [choices.candidates], allowed, frozenset(), self.items
+        )
+        return replace(choices, exclude=exclude, candidates=candidates)
+
+    def similar(
+        self, items: Sequence[str], k: int | None = None, where: str | None = None, attributes: Attributes | None = None
+    ) -> Recommendations:
         """Returns the items most similar to each of `items`. `unknown` is 1 for an unknown item, else 0.
 
-        Raises UserError for a k below 1, or a model that cannot compare items.
+        `where`, `attributes`: as for `restrict`. Raises UserError for a k below 1, or if items cannot be compared.
         """
-        return _make_recommendations(self._call("similar", {"items": pad_ids([items])[0], **Choices(k).to_scalars()}))
+        inputs = {"items": pad_ids([items])[0], **Choices(k).to_scalars()}
+        allowed = rules.select_allowed(attributes or self.attributes, where, self.items)
+        if allowed is None:
+            return _make_recommendations(self._call("similar", inputs))
+        outputs = self._call("similar", {**inputs, "k": np.int32(len(self.items))})
+        return _make_recommendations(rules.filter_similar(outputs, k or self.card.get("k", 10), allowed, frozenset()))
+
+    def explain(self, history: Sequence[str], user: str, items: Sequence[str]) -> list[dict[str, Any]]:
+        """Returns why items are recommended (`explanation.read_reasons`)."""
+        question = explanation.make_question(history, items, user if self.needs_users else None)
+        scores = self._call("score", question.inputs)["scores"]
+        return explanation.read_reasons(question, scores, self.card.get("scores"))
 
     def item_vectors(self, items: Sequence[str]) -> np.ndarray:
         """Returns the vectors of items, float32 [b, d]; zeros for unknown ones. Raises UserError if items have none."""
@@ -159,19 +191,17 @@ def is_whole_number(number: Any) -> bool:
     return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
 
+def warn_of_popular(num_popular: int, total: int) -> None:
+    """Warns of users without a history that the model can use."""
+    if num_popular:
+        warn(f"{num_popular:,} of {total:,} users have no history that the model knows, and get what is popular")
+
+
 def _make_recommendations(outputs: dict[str, np.ndarray]) -> Recommendations:
     lengths = np.isfinite(outputs["scores"]).sum(axis=1)
     items = [[item.decode() for item in row[:length]] for row, length in zip(outputs["items"].tolist(), lengths)]
     scores = [row[:length] for row, length in zip(outputs["scores"], lengths)]
-    return Recommendations(items, scores, outputs["unknown"])
-
-
-def pad_ids(rows: Sequence[Sequence[str]]) -> np.ndarray:
-    """Returns lists of raw ids as an array of bytes objects [rows, longest row], padded with empty ones."""
-    array = np.full([len(rows), max(map(len, rows), default=0)], b"", object)
-    for number, row in enumerate(rows):
-        array[number, : len(row)] = [encode_text(raw_id) for raw_id in row]
-    return array
+    return Recommendations(items, scores, outputs["unknown"], [basis.decode() for basis in outputs.get("basis", ())])
 
 
 def split_ids(line: str) -> list[str]:

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,11 +17,21 @@ from tensorflow.core.protobuf import saved_model_pb2
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.export.functions import FUNCTIONS, INPUTS, OPTIONAL, find_inputs
 from bert4rec_tf.export.histories import HISTORIES, read_histories
-from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, MODEL, TITLES, USERS, VOCABULARY
+from bert4rec_tf.export.layout import (
+    ASSETS,
+    ATTRIBUTES,
+    CARD_OF_SAVED_MODEL,
+    MODEL,
+    TITLES,
+    USERS,
+    VOCABULARY,
+    make_histories_command,
+)
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.stores import LocalCopy
+from bert4rec_tf.serving.rules import Attributes
 from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.trust import check_only_computes
 
@@ -126,10 +136,18 @@ class LoadedModel:
         path = self.local_folder / TITLES
         return read_titles(path) if path.exists() else {}
 
+    @cached_property
+    def attributes(self) -> Attributes | None:
+        """The items' attributes that the export holds; None for none. Raises UserError if they are damaged."""
+        path = self.local_folder / ATTRIBUTES
+        return Attributes(path) if path.exists() else None
+
     def require_histories(self) -> Sequences:
         """Returns the users' histories. Raises UserError if the export has none, or their file is damaged."""
         if self.histories is None:
-            raise UserError(f"{self.folder}: holds no histories of users; export it with --with_histories=N")
+            raise UserError(
+                f"{self.folder}: holds no histories of users; to add them: {make_histories_command(self.folder)}"
+            )
         return self.histories
 
     def get_history(self, user: str) -> list[str]:
@@ -141,6 +159,20 @@ class LoadedModel:
         if user not in self._user_rows:
             raise UserError(f"`user` must be one of the model's {histories.num_users:,} users. Received: user={user}")
         return histories.vocabulary.decode(histories[self._user_rows[user]])
+
+    def read_weights(self) -> list[tuple[str, np.ndarray]]:
+        """Returns the names and values of the model's weights, in their order."""
+        return [(weight.name.partition(":")[0], weight.numpy()) for weight in self._loaded._weights]
+
+    def select_histories(self, users: Sequence[str]) -> Sequences:
+        """Returns the histories of users, in this order, without times; empty ones of unknown users."""
+        histories, names = self.require_histories(), np.array([*users, ""], object)[:-1]
+        nobody = histories.num_users
+        rows = np.array([self._user_rows.get(user, nobody) for user in users], np.int64)
+        extended = replace(
+            histories, splits=np.append(histories.splits, histories.num_actions), users=np.append(histories.users, "")
+        )
+        return replace(extended.select_users(rows), users=names)
 
     def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature, by name.

@@ -1,6 +1,7 @@
 """Reads and writes the titles of items, and reads their tags."""
 
 import csv
+import html
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ def read_titles_and_tags(source: Any, id_name: str | None = None) -> tuple[dict[
     Args:
         source: a file or a table (`small_tables.read_columns`). The columns of ids and titles are found by their names
             (`IDS`, `TITLES`), and so is a column of tags (`TAGS`), which are separated by `|`. Rows of a table without
-            an id or a title are skipped.
+            an id or a title are skipped. HTML's entities in titles (`&amp;`) become their characters.
         id_name: the column of ids, if the source has it.
 
     Raises UserError if it cannot be read, lacks these columns, or a row has more or fewer fields than the first.
@@ -46,7 +47,7 @@ def read_titles_and_tags(source: Any, id_name: str | None = None) -> tuple[dict[
         received = ", ".join(columns)[:300]
         raise UserError(f"`titles` must have columns named `id` and `title`, or be a dictionary. Received: {received}")
     pairs = zip(columns[id_column], columns[title_column])
-    titles = {raw: str(title) for raw, title in pairs if None not in (raw, title)}
+    titles = {raw: html.unescape(str(title)) for raw, title in pairs if None not in (raw, title)}
     tags = dict(zip(columns[id_column], columns[tag_column])) if tag_column is not None else {}
     return titles, {item: _split_tags(cell) for item, cell in tags.items()}
 

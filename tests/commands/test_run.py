@@ -170,8 +170,16 @@ def test_histories_are_kept_in_the_export_of_a_finished_run(copy):
         numbers = sequences[row][-3:]
         assert exported.get_history(sequences.users[row]) == sequences.vocabulary.items[numbers - 1].tolist()
     assert exported.card["histories"] == {"users": sequences.num_users, "longest": 3}
-    with pytest.raises(UserError, match="holds no histories of users; export it with --with_histories"):
-        SavedRecommender(copy / "work/saved_model").get_history(sequences.users[0])
+    whole = SavedRecommender(copy / "work/saved_model").require_histories()  # as the run that trained has left it
+    assert whole.num_actions == sequences.num_actions
+    finished("--mode=export", "--workdir=work", "--export_dir=work/bare", cwd=copy)
+    command = r"to add them: bert4rec run --mode=export --workdir=.*work --with_histories=1000000"
+    with pytest.raises(UserError, match=command):
+        SavedRecommender(copy / "work/bare").get_history(sequences.users[0])
+    finished(
+        "--mode=export", "--workdir=work", "--export_dir=none", "--dataset=synthetic", "--with_histories=0", cwd=copy
+    )
+    assert SavedRecommender(copy / "none").histories is None
 
 
 @pytest.mark.slow

@@ -91,4 +91,4 @@ def test_scores_in_bfloat16_are_not_rounded_into_ties():
 def test_popularity_is_counted_exactly_whatever_the_policy():
     model = Pop(2, dtype="mixed_bfloat16")
     model.counts.assign([0, 100_001, 100_002])
-    np.testing.assert_array_equal(model(BATCH), [[100_001, 100_002]] * 3)
+    np.testing.assert_array_equal(model.score(BATCH), [[100_001, 100_002]] * 3)

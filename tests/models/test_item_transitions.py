@@ -89,26 +89,25 @@ def test_the_strongest_neighbors_are_kept(sequences, window, backward, num_neigh
 
 @FEW
 @given(any_histories(), st.integers(1, 5), st.sampled_from([0.0, 0.3]), st.integers(1, 100))
-def test_blocks_of_any_size_and_dense_tables_count_the_same_bits(sequences, window, backward, block_actions):
+def test_blocks_of_any_size_count_the_same_bits(sequences, window, backward, block_actions):
     weights = transitions.weigh_distances(window, 0.7, 0.8)
 
-    def count(**options):
-        blocks = list(transitions.count_transitions(sequences, weights, backward, **options))
-        sizes = [counts.shape[0] for _, counts in blocks]
+    def count(*options):
+        blocks = list(transitions.count_transitions(sequences, window, *options))
+        sizes = [counts.pairs.shape[0] for _, counts in blocks]
         assert [first_item for first_item, _ in blocks] == [0, *np.cumsum(sizes)[:-1]]
-        return np.concatenate([counts.toarray() for _, counts in blocks]), len(blocks)
+        return np.concatenate([counts.combine(weights, backward).toarray() for _, counts in blocks]), len(blocks)
 
-    whole, one = count(dense_share=0)
+    whole, one = count()
     assert len(whole) == sequences.num_items + 1 and one == 1
     settings = ItemTransitionsSettings(window=window, distance_power=0.7, distance_decay=0.8, backward=backward)
     expected = np.zeros_like(whole)
     for pair, value in plain_counts(histories_of(sequences), settings).items():
         expected[pair] = value
     np.testing.assert_allclose(whole, expected, rtol=1e-12)
-    for dense_share in (0, 1_000_000):
-        parts, several = count(dense_share=dense_share, block_actions=block_actions)
-        np.testing.assert_array_equal(whole, parts)
-        assert several > 1 or block_actions > sequences.num_actions / 2
+    parts, several = count(block_actions)
+    np.testing.assert_array_equal(whole, parts)
+    assert several > 1 or block_actions > sequences.num_actions / 2
 
 
 @FEW

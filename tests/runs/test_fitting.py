@@ -61,12 +61,35 @@ def test_recommendations_follow_exclude_candidates_and_correction(counted):
 
 def test_all_users_get_what_each_gets_alone(counted):
     found = counted.recommend_all(k=3, silent=True)
-    assert list(found) == ["user", "rank", "item", "score", "title"] and len(found) == 180
+    assert list(found) == ["user", "rank", "item", "score", "basis", "title"] and len(found) == 180
     for user in ("0", "17", "59"):
         alone = counted.recommend(user=user, k=3)
         assert found[found["user"] == int(user)]["item"].tolist() == alone["item"].tolist()
     some = counted.recommend_all(users=[5, "9"], k=1, silent=True, exclude=["i1"])
     assert some["user"].tolist() == [5, 9]
+
+
+def test_unknown_users_and_empty_histories_get_what_was_popular_of_late(counted, learnt, capsys):
+    newest = FRAME[FRAME["timestamp"] >= FRAME["timestamp"].quantile(0.9, interpolation="lower")]["movieId"]
+    recent, all_time = newest.value_counts(), FRAME["movieId"].value_counts()
+    popular = sorted(counted.items, key=lambda item: (-recent.get(item, 0), -all_time[item]))[:4]
+    found = counted.recommend_all(users=[5, "nobody", "9"], k=4, silent=True)
+    assert found.groupby("user", sort=False)["basis"].first().to_dict() == {
+        "5": "history",
+        "nobody": "popular",
+        "9": "history",
+    }
+    assert sorted(found[found["basis"] == "popular"]["item"]) == sorted(popular)
+    assert "1 of 3 users have no history that the model knows, and get what is popular" in capsys.readouterr().err
+    table = pd.DataFrame({"user_id": [5, 7, 5], "x": 0})
+    pd.testing.assert_frame_equal(counted.recommend(users=table, k=2), counted.recommend_all([5, 7], k=2, silent=True))
+    rows = [["i1", "i3"], [], ["none of ours"], histories()["3"]]
+    many = counted.recommend_all(histories=rows, k=4, silent=True)
+    assert many["user"].tolist() == [place for place in range(4) for _ in range(4)]
+    assert many.groupby("user")["basis"].first().tolist() == ["history", "popular", "popular", "history"]
+    assert many[many["user"] == 3]["item"].tolist() == counted.recommend(user=3, k=4)["item"].tolist()
+    of_users = learnt.recommend_all(users=[3, "nobody"], histories=[["i1"], ["i1"]], k=1, silent=True)
+    assert of_users["basis"].tolist() == ["history", "popular"]  # the model has vectors of users
 
 
 def test_similar_items_and_vectors(counted, learnt):

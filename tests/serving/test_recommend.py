@@ -166,8 +166,10 @@ def test_a_file_of_interactions_becomes_a_csv_of_recommendations(command, popula
     assert code == 0 and out.endswith(f"{target}: recommendations to 101 users\n")
     with open(target, encoding="utf-8", newline="") as file:
         header, *lines = csv.reader(file)
-    assert header == ["user", "rank", "item", "score"]
-    check([(user, int(rank), item, float(score)) for user, rank, item, score in lines], rows, 5)
+    assert header == ["user", "rank", "item", "score", "basis"]
+    check([(user, int(rank), item, float(score)) for user, rank, item, score, _ in lines], rows, 5)
+    known = {user: "history" if {*history} & {*NAMES} else "popular" for user, *history in rows}
+    assert all(basis == known[user] for user, *_, basis in lines)
     assert sorted(path.name for path in tmp_path.iterdir()) == [source.name, target.name]
 
 
@@ -243,10 +245,21 @@ def test_users_whose_histories_the_export_holds(command, popular, tmp_path):
     assert (code, err) == (0, "") and [ann.splitlines()[0], bob.splitlines()[0]] == ["user ann", "user bob, jr"]
     assert items_of(ann.split("\n", 1)[1]) == NAMES[:2] and items_of(bob.split("\n", 1)[1]) == NAMES[1:3]
     assert items_of(command(f"--model={held}", "--user=ann", "-k", "5")[1]) == [*NAMES[:3], *NAMES[5:7]]
+    code, out, err = command(f"--model={held}", "--user=ann,eve")
+    assert items_of(out.split("user eve\n")[1]) == NAMES[:3] and code == 0
+    assert err == "warning: 1 of 2 users have no history that the model knows, and get what is popular\n"
+    (tmp_path / "users.txt").write_text("eve\nbob, jr\n")
+    target = tmp_path / "users.csv"
+    assert command(f"--model={held}", "--users=users.txt", f"--output={target}")[0] == 0
+    lines = list(csv.reader(target.open(encoding="utf-8", newline="")))
+    assert [line[4] for line in lines] == ["basis", *["popular"] * 3, *["history"] * 3]
+    assert [line[2] for line in lines[4:]] == NAMES[1:4] and lines[4][0] == "bob, jr"
+    assert command(f"--model={held}", "--users=all", f"--output={target}")[0] == 0
+    assert {line[0] for line in csv.reader(target.open(encoding="utf-8", newline=""))} == {"user", *users}
     assert (
-        "`user` must be one of the model's 2 users. Received: user=eve" in command(f"--model={held}", "--user=eve")[2]
+        "holds no histories of users; to add them: bert4rec run --mode=export --workdir=WORKDIR --with"
+        in command(f"--model={popular}", "--user=ann")[2]
     )
-    assert "holds no histories of users; export it with" in command(f"--model={popular}", "--user=ann")[2]
 
 
 def test_a_work_directory_is_served_as_its_export(command, popular, tmp_path):
@@ -264,8 +277,8 @@ def test_a_file_has_what_the_client_gives_with_a_correction(command, popular, sm
     users, *histories = zip(*((user, history) for user, *history in ROWS))
     answer = client.SavedRecommender(popular).recommend(histories[0], users, client.Choices(popularity_correction=0.5))
     expected = [
-        [user, str(rank), item, str(score)]
-        for user, items, scores in zip(users, answer.items, answer.scores)
+        [user, str(rank), item, str(score), basis]
+        for user, items, scores, basis in zip(users, answer.items, answer.scores, answer.basis)
         for rank, (item, score) in enumerate(zip(items, scores), start=1)
     ]
     with open(target, encoding="utf-8", newline="") as file:
@@ -322,7 +335,7 @@ def test_killed_recommendations_resume_and_end_with_the_same_bytes(
 MISTAKES = {
     "columns of no interactions": (["--history=a", "--user_column=1"], "--user_column needs --interactions=FILE"),
     "no user": (["--user="], "--user must name users. Received: nothing"),
-    "nothing asked": ([], "Give either --history or --user, or --interactions with --output"),
+    "nothing asked": ([], "Give either --history or --user; or --users or --interactions, with --output"),
     "k": (["--history=a", "-k", "0"], "`k` must be at least 1 and less than 2^31. Received: k=0"),
     "correction": (
         ["--history=a", "--popularity_correction=-1"],
@@ -335,11 +348,11 @@ MISTAKES = {
     ),
     "two sources": (
         ["--history=a", "--interactions=in.csv"],
-        "Give either --history or --user, or --interactions with --output",
+        "Give either --history or --user; or --users or --interactions, with --output",
     ),
     "output of a history": (
         ["--history=a", "--output=out.csv"],
-        "Give either --history or --user, or --interactions with --output",
+        "Give either --history or --user; or --users or --interactions, with --output",
     ),
     "ending": (
         ["--interactions=in.csv", "--output=out.txt"],

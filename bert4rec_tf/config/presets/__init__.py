@@ -64,6 +64,12 @@ SAME_AS = {"steam-sample": "steam"}
 """Data set -> the one whose presets it takes."""
 
 
+def add_own_model(name: str, is_trained: bool) -> None:
+    """Gives a model of the user's own a preset `fast` for any data, unless it has one."""
+    settings = {**authors.OPTIMIZERS["sasrec"], **fast.FAST_SETTINGS[OWN]["gru4rec"]} if is_trained else {}
+    PRESETS.setdefault(("fast", OWN, name), Preset("fast", OWN, name, settings))
+
+
 class Size(Protocol):
     """The size of some data; `Sequences` have it."""
 

@@ -1,7 +1,7 @@
 """The settings of BERT4Rec and SASRec for your own data, by their size.
 
-The rules follow what was measured on Beauty, ML-1m, and parts of Beauty (experiments/journal/own-data.md). Any setting given by name
-overrides them.
+The rules follow what was measured on Beauty, ML-1m, and parts of Beauty (experiments/journal/own-data.md). Any setting
+given by name overrides them.
 """
 
 from typing import Any

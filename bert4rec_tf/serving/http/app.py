@@ -3,24 +3,29 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 from aiohttp import web
 
 from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.stores import expand_path
-from bert4rec_tf.serving.http import guard, predict
-from bert4rec_tf.serving.http.batching import Batcher, Overloaded
+from bert4rec_tf.serving import explanation
+from bert4rec_tf.serving.http import guard, openapi, predict
+from bert4rec_tf.serving.http.batching import Batcher, Call, Overloaded
 from bert4rec_tf.serving.http.catalogue import Catalogue
 from bert4rec_tf.serving.http.guard import Handler
+from bert4rec_tf.serving.http.observing import METRICS_TYPE, AccessLog, Metrics
 from bert4rec_tf.serving.http.predict import RequestError
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.http.versions import LOOK_SECONDS, Versions
+from bert4rec_tf.serving.rules import Attributes, WatchedFile, read_ids
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 from bert4rec_tf.serving.titles import read_titles_and_tags
 
@@ -32,6 +37,9 @@ PAGE_FILES = {"" if path.name == INDEX else f"page/{path.name}": path.name for p
 CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 JSON, IDENTITY = "application/json", "identity"
+
+CONTENT_TYPES_OF_BODIES = (JSON, "application/x-www-form-urlencoded", "application/octet-stream")
+"""The others are what `curl -d` says, and what no content type at all means. The body must be JSON all the same."""
 
 PAGE_HEADERS = {
     "Content-Security-Policy": (
@@ -76,6 +84,15 @@ def open_versions(settings: ServerSettings) -> Versions:
     return Versions(find_model_folder(expand_path(settings.model)), load)
 
 
+def open_rules(settings: ServerSettings) -> predict.Rules:
+    """Returns the rules in the files that the settings name. Raises UserError if one cannot be read."""
+    attributes, blocked = (
+        None if path is None else WatchedFile(expand_path(path), parse)
+        for path, parse in ((settings.attributes, Attributes), (settings.blocked, read_ids))
+    )
+    return predict.Rules(attributes, blocked)
+
+
 class Service:
     """Answers all routes. Set `is_stopping` to close each connection after its next response."""
 
@@ -88,10 +105,13 @@ class Service:
         self._converters = ThreadPoolExecutor(2, "json")
         self._searcher = ThreadPoolExecutor(1, "search")
         self._searches = 0
+        self._rules = open_rules(settings)
+        self._metrics = Metrics(lambda: versions.current.version)
+        self._access_log = AccessLog(settings.access_log)
         self._files = {path: (PAGE / name).read_bytes() for path, name in PAGE_FILES.items()}
 
     def make_application(self) -> web.Application:
-        checks = [self._close_when_stopping, self._errors_as_json, guard.make_middleware(self._settings)]
+        checks = [self._observe, self._close_when_stopping, self._errors_as_json, guard.make_middleware(self._settings)]
         app = web.Application(middlewares=checks, client_max_size=self._settings.max_body_bytes)
         model = "/v1/models/{name:[^/:]+}"
         for path in (model, model + "/versions/{version:[^/:]+}"):
@@ -100,12 +120,27 @@ class Service:
             app.router.add_post(path + ":predict", self.predict)
         app.router.add_get("/healthz", self.get_liveness)
         app.router.add_get("/readyz", self.get_readiness)
+        app.router.add_get("/metrics", self.get_metrics)
+        app.router.add_get("/openapi.json", self.get_openapi)
         app.router.add_get("/page/model", self.get_model)
         app.router.add_get("/page/items", self.get_items)
         for path in self._files:
             app.router.add_get(f"/{path}", self.get_file)
         app.cleanup_ctx.append(self._background)
         return app
+
+    @web.middleware
+    async def _observe(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Counts every request and its time, and writes its line to the access log."""
+        begin, status = time.monotonic(), 499  # the caller has hung up
+        try:
+            response = await handler(request)
+            status = response.status
+            return response
+        finally:
+            seconds, resource = time.monotonic() - begin, request.match_info.route.resource
+            self._metrics.observe(request.method, resource.canonical if resource else "other", status, seconds)
+            self._access_log.write(request, status, seconds)
 
     @web.middleware
     async def _close_when_stopping(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -179,7 +214,7 @@ class Service:
 
     async def predict(self, request: web.Request) -> web.Response:
         served = self._find_version(request)
-        if request.content_type != JSON:
+        if request.content_type not in CONTENT_TYPES_OF_BODIES:
             raise RequestError(f"`Content-Type` must be {JSON}. Received: {request.content_type}", 415)
         encoding = request.headers.get("Content-Encoding", IDENTITY)
         if encoding.lower() != IDENTITY:
@@ -194,10 +229,28 @@ class Service:
             size = len(body)
             if b'"users"' in body:  # An id of four bytes can name a whole history.
                 size *= max(1, min(served.longest_history, self._settings.max_history) // 4)
-            call, by_rows = await self._in_thread_if_large(size, predict.parse, body, served.model, self._settings)
-            outputs = await self._batcher.submit(call)
+            arguments = body, served.model, self._settings, self._rules
+            asked = await self._in_thread_if_large(size, predict.parse, *arguments)
+            outputs = asked.finish(await self._batcher.submit(asked.call))
+            self._metrics.count(outputs)
             size = sum(array.size for array in outputs.values())
+            if asked.explain:
+                outputs["explanations"] = await self._explain(asked.call, outputs["items"])
+            by_rows = asked.by_rows
             return await self._in_thread_if_large(size, lambda: _json_response(predict.make_response(by_rows, outputs)))
+
+    async def _explain(self, call: Call, items: np.ndarray) -> list[list[dict[str, Any]]]:
+        """Returns why each item of each row is recommended (`explanation.read_reasons`)."""
+        answers = []
+        users = call.arrays.get("users", [None] * call.rows)
+        for history, user, row in zip(call.arrays["histories"], users, items):
+            texts, best = ([raw.decode() for raw in part if raw] for part in (history, row))
+            question = explanation.make_question(texts, best, None if user is None else user.decode())
+            rows = len(question.left_out) + 2
+            asked = Call(call.model, "score", question.inputs, rows, frozenset({"candidates"}))
+            scores = (await self._batcher.submit(asked))["scores"]
+            answers.append(explanation.read_reasons(question, scores, call.model.card.get("scores")))
+        return answers
 
     async def _in_thread_if_large(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
         if size < THREAD_SIZE:
@@ -215,6 +268,13 @@ class Service:
         spec = {"name": self._settings.name, "signature_name": "", "version": str(served.version)}
         metadata = {"signature_def": {"signature_def": served.model.description}, "model_card": served.model.card}
         return _json_response({"model_spec": spec, "metadata": metadata})
+
+    async def get_metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": METRICS_TYPE})
+
+    async def get_openapi(self, request: web.Request) -> web.Response:
+        served = self._versions.current
+        return _json_response(openapi.describe(self._settings.name, served.version, served.model.signatures))
 
     async def get_liveness(self, request: web.Request) -> web.Response:
         return _json_response({"status": "alive"})

@@ -6,7 +6,9 @@ It follows TensorFlow Serving's documentation ("RESTful API"); docs/http.md list
 import json
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,14 +16,21 @@ import numpy as np
 from bert4rec_tf.export.functions import INPUTS as INPUT_SPECS
 from bert4rec_tf.export.functions import SCALARS
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.serving.client import Choices, pad_ids
+from bert4rec_tf.serving import rules
+from bert4rec_tf.serving.client import Choices
+from bert4rec_tf.serving.explanation import MOST_LEFT_OUT
 from bert4rec_tf.serving.http.batching import PADDED, Call, Outputs
 from bert4rec_tf.serving.http.server_settings import ServerSettings
+from bert4rec_tf.serving.ids import pad_ids
+from bert4rec_tf.serving.rules import Attributes, WatchedFile
 from bert4rec_tf.serving.signatures import LoadedModel, Signature
 
 HISTORIES, USERS = PADDED, "users"
+WHERE, EXPLAIN = "where", "explain"
+"""Inputs that the server itself takes."""
 
-DEFAULT_SIGNATURE = "serving_default"
+DEFAULT_SIGNATURE, SIMILAR = "serving_default", "similar"
+LISTING = (DEFAULT_SIGNATURE, "recommend")
 INSTANCES, INPUTS, SIGNATURE = "instances", "inputs", "signature_name"
 
 MAX_MESSAGE = 200
@@ -36,8 +45,33 @@ class RequestError(Exception):
         self.status = status
 
 
-def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> tuple[Call, bool]:
-    """Returns the call that a body asks for, and whether the request, and so the response, is in the row format.
+@dataclass(frozen=True)
+class Rules:
+    """The attributes of items, None for those in the model, and the blocked items: files that are read again."""
+
+    attributes: WatchedFile[Attributes] | None = None
+    blocked: WatchedFile[frozenset[str]] | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a body asks for.
+
+    Attributes:
+        call: of the model.
+        by_rows: whether the request, and so the response, is in the row format.
+        explain: whether each recommended item gets its reasons.
+        finish: what is done with the outputs of the call.
+    """
+
+    call: Call
+    by_rows: bool
+    explain: bool = False
+    finish: Callable[[Outputs], Outputs] = lambda outputs: outputs
+
+
+def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules: Rules) -> Request:
+    """Returns what a body asks for.
 
     Raises RequestError if the body is not valid JSON, has another form or exceeds a limit.
     """
@@ -61,13 +95,55 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings) -> tuple[Ca
         columns = content[INPUTS]
     else:
         columns = {_name_only_input(signature, INPUTS): content[INPUTS]}
-    arrays = _make_arrays(_add_histories(columns, signature, model, settings), signature, settings)
+    columns = dict(columns)
+    where, explain = columns.pop(WHERE, None), columns.pop(EXPLAIN, False)
+    if not isinstance(explain, bool) or (explain and signature.name not in LISTING):
+        raise RequestError(f"`{EXPLAIN}` must be true or false, and needs a list of recommendations")
+    arrays = _make_arrays(_add_histories(columns, signature, model, settings), signature, settings, model)
     rows = _count_rows(arrays, signature, settings)
+    if explain and rows * (MOST_LEFT_OUT + 2) > settings.max_rows:
+        raise RequestError(
+            f"`{EXPLAIN}` takes at most {settings.max_rows // (MOST_LEFT_OUT + 2)} rows. Received: {rows}"
+        )
+    _check_answer_size(rows, {**signature.inputs, **arrays}, model, settings)
+    signature, changed, finish = _apply_rules(columns, where, signature, model, item_rules)
+    arrays |= changed
     shared = {name for name, array in arrays.items() if not array.ndim or len(array) != rows}
     defaults = {name: signature.inputs[name] for name in signature.inputs.keys() - arrays.keys()}
     arrays |= defaults
-    _check_answer_size(rows, arrays, model, settings)
-    return Call(model, signature.name, arrays, rows, frozenset(shared | defaults.keys())), by_rows
+    call = Call(model, signature.name, arrays, rows, frozenset(shared | defaults.keys()))
+    return Request(call, by_rows, explain, finish)
+
+
+def _apply_rules(
+    columns: Mapping[str, Any], where: Any, signature: Signature, model: LoadedModel, item_rules: Rules
+) -> tuple[Signature, dict[str, np.ndarray], Callable[[Outputs], Outputs]]:
+    """Returns the signature to call, the inputs to change, and what to do with the outputs, so that all rules hold."""
+    blocked = frozenset() if item_rules.blocked is None else item_rules.blocked.read()
+    if signature.name not in (*LISTING, SIMILAR):
+        if where is not None:
+            raise RequestError(f"`{WHERE}` needs the signature recommend or similar. Received: {signature.name}")
+        blocked = frozenset()
+    if where is None and not blocked:
+        return signature, {}, lambda outputs: outputs
+    try:
+        attributes = model.attributes if item_rules.attributes is None else item_rules.attributes.read()
+        allowed = rules.select_allowed(attributes, where, model.items)
+    except UserError as error:
+        raise RequestError(str(error)) from None
+    if signature.name == SIMILAR:
+        k = int(columns.get("k", signature.inputs["k"]))
+        return (
+            signature,
+            {"k": np.int32(len(model.items))},
+            partial(rules.filter_similar, k=k, allowed=allowed, blocked=blocked),
+        )
+    lists = [
+        [[_to_text(name, one) for one in row] for row in columns.get(name, ())] for name in ("exclude", "candidates")
+    ]
+    restricted = rules.restrict(*lists, allowed, blocked, model.items)
+    changed = {name: pad_ids(rows) for name, rows in zip(("exclude", "candidates"), restricted) if rows}
+    return model.signatures["recommend"], changed, lambda outputs: outputs
 
 
 def _check_answer_size(
@@ -108,7 +184,9 @@ def _add_histories(
     if not isinstance(users, list):
         raise RequestError(f"`{USERS}` must be a list of ids. Received: {_show(users)}")
     _check_rows(len(users), settings)
-    added = {**columns, HISTORIES: [find_history(user, model, settings) for user in users]}
+    texts = [_to_text(USERS, user) for user in users]
+    histories = [find_history(user, model, settings) if model.knows_user(user) else [] for user in texts]
+    added = {**columns, HISTORIES: histories}
     return {name: value for name, value in added.items() if name != USERS or name in signature.inputs}
 
 
@@ -117,10 +195,9 @@ def find_history(user: Any, model: LoadedModel, settings: ServerSettings) -> lis
     if model.histories is None:
         raise RequestError("This model holds no users' histories")
     user_id = _to_text(USERS, user)
-    try:
-        return model.get_history(user_id)[-settings.max_history :]
-    except UserError as error:
-        raise RequestError(str(error)) from None
+    if not model.knows_user(user_id):
+        raise RequestError(f"This model does not know the user {_show(user_id)}.")
+    return model.get_history(user_id)[-settings.max_history :]
 
 
 def _read_rows(instances: Any, signature: Signature, settings: ServerSettings) -> Mapping[str, list]:
@@ -136,7 +213,7 @@ def _read_rows(instances: Any, signature: Signature, settings: ServerSettings) -
     for number, instance in enumerate(instances):
         if not isinstance(instance, dict) or instance.keys() != names:
             raise RequestError(f"`{INSTANCES}` must be objects with the same keys; number {number} is not")
-    for name in names & set(SCALARS):
+    for name in names & {*SCALARS, WHERE, EXPLAIN}:
         raise RequestError(f"`{name}` has one value for all rows: use the column format, `{INPUTS}`")
     return {name: [instance[name] for instance in instances] for name in names}
 
@@ -165,11 +242,15 @@ def _check_rows(rows: int, settings: ServerSettings) -> None:
         raise RequestError(f"A request may have at most {settings.max_rows} rows. Received: {rows}")
 
 
-def _make_arrays(columns: Mapping[str, Any], signature: Signature, settings: ServerSettings) -> dict[str, np.ndarray]:
+def _make_arrays(
+    columns: Mapping[str, Any], signature: Signature, settings: ServerSettings, model: LoadedModel
+) -> dict[str, np.ndarray]:
     """Converts JSON to the inputs of a signature. Inputs with a default may be missing."""
     for name in columns:
         if name not in signature.inputs:
-            raise RequestError(f"Unknown input {_show(name)}: {_describe_inputs(signature)}")
+            takers = [other for other, takes in model.signatures.items() if name in takes.inputs]
+            hint = f'. To give `{name}`, add "{SIGNATURE}": "{takers[0]}"' if takers else ""
+            raise RequestError(f"Unknown input {_show(name)}: {_describe_inputs(signature)}{hint}")
     for name, default in signature.inputs.items():
         if name not in columns and default is None:
             raise RequestError(f"`{name}` is missing: {_describe_inputs(signature)}")
@@ -243,8 +324,10 @@ def make_response(by_rows: bool, outputs: Outputs) -> dict[str, Any]:
 
 def _to_json_values(array: np.ndarray) -> Any:
     """Converts an output to values that JSON can hold. There -Infinity is a string, as in protobuf's JSON."""
+    if isinstance(array, list):
+        return array
     if array.dtype == object:
-        return [[item.decode() for item in row] for row in array.tolist()]
+        return np.array([text.decode() for text in array.ravel()], object).reshape(array.shape).tolist()
     if array.dtype != np.float32:
         return array.tolist()
     if np.isfinite(array).all():

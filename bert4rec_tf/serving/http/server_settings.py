@@ -28,6 +28,13 @@ class ServerSettings(Settings):
         None,
         "for the page: a CSV with a header, or MovieLens' movies.dat (default: titles in the model)",
     )
+    attributes: str | None = setting(
+        None, "for `where`: CSV or Parquet with the items' ids and attributes; read again when it changes"
+    )
+    blocked: str | None = setting(
+        None, "file with the ids of items that are never recommended, one on each line; read again when it changes"
+    )
+    access_log: str | None = setting(None, "file to which a line of JSON is added for each request; - for the output")
     max_batch_size: int = setting(64, "rows per call of the model", at_least=1)
     max_queue: int = setting(4096, "rows that may wait; further requests get 503", at_least=1)
     max_rows: int = setting(1024, "maximum number of histories in one request", at_least=1)

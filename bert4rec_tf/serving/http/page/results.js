@@ -1,4 +1,4 @@
-import { POPULARITY, RECOMMEND, SCORE, fetchTitles, predict } from "./api.js";
+import { POPULARITY, RECOMMEND, fetchTitles, predict } from "./api.js";
 import { byId, make } from "./dom.js";
 import { extend } from "./history.js";
 import { itemElement, nameElement, replaceRows, smallButton } from "./rows.js";
@@ -6,8 +6,8 @@ import { nameOf, state } from "./state.js";
 import { showMessage } from "./tasks.js";
 
 const MAX_REASONS = 2;
-const MAX_LEFT_OUT = 50;
-const LEAST_FALL = 1e-4;
+/* The server asks its model so many rows for the reasons of one list. */
+const MOST_ROWS_OF_REASONS = 52;
 const PERCENT = new Intl.NumberFormat("en", { style: "percent", minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
 const TIMES = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 2 });
 const LEAST_SHARE = 1e-4;
@@ -37,6 +37,7 @@ function inputsOfRecommend() {
     k: Number(byId("number").value),
     exclude_seen: !byId("seen").checked,
     [POPULARITY]: byId("popularity").valueAsNumber,
+    explain: state.history.length > 0 && state.model.max_rows > MOST_ROWS_OF_REASONS,
   };
   if (state.model.needs_users) inputs.users = [byId("user").value];
   return inputs;
@@ -56,8 +57,7 @@ export async function recommend() {
   knownItems = state.history.length - unknown;
   showRecommendations(rows);
   if (unknown) showMessage(`The model does not know ${unknown} of the items in the history and skipped them.`);
-  /* It comes later, and the list can be used without it. */
-  if (rows.length && !state.model.needs_users) await compareHistories(rows.map((row) => row.id), signal);
+  if (outputs.explanations && knownItems > 0) showExplanations(outputs.explanations[0]);
 }
 
 function showRecommendations(rows) {
@@ -74,8 +74,8 @@ function showRecommendations(rows) {
     ),
   );
   const scores = rows.map((row) => row.score);
-  if (!givesProbabilities() || (isCorrected() && state.model.needs_users)) showScores(scores);
-  else if (!isCorrected()) showProbabilities(scores);
+  if (!givesProbabilities() || isCorrected()) showScores(scores);
+  else showProbabilities(scores);
   if (!rows.length) byId("measure").textContent = "No items left to recommend.";
 }
 
@@ -109,45 +109,26 @@ function showProbabilities(scores) {
     row.querySelector(".share").textContent = formatShare(probabilities[place]);
   });
   const sum = formatShare(probabilities.reduce((total, one) => total + one, 0));
-  const order = isCorrected() ? "Ranked with popular items lowered. " : "";
-  const lift = knownItems && !state.model.needs_users ? " × and bar: times likelier than without the history." : "";
-  byId("measure").textContent = `${sayMostPopular()}${order}Probability of being next, together ${sum}.${lift}`;
+  byId("measure").textContent = `${sayMostPopular()}Probability of being next, together ${sum}.`;
 }
 
-/** Scores the recommended items also without a history, and without each of its items: what it changes, and why. */
-async function compareHistories(candidates, signal) {
-  const asked = state.history;
-  const most = Math.min(MAX_LEFT_OUT, state.model.max_rows - 2);
-  const left = asked.length < 2 || most < 1 ? [] : [...new Set(asked)].slice(-most);
-  const histories = [asked, [], ...left.map((one) => asked.filter((id) => id !== one))];
-  const outputs = await predict(SCORE, { histories, candidates: histories.map(() => candidates) }, signal);
-  const [whole, bare, ...without] = outputs.scores.map((row) => row.map(Number));
-  if (givesProbabilities()) {
-    showProbabilities(whole);
-    if (knownItems) showLifts(whole.map((score, place) => score - bare[place]));
-  }
-  showReasons(left, whole, without);
-}
-
-/** Shows how many times likelier each item is with the history. Bars are logarithms; the longest is the greatest lift. */
-function showLifts(logLifts) {
-  const longest = Math.max(Math.LN2, ...logLifts.map((one) => Math.min(one, Math.log(Number.MAX_VALUE))));
-  [...byId("recommendations").children].forEach((row, place) => {
-    row.querySelector(".share").append(make("span", { className: "lift" }, formatLift(Math.exp(logLifts[place]))));
-    setBar(row, Math.min(Math.max(logLifts[place] / longest, 0), 1));
-  });
-}
-
-/** Says under each recommendation without which items of the history its score falls most. */
-function showReasons(items, whole, without) {
-  [...byId("recommendations").children].forEach((row, place) => {
-    const reasons = items
-      .map((id, left) => ({ id, fall: whole[place] - without[left][place] }))
-      .filter(({ fall }) => fall > LEAST_FALL)
-      .sort((one, other) => other.fall - one.fall)
-      .slice(0, MAX_REASONS);
+/** Shows how many times likelier the history makes each item, and under it the items of the history that raise it. */
+function showExplanations(explanations) {
+  const rows = [...byId("recommendations").children];
+  const hasLifts = givesProbabilities() && !state.model.needs_users;
+  const logLifts = explanations.map(({ lift }) => Math.log(lift));
+  const longest = Math.max(Math.LN2, ...logLifts);
+  rows.forEach((row, place) => {
+    if (hasLifts) {
+      row.querySelector(".share").replaceChildren(make("span", { className: "lift" }, formatLift(explanations[place].lift)));
+      setBar(row, Math.min(Math.max(logLifts[place] / longest, 0), 1));
+    }
+    const reasons = explanations[place].reasons.slice(0, MAX_REASONS);
     if (!reasons.length) return;
-    const names = reasons.map(({ id }) => nameOf(id)).join(" and ");
+    const names = reasons.map(({ item, share }) => `${nameOf(item)} (${Math.round(100 * share)}%)`).join(" and ");
     row.querySelector(".small").after(make("p", { className: "why", title: names }, `because of ${names}`));
   });
+  if (!hasLifts) return;
+  const order = isCorrected() ? "Ranked with popular items lowered. " : "";
+  byId("measure").textContent = `${order}× and bar: times likelier than without the history. %: an item's part in that.`;
 }

@@ -1,0 +1,195 @@
+"""Takes new actions into an exported model without training: into its histories, its counts and its tables."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from scipy import sparse
+
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, NO, AttentionSettings
+from bert4rec_tf.config.run_record import Run
+from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
+from bert4rec_tf.data.reading.feature_files import with_features
+from bert4rec_tf.data.reading.overlaps import join_actions
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
+from bert4rec_tf.export import saved_model
+from bert4rec_tf.export.histories import TIMES, read_times
+from bert4rec_tf.export.layout import ASSETS, TITLES, USERS, make_histories_command
+from bert4rec_tf.export.options import ExportOptions
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.lines import Lines
+from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.models import MODELS, Recommender
+from bert4rec_tf.models import rows as kinds
+from bert4rec_tf.runs.id_texts import check_types, read_attributes
+from bert4rec_tf.serving.client import SavedRecommender
+
+CARRIED = ("run", "digest", "trained_with", "exported_with", "metrics", "transitions")
+"""The entries of a model card that an update keeps."""
+
+
+class Update(NamedTuple):
+    """What an update has added. `num_repeats`: new rows that were known already."""
+
+    num_actions: int
+    num_repeats: int
+    num_items: int
+    num_users: int
+
+    def __str__(self) -> str:
+        return f"{self.num_actions:,} new actions, {self.num_items:,} new items, {self.num_users:,} new users"
+
+
+def read_all_histories(saved: SavedRecommender) -> Sequences:
+    """Returns the histories of an export, with times and columns. Raises UserError if it has none."""
+    stored, path = saved.require_histories(), saved.local_folder / TIMES
+    vocabulary = Vocabulary(np.array(list(saved.items), object), stored.vocabulary.counts)
+    times = read_times(path) if path.exists() else None
+    return replace(stored, vocabulary=vocabulary, columns=saved.columns, times=times)
+
+
+def join_more(saved: SavedRecommender, new: Sequences) -> tuple[Sequences, int]:
+    """Returns the known and the new actions, and how many new ones are known, with a warning of these.
+
+    Raises UserError if there are no new ones, the export holds no histories, or as `join_actions`.
+    """
+    if not new.num_actions:
+        raise UserError("`more` must have rows. Received: none")
+    data, num_repeats = join_actions(read_all_histories(saved), new)
+    if num_repeats:
+        warn(f"{num_repeats:,} new rows repeat user, item and time of a known one, which count once")
+    return data, num_repeats
+
+
+def update_export(
+    saved: SavedRecommender, new: Sequences, folder: Path, item_features: Any = None, new_items: bool = False
+) -> Update:
+    """Exports a model again that has also counted `new` actions. Nothing is trained.
+
+    What is counted is counted again in all actions, as a new training would. A new item starts at the mean of the
+    vectors of items that its users had or that share its feature values, a new user at that of users who share items.
+
+    Args:
+        saved: the export. It may be in `folder`, which then shows the old model or the whole new one, at any time.
+        new: the new actions.
+        folder: where to write (`saved_model.export`).
+        item_features: features of the items, old and new, as for `fit`.
+        new_items: whether items that occur only in `item_features` are recommended too.
+
+    Raises UserError if the export is not of a run, lacks a part of the histories, or as `join_more`.
+    """
+    card, known = saved.card, saved.require_histories()
+    if "run" not in card:
+        raise UserError(f"{saved.folder}: was not exported from a run, so it cannot be updated")
+    if known.num_actions < card["data"]["actions"]:
+        raise UserError(
+            f"{saved.folder}: holds {known.num_actions:,} of the {card['data']['actions']:,} actions; an update needs "
+            f"all: {make_histories_command(saved.folder)}"
+        )
+    data, num_repeats = join_more(saved, new)
+    if item_features is not None:
+        data = with_features(data, item_features=item_features, new_items=new_items, silent=True)
+    model = _resize(saved, data)
+    data = replace(data, features={})
+    content = {name: card[name] for name in CARRIED if name in card}
+    sizes = {"users": data.num_users, "items": data.num_items, "actions": data.num_actions}
+    fingerprint, columns = data.fingerprint, check_types(data)
+    content["data"] = {**card["data"], **sizes, "training_actions": data.num_actions, "fingerprint": fingerprint}
+    titles, attributes = saved.local_folder / TITLES, read_attributes(item_features, columns)
+    attributes = saved.attributes.frame if attributes is None and saved.attributes else attributes
+    options = ExportOptions(
+        card["k"],
+        card["popularity_correction"],
+        data,
+        card["exclude_seen"],
+        titles.read_text(encoding="utf-8") if titles.exists() else None,
+        attributes,
+    )
+    users = data.users.tolist() if model.needs_users else None
+    content |= {"columns": columns} if columns else {}
+    saved_model.export(model, data.vocabulary, folder, options, users, card=content)
+    num_actions = data.num_actions - known.num_actions
+    return Update(num_actions, num_repeats, data.num_items - len(saved.items), data.num_users - known.num_users)
+
+
+def _resize(saved: SavedRecommender, data: Sequences) -> Recommender:
+    """Returns the model of an export for the items and users of `data`, with all that is counted counted in these."""
+    arrays, run = saved.read_weights(), Run.from_dict(saved.card["run"])
+    old_users = Lines((saved.local_folder / ASSETS / USERS).read_bytes()) if saved.needs_users else ()
+    old = _make_model(run, len(saved.items), len(old_users))
+    if old.evidence is not None:
+        old.evidence.build(next(array.shape for name, array in arrays if name.endswith("evidence/neighbors")))
+    model = _make_model(run, data.num_items, data.num_users if saved.needs_users else 0)
+    names = {
+        kinds.ITEMS: (list(saved.items), data.vocabulary.items),
+        kinds.USERS: (list(old_users), data.users),
+    }
+    links = _link_items(data)
+    values = {weight.path: array for weight, (_, array) in zip(old.weights, arrays, strict=True)}
+    for weight in model.weights:
+        kind, value = model.row_kind(weight), values[weight.path]
+        if kind in names:
+            first = int(kind == kinds.ITEMS)  # the row of padding
+            last = first + len(names[kind][0])
+            rows = _move_rows(value[first:last], *names[kind], links if first else links.T.tocsr()[: data.num_users])
+            value = np.concatenate([value[:first], rows, value[last:]])
+        weight.assign(value)
+    if "transitions" not in saved.card and (model.evidence is not None):
+        raise UserError(f"{saved.folder}: does not say how transitions are counted; export it again to update it")
+    mix = None if old.evidence is None else values[old.evidence.mix.path]
+    model.adapt(data, ItemTransitionsSettings(**saved.card.get("transitions", {})))
+    if model.evidence is not None and model.examples is not None:
+        model.evidence.mix.assign(mix)  # how counts and the network are mixed was trained
+    return model
+
+
+def _make_model(run: Run, num_items: int, num_users: int) -> Recommender:
+    """Returns a run's model as its export has it: features are already part of its tables."""
+    settings, kind, options = run.architecture, MODELS[run.model], dict[str, Any](name=run.model)
+    if isinstance(settings, AttentionSettings):
+        settings = replace(settings, use_item_features=NO, use_user_features=False)
+    if run.training.mixed_precision:
+        options["dtype"] = "mixed_bfloat16"
+    if kind.needs_users:
+        options["num_users"] = num_users
+    model = kind(num_items, settings, **options)
+    if num_users and not kind.needs_users:
+        model.add_users(tf.zeros([num_users, settings.hidden_dim]))
+    return model
+
+
+def _link_items(data: Sequences) -> sparse.csr_matrix:
+    """Returns which items [n] have which users, and which feature values after these: zeros and ones."""
+    users = np.repeat(np.arange(data.num_users), data.lengths)
+    shape = (data.num_items, data.num_users)
+    parts = [sparse.csr_matrix((np.ones(len(users)), (data.items - 1, users)), shape)]
+    if ITEM_FEATURES in data.features:
+        features = data.features[ITEM_FEATURES]
+        cells = (np.ones(len(features.values)), features.values, features.splits)
+        parts.append(sparse.csr_matrix(cells, (data.num_items, len(features.names))))
+    links = sparse.hstack(parts, "csr")
+    links.data[:] = 1
+    return links
+
+
+def _move_rows(rows: np.ndarray, old_names: list[str], names: Any, links: sparse.csr_matrix) -> np.ndarray:
+    """Returns the rows of `names`. A new one is the mean over its links of the mean of known rows with the same link.
+
+    `rows`: [old names, ...]. `links`: [names, links]. Without a known link, a row is the mean of all known rows.
+    """
+    places = Vocabulary(np.array(old_names, object), np.empty(0)).encode(list(names)) - 1
+    is_new = places < 0
+    moved = rows[places]
+    if is_new.any():
+        sums = links[~is_new].T @ rows[places[~is_new]].reshape(len(places) - is_new.sum(), -1).astype(np.float64)
+        sizes = np.asarray(links[~is_new].sum(axis=0)).ravel()
+        means = sums / np.maximum(sizes, 1)[:, None]
+        of_new = links[is_new]
+        num_links = of_new @ (sizes > 0)
+        filled = np.where(
+            num_links[:, None] > 0, of_new @ means / np.maximum(num_links, 1)[:, None], rows.mean(axis=0).ravel()
+        )
+        moved[is_new] = filled.reshape(-1, *rows.shape[1:])
+    return moved

@@ -1,0 +1,60 @@
+"""Why an item is recommended: the items of the history without which its score falls."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert4rec_tf.serving.ids import pad_ids
+
+MOST_LEFT_OUT, MOST_REASONS = 50, 3
+"""Of a history, so many of the last items may be reasons, and an item has so many at most."""
+
+LEAST_FALL = 1e-4
+PROBABILITIES = "log-probabilities"
+
+
+class Question(NamedTuple):
+    """Inputs of the signature `score`, and the items of the history that each row after the second leaves out."""
+
+    inputs: dict[str, np.ndarray]
+    left_out: list[str]
+
+
+def make_question(history: Sequence[str], candidates: Sequence[str], user: str | None = None) -> Question:
+    """Returns what to ask about recommended items. `user`: for a model that needs users; None for others."""
+    left_out = list(dict.fromkeys(reversed([item for item in history if item])))[:MOST_LEFT_OUT]
+    rows = [history, [], *([item for item in history if item != one] for one in left_out)]
+    inputs = {"histories": pad_ids(rows), "candidates": pad_ids([candidates])}
+    if user is not None:
+        inputs["users"] = pad_ids([[user] * len(rows)])[0]
+    return Question(inputs, left_out)
+
+
+def read_reasons(question: Question, scores: np.ndarray, kind: Any) -> list[dict[str, Any]]:
+    """Returns each candidate's `reasons`, the items of the history that raise it and their shares, and its `lift`.
+
+    A reason is an item without which the score falls. The shares of all of them sum to 1; the largest are returned.
+    The lift, of models with probabilities, says how many times likelier the item is than without the history. An item
+    that the history makes less likely has no reasons.
+
+    Args:
+        scores: float32 [2 + left out, c], the answer.
+        kind: `scores` of the model card.
+    """
+    whole, bare, without = scores[0], scores[1], scores[2:]
+    falls = np.where(whole - without > LEAST_FALL, whole - without, 0.0)
+    answers = []
+    for column, fall in enumerate(falls.T):
+        gain = float(whole[column] - bare[column])
+        answer: dict[str, Any] = {"reasons": []}
+        if kind == PROBABILITIES:
+            answer["lift"] = float(np.exp(min(gain, 80.0)))
+        if fall.any() and (kind != PROBABILITIES or gain > 0):
+            best = np.argsort(-fall, kind="stable")[:MOST_REASONS]
+            shares = fall / fall.sum()
+            answer["reasons"] = [
+                {"item": question.left_out[row], "share": round(float(shares[row]), 4)} for row in best if fall[row]
+            ]
+        answers.append(answer)
+    return answers

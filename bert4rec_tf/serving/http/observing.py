@@ -1,0 +1,68 @@
+"""What is measured of a server's requests, in Prometheus' text form, and the access log."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import orjson
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST as METRICS_TYPE
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.stores import expand_path
+
+__all__ = ["METRICS_TYPE", "AccessLog", "Metrics"]
+
+
+class Metrics:
+    """Counts since the server's start. `find_version`: returns the version of the model in use."""
+
+    def __init__(self, find_version: Callable[[], int]) -> None:
+        self._registry = registry = CollectorRegistry()
+        labels = ("method", "path", "status")
+        self._requests = Counter("bert4rec_requests", "Requests, with their errors", labels, registry=registry)
+        self._seconds = Histogram("bert4rec_request_seconds", "Seconds until the answer", ("path",), registry=registry)
+        self._rows = Counter("bert4rec_rows", "Rows that the model has answered", registry=registry)
+        self._unknown = Counter(
+            "bert4rec_unknown_ids", "Ids in requests that the model does not know", registry=registry
+        )
+        self._popular = Counter("bert4rec_popular_rows", "Rows that got what is popular", registry=registry)
+        Gauge("bert4rec_model_version", "Version of the model in use", registry=registry).set_function(find_version)
+
+    def observe(self, method: str, path: str, status: int, seconds: float) -> None:
+        self._requests.labels(method, path, status).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def count(self, outputs: Mapping[str, np.ndarray]) -> None:
+        """Counts the rows of a model's outputs, and what it did not know in them."""
+        unknown = outputs.get("unknown", np.empty(0))
+        self._rows.inc(len(unknown))
+        self._unknown.inc(int(unknown.sum()))
+        self._popular.inc(int((outputs.get("basis", np.empty(0, object)) == b"popular").sum()))
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class AccessLog:
+    """Adds a line of JSON for each request to a file; `-` for the standard output, None for no log.
+
+    Raises UserError if it cannot be written.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        try:
+            self._file = (
+                None if path is None else sys.stdout if path == "-" else expand_path(path).open("a", buffering=1)
+            )
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+
+    def write(self, request: web.Request, status: int, seconds: float) -> None:
+        if self._file is not None:
+            now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            line = {"time": now, "from": request.remote, "method": request.method, "path": request.path}
+            line |= {"status": status, "seconds": round(seconds, 6)}
+            print(orjson.dumps(line).decode(), file=self._file, flush=True)

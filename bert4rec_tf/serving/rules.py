@@ -1,0 +1,170 @@
+"""Rules for what may be recommended: a condition on the attributes of items, and a list of blocked items in a file."""
+
+import ast
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from bert4rec_tf.data.reading.small_tables import read_columns
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error
+from bert4rec_tf.foundation.files import unreadable_error
+from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.serving.titles import IDS
+
+ALLOWED = (
+    *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Invert, ast.Compare, ast.BinOp),
+    *(ast.BitAnd, ast.BitOr, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Name),
+    *(ast.Load, ast.Constant, ast.List, ast.Tuple),
+)
+"""What a condition may consist of. pandas' own conditions could call functions, and conditions come over HTTP too."""
+
+NO_ITEM = "\n"
+"""No item has this id. It stands for candidates of which a rule leaves none: no candidates would mean all items."""
+
+TRUTHS = {"true": True, "false": False}
+Content = TypeVar("Content")
+
+
+class Attributes:
+    """The attributes of items, of which `where` speaks: `in_stock and category == 'toys'`.
+
+    `source`: a file or a table with a column of ids (`small_tables.read_columns`). Texts that are all numbers, or all
+    true or false, become these. If an id occurs twice, its last row counts. Raises UserError as `read_columns`.
+    """
+
+    def __init__(self, source: Any, id_name: str | None = None) -> None:
+        title = str(source) if isinstance(source, (str, Path)) else "`attributes`"
+        id_column, columns = read_columns(source, title, IDS, id_name)
+        if id_column is None:
+            raise UserError(f"{title}: must have a column of ids, such as `id`. Received: {', '.join(columns)[:300]}")
+        frame = pd.DataFrame({name: _convert(cells) for name, cells in columns.items() if name != id_column})
+        frame.index = pd.Index(columns[id_column], dtype=object, name=id_column)
+        self.frame = frame[~frame.index.duplicated(keep="last")]
+        self.select = functools.lru_cache(64)(self._select)
+
+    def _select(self, where: str) -> frozenset[str]:
+        """Returns the ids of the items for which a condition holds. Raises UserError if it cannot be computed."""
+        try:
+            tree = ast.parse(where.strip(), mode="eval")
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise UserError(f"`where` must be a condition. Received: where={where[:200]!r}") from error
+        for node in ast.walk(tree):
+            if not isinstance(node, ALLOWED):
+                raise UserError(
+                    "`where` must consist of attributes, values, comparisons, in, and, or, not. "
+                    f"Received: where={where[:200]!r}"
+                )
+            if isinstance(node, ast.Name) and node.id not in self.frame:
+                raise unknown_name_error("attribute", node.id, map(str, self.frame))
+        try:
+            holds = self.frame.eval(where.strip(), engine="python")
+            return frozenset(self.frame.index[holds.fillna(False).astype(bool).to_numpy()])
+        except Exception as error:  # pandas raises anything for values that cannot be compared
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"`where` cannot be computed ({reason}). Received: where={where[:200]!r}") from error
+
+
+def _convert(cells: Sequence[Any]) -> pd.Series:
+    cells = [None if isinstance(cell, str) and not cell.strip() else cell for cell in cells]
+    values = pd.Series(cells, dtype=object)
+    texts = {cell for cell in cells if isinstance(cell, str)}
+    if texts and texts | {None} == {*cells, None}:
+        if {text.strip().lower() for text in texts} <= TRUTHS.keys():
+            return values.map(lambda cell: cell is not None and TRUTHS[cell.strip().lower()]).astype(bool)
+        numbers = pd.to_numeric(values, errors="coerce")
+        return numbers if not (numbers.isna() & values.notna()).any() else values
+    return values.infer_objects()
+
+
+class WatchedFile(Generic[Content]):
+    """The content of a file, which is read again when the file changes.
+
+    If it cannot be read then, a warning says so once, and the content of before stays. `parse`: path -> content.
+    Raises UserError if it cannot be read at first.
+    """
+
+    def __init__(self, path: Path, parse: Callable[[Path], Content]) -> None:
+        self._path, self._parse = path, parse
+        self._stamp = self._read_stamp()
+        self._content = parse(path)
+
+    def _read_stamp(self) -> tuple[int, int] | None:
+        try:
+            return (status := self._path.stat()).st_mtime_ns, status.st_size
+        except OSError:
+            return None
+
+    def read(self) -> Content:
+        if (stamp := self._read_stamp()) != self._stamp:
+            self._stamp = stamp
+            try:
+                self._content = self._parse(self._path)
+            except UserError as error:
+                warn(f"{error}; what it held before still counts")
+        return self._content
+
+
+def read_ids(path: Path) -> frozenset[str]:
+    """Returns the ids in a file, one on each line. Raises UserError if it cannot be read."""
+    try:
+        return frozenset(line for line in path.read_text(encoding="utf-8").splitlines() if line)
+    except (OSError, ValueError) as error:
+        raise unreadable_error(path, error) from error
+
+
+def select_allowed(attributes: Attributes | None, where: str | None, known: Sequence[str]) -> frozenset[str] | None:
+    """Returns the items for which `where` holds; None for no condition. `known`: the model's items.
+
+    Raises UserError if it holds for none of these, or there are no attributes.
+    """
+    if where is None:
+        return None
+    if attributes is None or not isinstance(where, str):
+        raise UserError(
+            "`where` must be a text, and needs attributes of the items: name a file or a table. "
+            f"Received: where={where!r}"
+        )
+    allowed = attributes.select(where)
+    if not allowed.intersection(known):
+        raise UserError(f"`where` must leave items of the model. Received: where={where!r}, which leaves none")
+    return allowed
+
+
+Rows = Sequence[Sequence[str]]
+
+
+def restrict(
+    exclude: Rows, candidates: Rows, allowed: frozenset[str] | None, blocked: frozenset[str], known: Sequence[str]
+) -> tuple[Rows, Rows]:
+    """Returns `exclude` and `candidates`, rows of ids, such that only allowed items that are not blocked come back."""
+    if blocked:
+        exclude = [[*row, *sorted(blocked)] for row in exclude or [[]]]
+    if allowed is None:
+        return exclude, candidates
+    if any(candidates):
+        left = [[item for item in row or known if item in allowed] for row in candidates]
+        return exclude, [row or [NO_ITEM] for row in left]
+    if len(exclude) > 1 or len(allowed) <= len(known) / 2:
+        return exclude, [[item for item in known if item in allowed]]
+    return [[*(exclude[0] if exclude else ()), *(item for item in known if item not in allowed)]], candidates
+
+
+def filter_similar(
+    outputs: Mapping[str, np.ndarray], k: int, allowed: frozenset[str] | None, blocked: frozenset[str]
+) -> dict[str, np.ndarray]:
+    """Returns the outputs of `similar` for all items with the first k of each row that the rules leave."""
+    items, scores = outputs["items"], outputs["scores"]
+    left = {*np.unique(items)} - {b""} - {item.encode() for item in blocked}
+    left &= left if allowed is None else {item.encode() for item in allowed}
+    is_left = np.reshape([item in left for item in items.ravel()], items.shape)
+    places = np.argsort(~is_left, axis=1, kind="stable")[:, :k]
+    is_left = np.take_along_axis(is_left, places, axis=1)
+    return {
+        **outputs,
+        "items": np.where(is_left, np.take_along_axis(items, places, axis=1), b""),
+        "scores": np.where(is_left, np.take_along_axis(scores, places, axis=1), np.float32(-np.inf)),
+    }

@@ -1,0 +1,271 @@
+"""What Keras' methods are given: numbers out of range, raw ids, tables, larger catalogues."""
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+from support.models import HISTORIES, NUM_ITEMS, SEQUENCES, VECTORS, make, make_quiet, tensors
+from support.paths import ROOT
+from support.profiles import slow_but
+
+import bert4rec_tf as b4r
+from bert4rec_tf.config.model_settings import ITEM_FEATURES
+from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.models import MODELS
+
+BAD_ROWS = {
+    "4294967304": [[4, 6, 2**32 + 8]],
+    "4.9": [[4.9, 6.5, 8.9]],
+    "bool": [[True, True, False]],
+    "41": [[4, 6, 41]],  # the mask
+    "-1": [[4, 6, -1]],
+    "nan": [[4, np.nan, 6]],
+    "object": [[4, 6, 2**70]],
+    "<U1": [["4", "6", "8"]],
+}
+
+
+@pytest.mark.parametrize("received", BAD_ROWS)
+def test_arrays_with_what_is_no_item_are_refused_in_one_line(received):
+    model, rows = make("bert4rec"), np.array(BAD_ROWS[received])
+    model.compile("adam", loss=b4r.losses.BPR())
+    message = rf"^`items` must be whole numbers from 0 to {NUM_ITEMS}\. Received: {received}$"
+    good, target = np.array([[4, 6, 8]]), np.array([3])
+    uses = (
+        lambda: model(rows),
+        lambda: model({"items": rows}),
+        lambda: model.predict(rows),
+        lambda: model.predict(rows.tolist()),
+        lambda: model.evaluate(rows, target),
+        lambda: model.fit({"items": rows}, target),
+        lambda: model.fit(good, target, validation_data=(rows, target)),
+    )
+    for use in uses:
+        with pytest.raises(UserError, match=message):
+            use()
+    with pytest.raises(UserError, match=rf"^`histories` must be whole numbers from 1 to 40\. Received: {received}$"):
+        b4r.datasets.sequences_of([[4, 6], *rows], num_items=40)
+
+
+def test_other_columns_are_checked_by_their_ranges():
+    model = make("bpr_mf")
+    model.compile("adam")
+    for column, value, least, most in (("users", 60, 0, 59), ("lengths", 7, 0, 6)):
+        batch = {**HISTORIES, column: np.full(4, value)}
+        with pytest.raises(
+            UserError, match=f"`{column}` must be whole numbers from {least} to {most}. Received: {value}"
+        ):
+            model.predict(batch, verbose=0)
+    with pytest.raises(UserError, match=r"`y` must be whole numbers from 0 to 40. Received: 41"):
+        model.evaluate(HISTORIES, np.array([1, 2, 3, 41]))
+    masked = {"items": [[4, 41, 6]], "mask_positions": [[1]], "mask_targets": [[5]]}
+    model = make("bert4rec")
+    model.compile("adam", run_eagerly=True)
+    model.fit({name: np.array(column) for name, column in masked.items()}, verbose=0)  # here the mask is right
+    for column, value, most in (("items", 42, 41), ("mask_positions", 3, 2), ("mask_targets", 41, 40)):
+        batch = {name: np.array(rows) for name, rows in {**masked, column: [[value] * len(masked[column][0])]}.items()}
+        with pytest.raises(UserError, match=f"`{column}` must be whole numbers from 0 to {most}. Received: {value}"):
+            model.evaluate(batch)
+
+
+def test_whole_numbers_of_any_type_are_items():
+    model = make("sasrec")
+    expected = model.predict(np.array([[4, 6, 8]]), verbose=0)
+    for rows in (np.array([[4.0, 6, 8]]), np.array([[4, 6, 8]], np.uint8), [[4, 6, 8]], tf.constant([[4, 6, 8]])):
+        np.testing.assert_array_equal(model.predict(rows, verbose=0), expected)
+        np.testing.assert_allclose(model(rows), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bert4rec", "item_transitions"])
+def test_inside_a_graph_they_are_unknown_items_and_counted(name, capsys):
+    model = make(name)
+    known = model.predict(np.array([[4, 6, 8]]), verbose=0)
+    for rows in ([[4, 2**32 + 8, 6, -1, 8]], [[4.0, 6.5, np.nan, 6, 8]], [[4, 6, 41, 8, 42]]):
+        before = model.num_unknown
+        got = model.predict(tf.data.Dataset.from_tensors(np.array(rows)), verbose=0)
+        np.testing.assert_array_equal(got, known)
+        assert model.num_unknown == before + 2
+        line = "warning: 2 item numbers were out of range, and were read as unknown items (`model.num_unknown`)\n"
+        assert capsys.readouterr().err.endswith(line)
+    assert model.predict(np.array([[4, 6, 8]]), verbose=0).shape == (1, NUM_ITEMS) and not capsys.readouterr().err
+    with pytest.raises(UserError, match=r"`items` must be whole numbers from 0 to 40\. Received: bool"):
+        model.predict(tf.data.Dataset.from_tensors(np.array([[True]])), verbose=0)
+
+
+def test_fit_of_a_dataset_of_one_s_own_needs_three_columns_and_counts_unknown_items(capsys):
+    rows = {"items": [[4, 41, 6], [7, 8, 41]], "mask_positions": [[1], [2]], "mask_targets": [[5], [99]]}
+    model, known = make_quiet("bert4rec"), {**rows, "mask_targets": [[5], [0]]}
+    expected = float(model.training_loss(tensors(known)))
+    model.compile("adam")
+    assert model.fit(tf.data.Dataset.from_tensors(rows), verbose=0).history["loss"] == [pytest.approx(expected)]
+    assert model.num_unknown == 1 and "1 item numbers were out of range" in capsys.readouterr().err
+
+
+def log_softmax(scores):
+    return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+
+
+def test_the_loss_of_next_items_is_that_of_the_model():
+    """Over all rows of the table, as in training; by another way, masks at the ends of the histories."""
+    model = make_quiet("bert4rec", max_length=20)
+    model.compile("adam", run_eagerly=True)
+    loss = model.evaluate(b4r.datasets.next_item_batches(SEQUENCES, 7), verbose=0)
+    last_only = b4r.datasets.cloze_batches(SEQUENCES, 20, 60, last_only=True)
+    assert loss == pytest.approx(model.evaluate(last_only, verbose=0), rel=1e-5)
+    ((histories, targets),) = b4r.datasets.next_item_batches(SEQUENCES, 60)
+    logits = np.asarray(model.network_vectors(histories)) @ np.asarray(model.item_table()).T + np.asarray(
+        model.head.bias
+    )
+    rows = log_softmax(logits.astype(np.float64))[np.arange(60), targets.numpy()]
+    assert loss == pytest.approx(-rows.mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in MODELS.items() if kind.examples not in ("masked", None)])
+def test_next_items_are_the_only_targets_of_every_model(name):
+    model = make(name)
+    ((histories, targets),) = b4r.datasets.next_item_batches(SEQUENCES, 60)
+    batch = {column: values.numpy() for column, values in model.expect_next_items(histories, targets).items()}
+    assert [row[row > 0].tolist() for row in batch["targets"]] == targets.numpy()[:, None].tolist()
+    trained = next(iter(b4r.datasets.training_batches(model, SEQUENCES, 60)))
+    assert {column: batch[column].ndim for column in trained} == {
+        column: len(trained[column].shape) for column in trained
+    }
+    negatives = batch["negatives"].reshape(60, -1)
+    assert not (negatives == targets.numpy()[:, None]).any() and negatives.min(initial=1) >= 1
+    if name == "sasrec":  # at the last item of each history
+        rows = np.array([row[: len(row)] for row in batch["items"]])
+        assert all(row[: np.argmax(found > 0) + 1].all() for row, found in zip(rows, batch["targets"]))
+
+
+def test_early_stopping_needs_no_argument(recwarn):
+    model = make("fpmc")
+    model.compile("adam", metrics=[b4r.metrics.NDCG(10)])
+    training = b4r.datasets.training_batches(model, b4r.datasets.without_last(SEQUENCES), 64)
+    validation, stop = b4r.datasets.next_item_batches(SEQUENCES), keras.callbacks.EarlyStopping(min_delta=100)
+    history = model.fit(training, validation_data=validation, epochs=5, callbacks=[stop], verbose=0).history
+    assert len(history["val_loss"]) == len(history["val_ndcg@10"]) == 2
+    assert not [str(warning.message) for warning in recwarn if "Early stopping" in str(warning.message)]
+
+
+FRAME = pd.DataFrame({"customer": np.repeat([30, 10, 20], 4), "sku": [7, 900, 7, 12, 900, 7, 5, 12, 7, 5, 12, 900]})
+LOAD = """
+import sys
+import bert4rec_tf as b4r
+import keras
+model = keras.saving.load_model(sys.argv[1])
+print(model.recommend(history=[7, 900], k=3).to_json())
+"""
+
+
+def test_a_table_becomes_a_model_that_knows_its_ids_in_another_process(tmp_path, capsys):
+    sequences = b4r.datasets.read(FRAME, user="customer", item="sku", time="none")
+    assert sequences.vocabulary.items.tolist() == ["7", "12", "900", "5"]  # by falling count, then by id
+    FRAME.to_csv(tmp_path / "shop.csv", index=False)
+    again = b4r.datasets.read(tmp_path / "shop.csv", user="customer", item="sku", time="none")
+    np.testing.assert_array_equal(again.items, sequences.items)
+    training = b4r.datasets.without_last(sequences)
+    assert [training[user].tolist() for user in range(3)] == [sequences[user][:-1].tolist() for user in range(3)]
+    model = b4r.BERT4Rec(sequences.num_items, max_length=6, hidden_dim=8, num_layers=1)
+    with pytest.raises(UserError, match=r"`recommend` needs the raw ids of the items; call `model\.adapt"):
+        model.recommend(history=[7])
+    model.adapt(training)
+    table = model.recommend(history=[7, 3, 900], k=3)
+    assert "1 of the 3 items in the history are unknown" in capsys.readouterr().err
+    scores = model.predict(np.array([[1, 3]]), verbose=0)[0]
+    best = [item for item in np.argsort(-scores) + 1 if item not in (1, 3)]
+    assert table["item"].tolist() == [int(sequences.vocabulary.items[item - 1]) for item in best]
+    np.testing.assert_allclose(table["score"], scores[np.array(best) - 1], rtol=1e-5)
+    assert set(model.recommend(history=[7, 900], k=9, exclude_seen=False)["item"]) == {7, 900, 12, 5}
+    with pytest.raises(UserError, match=r"`history` must be a list of raw ids, oldest first. Received: history='7'"):
+        model.recommend(history="7")
+    model.save(tmp_path / "shop.keras")
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(tmp_path / "shop.keras")], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert [*json.loads(done.stdout)["item"].values()] == table["item"].tolist()
+    with zipfile.ZipFile(tmp_path / "shop.keras") as archive:
+        assert [name for name in archive.namelist() if name.startswith("assets")] == ["assets/ids.npz"]
+
+
+def test_a_model_of_users_recommends_to_the_users_of_its_data(tmp_path):
+    model = make("bpr_mf")
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    user, history = SEQUENCES.users[7], SEQUENCES.vocabulary.decode(SEQUENCES[7])
+    scores = np.array(model.score({"users": [7], "items": SEQUENCES[7][None], "lengths": [len(history)]}))[0]
+    scores[SEQUENCES[7] - 1] = -np.inf
+    best = again.recommend(history, k=1, user=user)["item"].tolist()
+    assert best == SEQUENCES.vocabulary.decode([scores.argmax() + 1])
+    for unknown in (None, "nobody"):
+        with pytest.raises(UserError, match=f"`user` must be a user of the data for BprMf. Received: user={unknown!r}"):
+            again.recommend(history, user=unknown)
+
+
+@pytest.mark.parametrize("name", ["bert4rec", "sasrec", "bpr_mf", "caser"])
+def test_a_grown_model_has_the_scores_of_the_old_items_and_the_new_ids(name):
+    model = make_quiet(name)
+    grown = model.grow(["new", 7000])
+    assert grown.num_items == NUM_ITEMS + 2 and grown.ids.vocabulary.items[-2:].tolist() == ["new", "7000"]
+    inputs = HISTORIES if model.needs_users else HISTORIES["items"]
+    np.testing.assert_allclose(grown(inputs)[:, :NUM_ITEMS], model(inputs), rtol=1e-5, atol=1e-6)
+    with pytest.raises(UserError, match=r"`new_items` must be new, each once. Received: 2 that are not"):
+        model.grow([SEQUENCES.vocabulary.items[3], "new", "new"])
+
+
+def test_a_grown_model_takes_the_numbers_of_another_vocabulary(capsys):
+    model = make_quiet("bert4rec")
+    raw = SEQUENCES.vocabulary.items.tolist()
+    grown = model.grow(Vocabulary(np.array([raw[5], "new", *raw[6:], *raw[:3]], object), np.ones(NUM_ITEMS - 1, int)))
+    assert "warning: 2 items of the model are not in the vocabulary, and lose their rows" in capsys.readouterr().err
+    old, new = np.asarray(model.item_embeddings), np.asarray(grown.item_embeddings)
+    np.testing.assert_array_equal(new[[0, 1, -1]], old[[0, 6, -1]])  # padding, the first item, the mask
+    np.testing.assert_array_equal(new[-4:-1], old[1:4])
+
+
+def test_a_model_with_features_grows_by_theirs():
+    options = {"features": VECTORS, "use_item_features": "add"}
+    model = make_quiet("bert4rec", **options)
+    ids = VECTORS[ITEM_FEATURES].ids.tolist()
+    more = {ITEM_FEATURES: VECTORS[ITEM_FEATURES].select_rows([*ids, "new"])}
+    grown = model.grow(["new"], more)
+    np.testing.assert_allclose(grown(HISTORIES)[:, :NUM_ITEMS], model(HISTORIES), rtol=1e-5, atol=1e-6)
+    with pytest.raises(UserError, match="`item_features` must have 41 rows"):
+        model.grow(["new"])
+
+
+def test_weights_of_another_catalogue_are_said_to_be_lost_in_one_line(tmp_path, capsys, recwarn):
+    path = tmp_path / "small.weights.h5"
+    make("bert4rec").save_weights(path)
+    larger = b4r.BERT4Rec(NUM_ITEMS + 2, make("bert4rec").settings)
+    before = larger.item_embeddings.numpy()
+    larger.load_weights(path, skip_mismatch=True)
+    np.testing.assert_array_equal(larger.item_embeddings, before)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(r"has other sizes, so some tables keep their first values, and lose their rows\. .*grow", line)
+    assert not [warning for warning in recwarn if "could not be loaded" in str(warning.message)]
+    make("bert4rec").load_weights(path, skip_mismatch=True)
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", slow_but(["keras_fit.py"], ["keras_fit.py", "keras_layers.py"]))
+def test_the_examples_run_and_recommend(name, tmp_path):
+    words = [sys.executable, str(ROOT / "examples" / name), str(ROOT / "examples" / "actions.csv"), "1"]
+    assert len((ROOT / "examples" / name).read_text().splitlines()) <= 60
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3", "BERT4REC_DATA": str(tmp_path)}
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "212 users, 143 items" in done.stdout or name == "keras_layers.py"
+    assert (
+        len(set(re.findall(r"\bP\d{3}\b", done.stdout.split("After" if name == "keras_fit.py" else "may like")[1])))
+        >= 5
+    )
+    assert len(list(tmp_path.glob("*.keras"))) == 1

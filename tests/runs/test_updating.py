@@ -1,0 +1,157 @@
+"""New actions without training: an updated count against a fresh one, new items and users, and what a kill leaves."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.commands import console
+from support.trainings import Killed
+
+import bert4rec_tf as b4r
+from bert4rec_tf.export import saved_model
+from bert4rec_tf.foundation import files
+from bert4rec_tf.models.item_transitions import ItemTransitions
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+ROWS = [(user, f"i{(3 * user + 2 * place) % 40}", place) for user in range(60) for place in range(8)]
+FRAME = pd.DataFrame(ROWS, columns=["user_id", "movieId", "timestamp"])
+LATER = pd.DataFrame(
+    [(user, f"i{(3 * user + 16) % 40}", 9) for user in range(30)]
+    + [(99, "i2", 8), (99, "i4", 9), (3, "new", 10), (4, "new", 10)],
+    columns=FRAME.columns,
+)
+SMALL = {"steps": 12, "evaluate_every": 6, "warmup_steps": 1, "batch_size": 16, "hidden_dim": 8, "silent": True}
+NETWORK = {"num_layers": 1, "max_length": 8, "evidence": "transitions"}
+
+
+@pytest.fixture(scope="module")
+def counted():
+    return b4r.fit(FRAME, model="item_transitions", silent=True)
+
+
+@pytest.fixture(scope="module", params=["bert4rec", "bpr_mf"])
+def learnt(request):
+    return b4r.fit(FRAME, model=request.param, **SMALL, **(NETWORK if request.param == "bert4rec" else {}))
+
+
+def arrays(model):
+    return {name: array for name, array in model.saved.read_weights()}
+
+
+def test_an_updated_count_is_a_fresh_count_to_the_bit(counted):
+    updated = counted.update(LATER).update(LATER.assign(timestamp=11))
+    everything = pd.concat([FRAME, LATER, LATER.assign(timestamp=11)])
+    settings = counted.saved.card["transitions"]
+    fresh = b4r.fit(everything, model="item_transitions", silent=True, **settings)
+    assert updated.items == fresh.items and updated.users == fresh.users
+    for name, array in arrays(fresh).items():
+        assert array.tobytes() == arrays(updated)[name].tobytes(), name
+    columns = {"k": len(fresh.items), "silent": True}
+    pd.testing.assert_frame_equal(updated.recommend_all(**columns), fresh.recommend_all(**columns), check_exact=True)
+    assert "new" not in counted.items and not counted.saved.knows_user("99")
+    sequences = b4r.interactions(everything)
+    model = ItemTransitions(sequences.num_items, **settings)
+    model.adapt(sequences)
+    for name, weight in zip(arrays(updated), model.weights):
+        assert arrays(updated)[name].tobytes() == np.asarray(weight).tobytes(), name
+
+
+def test_a_network_keeps_its_weights_and_new_items_and_users_join(learnt):
+    updated = learnt.update(LATER)
+    old, new = dict(zip(learnt.items, learnt.item_vectors)), dict(zip(updated.items, updated.item_vectors))
+    for item, vector in old.items():
+        np.testing.assert_array_equal(new[item], vector)
+    by_user = {user: group["movieId"].tolist() for user, group in FRAME.groupby("user_id")}
+    by_user |= {user: by_user.get(user, []) + group["movieId"].tolist() for user, group in LATER.groupby("user_id")}
+    of_users = [np.mean([old[item] for item in set(by_user[user]) - {"new"}], axis=0) for user in (3, 4)]
+    np.testing.assert_allclose(new["new"], np.mean(of_users, axis=0), rtol=1e-5, atol=1e-6)
+    assert updated.recommend(user=99, k=2)["item"].notna().all() and 99 in updated.users
+    if learnt.saved.card["model"] == "BERT4Rec":
+        assert arrays(updated)["evidence/mix"].tolist() == arrays(learnt)["evidence/mix"].tolist()
+        best = updated.recommend(history=["i4", "i6", "i9", "i11"], k=41, exclude_seen=False)
+        assert "new" in best["item"].tolist()
+    else:
+        known = updated.user_vectors([[], []], users=[3, 4])
+        np.testing.assert_array_equal(known, learnt.user_vectors([[], []], users=[3, 4]))
+
+
+def test_a_new_item_starts_near_items_that_share_its_feature(learnt):
+    kinds = pd.DataFrame({"id": [*learnt.items, "a", "b"], "kind": ["x"] * 20 + ["y"] * 20 + ["x", "y"]})
+    updated = learnt.update(LATER, item_features=kinds, new_items=True)
+    vectors = dict(zip(updated.items, updated.item_vectors))
+    for item, alike in (("a", learnt.items[:20]), ("b", learnt.items[20:])):
+        np.testing.assert_allclose(vectors[item], np.mean([vectors[one] for one in alike], 0), rtol=1e-5, atol=1e-6)
+
+
+def test_few_new_rows_are_counted_and_trained_on_only_if_asked(learnt, capsys, monkeypatch):
+    from bert4rec_tf.runs import fitted
+
+    def fail(*_, **__):
+        raise Killed
+
+    monkeypatch.setattr(fitted, "train_and_open", fail)
+    two = LATER.iloc[:2]
+    assert learnt.continue_training(two).recommend(user=0, k=1)["rank"].tolist() == [1]
+    assert "2 new actions are few, and so counted but not trained on; train=True trains" in capsys.readouterr().err
+    for more, options in ((two, {"train": True}), (two, {"steps": 3}), (LATER, {})):
+        with pytest.raises(Killed):
+            learnt.continue_training(more, **options)
+
+
+def test_an_updated_model_is_saved_and_goes_on(learnt, tmp_path):
+    updated = b4r.open(learnt.update(LATER).save(tmp_path / "kept"))
+    assert 99 in updated.users and updated.workdir == tmp_path / "kept"
+    longer = updated.continue_training(LATER.assign(timestamp=12), silent=True)
+    assert "new" in longer.items and longer.saved.card["data"]["actions"] == 480 + 34 * 2
+
+
+def test_the_command_updates_in_place_and_adds_versions(counted, tmp_path):
+    counted.save(tmp_path / "work")
+    LATER.to_csv(tmp_path / "today.csv", index=False)
+    ended = console("update", "--model=work", "--interactions=today.csv", cwd=tmp_path)
+    expected = "34 new actions, 1 new items, 1 new users\n"
+    assert (ended.returncode, ended.stdout) == (
+        0,
+        f"{tmp_path / 'work/saved_model'}: {expected}".replace(f"{tmp_path}/", ""),
+    )
+    again = console("update", "--model=work", "--interactions=today.csv", cwd=tmp_path)
+    assert "0 new actions" in again.stdout and "34 new rows repeat" in again.stderr
+    assert b4r.open(tmp_path / "work").saved.knows_user("99")
+    shutil.copytree(counted.saved.local_folder, tmp_path / "versions" / "3")
+    assert console("update", "--model=versions", "--interactions=today.csv", cwd=tmp_path).returncode == 0
+    assert sorted(path.name for path in (tmp_path / "versions").iterdir()) == ["3", "4"]
+    assert b4r.open(tmp_path / "versions/4").saved.knows_user("99")
+
+
+def test_a_bad_file_or_a_kill_loses_nothing(counted, tmp_path, monkeypatch):
+    folder = counted.save(tmp_path / "work") / "saved_model"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    (tmp_path / "half.csv").write_text("user_id,movieId,timestamp\n1,i2,9\n5,i")
+    ended = console("update", "--model=work", "--interactions=half.csv", cwd=tmp_path)
+    assert ended.returncode == 2 and ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1, ended
+    LATER.to_csv(tmp_path / "today.csv", index=False)
+
+    def kill(*_):
+        raise Killed
+
+    for module, name in ((saved_model, "_save"), (files, "_flush_to_disk")):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(module, name, kill)
+            console("update", "--model=work", "--interactions=today.csv", cwd=tmp_path)
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_what_cannot_be_updated_says_why(counted, tmp_path):
+    card = counted.saved.card
+    with pytest.raises(b4r.UserError, match="`more` must have rows"):
+        counted.update(LATER.iloc[:0])
+    for change, words in (({"run": None}, "was not exported from a run"), ({}, "holds 480 of the 481 actions")):
+        changed = {**card, "data": {**card["data"], "actions": 481}, **change}
+        folder = counted.save(tmp_path / (words[:5].strip())) / "saved_model"
+        content = {name: value for name, value in changed.items() if value is not None}
+        (folder / "assets.extra/model_card.json").write_text(json.dumps(content))
+        with pytest.raises(b4r.UserError, match=words):
+            b4r.open(folder).update(LATER)

@@ -1,0 +1,147 @@
+"""What a shop asks of a server every day: rules, reasons, numbers, a description of the API, and an access log."""
+
+import json
+import subprocess
+
+import numpy as np
+import pandas as pd
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.exports import NAMES, VOCABULARY, transformer
+from support.http_server import Server
+
+import bert4rec_tf as b4r
+from bert4rec_tf.export.options import ExportOptions
+from bert4rec_tf.export.saved_model import export
+from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.server_settings import ServerSettings
+
+HISTORY = ["two words", "日本語", "0"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("daily") / "model"
+    frame = pd.DataFrame({"price": range(30)}, index=NAMES)
+    export(transformer(), VOCABULARY, folder, ExportOptions(3, attributes=frame))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def versions(folder):
+    return open_versions(ServerSettings(model=str(folder)))
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return b4r.open(folder)
+
+
+def test_a_condition_holds_for_recommended_and_similar_items(versions, model):
+    with Server(versions) as server:
+        client = server.client()
+        found = client.predict(inputs={"histories": [HISTORY, []], "where": "price > 20"})["outputs"]
+        expected = model.recommend(history=HISTORY, k=3, where="price > 20")["item"].tolist()
+        assert found["items"][0] == expected and set(found["items"][1]) <= set(NAMES[21:])
+        near = client.predict(signature_name="similar", inputs={"items": ["0"], "k": 4, "where": "price < 9"})[
+            "outputs"
+        ]
+        assert near["items"][0] == model.similar("0", k=4, where="price < 9")["item"].tolist()
+        for where, words in (
+            ("weight > 3", "Unknown attribute: 'weight'. Known: price"),
+            ("price > 99", "leaves none"),
+        ):
+            answer = client.post({"inputs": {"histories": [HISTORY], "where": where}})
+            assert answer.status == 400 and words in answer.json["error"]
+
+
+def test_a_block_list_holds_for_every_list_and_is_read_again(versions, model, tmp_path, capsys):
+    path = tmp_path / "blocked.txt"
+    best = model.recommend(history=HISTORY, k=30)["item"].tolist()
+    near = model.similar("0", k=29)["item"].tolist()
+    path.write_text("\n".join(best[:2]))
+    with Server(versions, blocked=str(path)) as server:
+        client = server.client()
+
+        def ask():
+            return client.predict(instances=[HISTORY])["predictions"][0]["items"]
+
+        assert ask() == best[2:5]
+        similar = client.predict(signature_name="similar", inputs={"items": ["0"], "k": 5})["outputs"]["items"][0]
+        assert similar == [item for item in near if item not in best[:2]][:5]
+        path.write_text(best[0] + "\n")
+        assert ask() == best[1:4]
+        path.unlink()
+        assert ask() == best[1:4]
+    assert "what it held before still counts" in capsys.readouterr().err
+
+
+def test_reasons_are_those_of_python(versions, model):
+    with Server(versions) as server:
+        found = server.client().predict(inputs={"histories": [HISTORY, []], "explain": True})["outputs"]
+        expected = model.recommend(history=HISTORY, k=3, explain=True)
+        for answer, row in zip(found["explanations"][0], expected.itertuples(), strict=True):
+            assert answer["reasons"] == row.reasons and answer["lift"] == pytest.approx(row.lift, rel=1e-5)
+        assert [answer["reasons"] for answer in found["explanations"][1]] == [[], [], []]
+        answer = server.client().post({"inputs": {"histories": [HISTORY] * 100, "explain": True}})
+        assert answer.status == 400 and "`explain` takes at most" in answer.json["error"]
+
+
+def test_numbers_are_those_of_the_requests(versions):
+    with Server(versions) as server:
+        client = server.client()
+        client.predict(instances=[HISTORY, [], ["nobody", "0"], ["nobody"]])
+        client.post({"inputs": 3})
+        client.get("/healthz")
+        text = client.get("/metrics").body.decode()
+    values = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    path = "/v1/models/{name}:predict"
+    assert values["bert4rec_requests_total", *sorted(("POST", path, "200"))] == 1
+    assert values["bert4rec_requests_total", *sorted(("POST", path, "400"))] == 1
+    assert values["bert4rec_rows_total",] == 4 and values["bert4rec_unknown_ids_total",] == 2
+    assert values["bert4rec_popular_rows_total",] == 2 and values["bert4rec_model_version",] == 1
+    assert values["bert4rec_request_seconds_count", path] == 2
+
+
+def test_the_description_is_valid_and_fits_the_answers(versions):
+    validator = pytest.importorskip("openapi_spec_validator")
+    with Server(versions) as server:
+        client = server.client()
+        content = client.get("/openapi.json").json
+        validator.validate(content)
+        for path, methods in content["paths"].items():
+            if "get" in methods:
+                assert client.get(path).status == 200
+    inputs = [
+        body["properties"]["inputs"]
+        for body in content["paths"]["/v1/models/bert4rec:predict"]["post"]["requestBody"]["content"][
+            "application/json"
+        ]["schema"]["anyOf"]
+    ]
+    assert {"where", "explain", "users", "k", "histories"} <= {name for one in inputs for name in one["properties"]}
+
+
+def test_curl_needs_no_content_type_and_every_request_is_a_line_of_json(versions, tmp_path):
+    log = tmp_path / "access.jsonl"
+    with Server(versions, access_log=str(log)) as server:
+        address = f"http://127.0.0.1:{server.port}/v1/models/bert4rec:predict"
+        body = json.dumps({"instances": [HISTORY]})
+        done = subprocess.run(["curl", "-s", "-d", body, "-X", "POST", address], capture_output=True, check=True)
+        assert len(json.loads(done.stdout)["predictions"][0]["items"]) == 3
+        server.client().get("/nowhere")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["method"], line["path"], line["status"]) for line in lines] == [
+        ("POST", "/v1/models/bert4rec:predict", 200),
+        ("GET", "/nowhere", 404),
+    ]
+    assert all(np.isfinite(line["seconds"]) for line in lines)
+
+
+def test_a_wrong_signature_names_the_one_that_takes_the_input(versions):
+    with Server(versions) as server:
+        answer = server.client().post({"inputs": {"histories": [HISTORY], "k": 3}})
+    assert 'To give `k`, add "signature_name": "recommend"' in answer.json["error"]

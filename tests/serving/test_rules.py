@@ -1,0 +1,135 @@
+"""Rules for what may be recommended, against plain Python: conditions on attributes, and a block list."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.commands import console
+from support.exports import HISTORIES, NAMES, NUM_ITEMS, VOCABULARY, transformer
+
+import bert4rec_tf as b4r
+from bert4rec_tf.export.options import ExportOptions
+from bert4rec_tf.export.saved_model import export
+from bert4rec_tf.serving.rules import Attributes, WatchedFile, read_ids
+
+KINDS = ["toys", "books", "food"]
+FRAME = pd.DataFrame(
+    {
+        "id": NAMES[:28],
+        "category": [KINDS[number % 3] for number in range(28)],
+        "in_stock": [number % 4 != 0 for number in range(28)],
+        "price": [float(number) for number in range(28)],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rules") / "model"
+    export(transformer(), VOCABULARY, folder, ExportOptions(3, attributes=FRAME.set_index("id")))
+    return b4r.open(folder)
+
+
+CONDITIONS = {
+    "in_stock and category == 'toys'": lambda row: row.in_stock and row.category == "toys",
+    "not in_stock": lambda row: not row.in_stock,
+    "price >= 1 and (category in ['books', 'food'] or price < 5)": lambda row: (
+        row.price >= 1 and (row.category in ("books", "food") or row.price < 5)
+    ),
+    "price > 26": lambda row: row.price > 26,
+    "price > -1": lambda row: True,
+}
+
+
+@pytest.mark.parametrize("where", CONDITIONS)
+def test_as_many_allowed_items_as_there_are_come_back(model, where):
+    allowed = {row.id for row in FRAME.itertuples() if CONDITIONS[where](row)}
+    for history, k, exclude in itertools.product(HISTORIES[:3], (2, 50), ((), ("item 3", "0"))):
+        ranked = model.recommend(history=history, k=NUM_ITEMS, exclude=exclude)["item"]
+        expected = [item for item in ranked if item in allowed][:k]
+        assert model.recommend(history=history, k=k, where=where, exclude=exclude)["item"].tolist() == expected
+        among = model.recommend(history=history, k=k, where=where, candidates=[*NAMES[:9], NAMES[29]])["item"]
+        assert among.tolist() == [item for item in ranked if item in allowed & set(NAMES[:9])][:k] or exclude
+    many = model.recommend_all(histories=HISTORIES, k=50, where=where, silent=True)
+    assert set(many["item"]) <= allowed
+    near = model.similar("item 3", k=NUM_ITEMS)["item"]
+    assert model.similar("item 3", k=4, where=where)["item"].tolist() == [one for one in near if one in allowed][:4]
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("colour == 'red'", "Unknown attribute: 'colour'. Known: category, in_stock, price"),
+        ("price > 100", "`where` must leave items of the model. Received: where='price > 100', which leaves none"),
+        ("price > 'x'", "`where` cannot be computed"),
+        ("price >", "`where` must be a condition"),
+        ("category.str.contains('t')", "`where` must consist of attributes, values, comparisons"),
+        ("@__import__('os').system('true')", "`where` must be a condition"),
+        ("price ** 9 > 1", "`where` must consist of attributes"),
+        (3, "`where` must be a text, and needs attributes"),
+    ],
+)
+def test_a_bad_condition_says_why(model, where, words):
+    with pytest.raises(b4r.UserError, match=words.replace("(", r"\(").replace("*", r"\*")):
+        model.recommend(history=["0"], where=where)
+
+
+def test_attributes_may_come_from_a_table_or_a_file(model, tmp_path):
+    other = pd.DataFrame({"item": NAMES[:4], "new": [True, False, True, None]})
+    assert set(model.recommend(history=["0"], where="new", attributes=other)["item"]) == {NAMES[0], NAMES[2]}
+    (tmp_path / "a.csv").write_text("id,stock,new\nitem 3,7,true\nit's,0,FALSE\nitem 4,,true\n")
+    read = Attributes(tmp_path / "a.csv")
+    assert read.select("new and stock > 3") == {"item 3"} and read.select("not new") == {"it's"}
+    arguments = ("--model=" + str(model.saved.folder), "--attributes=a.csv", "--where=new")
+    ended = console("recommend", *arguments, "--history=0", cwd=tmp_path)
+    assert ended.returncode == 0 and {"item 3", "item 4"} == {line[6:12] for line in ended.stdout.splitlines()[1:]}
+    assert "item 3" in console("similar", *arguments, "--item=0", cwd=tmp_path).stdout
+    ended = console(
+        "recommend",
+        "--model=" + str(model.saved.folder),
+        "--attributes=no.csv",
+        "--where=new",
+        "--history=0",
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 2 and ended.stderr.startswith("error: no.csv: ") and ended.stderr.count("\n") == 1
+
+
+def test_a_watched_file_is_read_when_it_changes_and_kept_when_it_disappears(tmp_path, capsys):
+    path = tmp_path / "blocked.txt"
+    with pytest.raises(b4r.UserError, match="cannot be read"):
+        WatchedFile(path, read_ids)
+    path.write_text("a\nb\n")
+    watched = WatchedFile(path, read_ids)
+    assert watched.read() == {"a", "b"}
+    path.write_text("c\n")
+    assert watched.read() == {"c"}
+    path.unlink()
+    assert watched.read() == watched.read() == {"c"}
+    assert capsys.readouterr().err.count("what it held before still counts") == 1
+    path.write_text("")
+    assert watched.read() == frozenset()
+
+
+def test_explanations_are_what_leaving_items_out_does(model):
+    history = ["two words", "日本語", "0", "item 3"]
+    found = model.recommend(history=history, k=6, explain=True)
+    everything = {"k": NUM_ITEMS, "exclude_seen": False}
+    whole = model.recommend(history=history, **everything).set_index("item")["score"]
+    bare = model.recommend(history=[], **everything).set_index("item")["score"]
+    for row in found.itertuples():
+        gain = whole[row.item] - bare[row.item]
+        assert row.lift == pytest.approx(np.exp(gain), rel=1e-3)
+        falls = {}
+        for left in history:
+            others = [item for item in history if item != left]
+            falls[left] = (
+                whole[row.item] - model.recommend(history=others, **everything).set_index("item")["score"][row.item]
+            )
+        raising = {item: fall for item, fall in falls.items() if fall > 1e-4} if gain > 0 else {}
+        expected = sorted(raising, key=lambda item: -raising[item])[:3]
+        assert [reason["item"] for reason in row.reasons] == expected
+        for reason in row.reasons:
+            assert reason["share"] == pytest.approx(raising[reason["item"]] / sum(raising.values()), abs=1e-3)
+    assert found["reasons"].map(len).gt(0).any() and (found["lift"] < 1).any() == (found["reasons"].map(len) == 0).any()
