@@ -118,7 +118,9 @@ def count_words(pages: list[Path]) -> int:
 
 def test_the_documentation_stays_short():
     assert len(TEXTS[README].splitlines()) <= 100
-    assert count_words([page for page in PAGES if page not in (*MADE, *FOR_CONTRIBUTORS, EXPERIMENTS, *JOURNAL)]) <= 11_000
+    assert (
+        count_words([page for page in PAGES if page not in (*MADE, *FOR_CONTRIBUTORS, EXPERIMENTS, *JOURNAL)]) <= 11_000
+    )
     assert count_words(JOURNAL) <= 9_000
 
 
