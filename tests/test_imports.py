@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "export": ("config", "data", "foundation", "models", "nn"),
     "serving": ("config", "data", "export", "foundation"),
     "runs": ("config", "data", "evaluation", "export", "foundation", "models", "serving", "training"),
-    "notebook": tuple(
+    "notebook": ("config", "data", "evaluation", "export", "foundation", "models", "runs", "serving", "training"),
         ["config", "data", "evaluation", "export", "foundation", "models", "runs", "serving", "training"]
     ),
     "cluster": ("config", "data", "foundation"),
