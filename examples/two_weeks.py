@@ -100,7 +100,13 @@ def play_days(folder: Path, shop: Shop, days: list[str], rows: list[list[str]], 
             shop.wait_for_version(version)
             print(f"{day}: the weekly training is version {version}")
             continue
-        print(f"{day}:", run("update", f"--model={versions}", f"--interactions={folder / 'today.csv'}").split(": ")[-1])
+        if number > 2:
+            b4r.open(versions / str(version)).update(folder / "today.csv", path=versions / str(version + 1))
+        else:
+            print(
+                f"{day}:",
+                run("update", f"--model={versions}", f"--interactions={folder / 'today.csv'}").split(": ")[-1],
+            )
         version += 1
         shop.wait_for_version(version)
         user = today[0][0]

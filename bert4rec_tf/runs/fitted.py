@@ -135,9 +135,9 @@ class FittedModel:
             UserError: if neither a user nor a history is given, or the user is unknown.
         """
         if users is not None and user is None and history is None:
-            lists = {"exclude": exclude, "candidates": candidates, "exclude_seen": exclude_seen}
-            rules = {"where": where, "attributes": attributes, "popularity_correction": popularity_correction}
-            return self.recommend_all(users, k=k, **lists, **rules)
+            options: dict[str, Any] = {"exclude": exclude, "candidates": candidates, "exclude_seen": exclude_seen}
+            options |= {"where": where, "attributes": attributes, "popularity_correction": popularity_correction}
+            return self.recommend_all(users, k=k, **options)
         if user is None and history is None:
             raise UserError("`recommend` needs a `user` or a `history`. Received: neither")
         if pd.api.types.is_list_like(user):
