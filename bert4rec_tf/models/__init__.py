@@ -7,7 +7,7 @@ import keras
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.setting_fields import Settings
-from bert4rec_tf.data.examples.in_memory import KINDS
+from bert4rec_tf.data.examples.in_memory import EXAMPLE_KINDS
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models.bert4rec import BERT4Rec
 from bert4rec_tf.models.bpr_mf import BprMf
@@ -43,8 +43,8 @@ def register(kind: type[Recommender]) -> type[Recommender]:
     settings = getattr(kind, "settings_type", None)
     if settings is None or not issubclass(settings, Settings):
         raise UserError(f"`settings_type` of {kind.__name__} must be a dataclass based on `b4r.Settings`")
-    if kind.examples not in (None, *KINDS):
-        names = ", ".join(map(repr, KINDS))
+    if kind.examples not in (None, *EXAMPLE_KINDS):
+        names = ", ".join(map(repr, EXAMPLE_KINDS))
         raise UserError(f"`examples` of {kind.__name__} must be None or one of {names}. Received: {kind.examples!r}")
     name, known_name = find_name(kind), f"{kind.__module__}.{kind.__qualname__}"
     if (known := MODELS.get(name)) not in (None, kind) and f"{known.__module__}.{known.__qualname__}" != known_name:
