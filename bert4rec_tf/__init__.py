@@ -23,6 +23,7 @@ _PUBLIC = {
     "UserError": "bert4rec_tf.foundation.errors",
     "Vocabulary": "bert4rec_tf.data.sequences",
     "compare": "bert4rec_tf.runs.fitting",
+    "cross_validate": "bert4rec_tf.runs.fitting",
     "execute": "bert4rec_tf.runs.experiment",
     "fit": "bert4rec_tf.runs.fitting",
     "interactions": "bert4rec_tf.data.reading.tables",
@@ -51,4 +52,4 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return __all__

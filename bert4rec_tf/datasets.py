@@ -138,3 +138,7 @@ def next_item_batches(sequences: Sequences, batch_size: int = 256) -> tf.data.Da
     items = pad_rows(sequences.items, starts, lengths, int(lengths.max(initial=1)))
     histories = {"users": users.astype(np.int32), "items": items, "lengths": lengths.astype(np.int32)}
     return tf.data.Dataset.from_tensor_slices((histories, targets)).batch(batch_size)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -23,3 +23,7 @@ __all__ = [
     "Residual",
     "TransformerBlock",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

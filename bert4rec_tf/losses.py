@@ -123,3 +123,7 @@ class BPRMax(ItemLoss):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "regularization": self.regularization}
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -77,3 +77,7 @@ class MRR(RankMetric):
 
     def compute_gains(self, ranks: Tensor) -> Tensor:
         return 1 / (ranks + 1)
+
+
+def __dir__() -> list[str]:
+    return __all__

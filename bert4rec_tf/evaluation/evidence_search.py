@@ -152,27 +152,22 @@ class _Search:
         for _ in range(ROUNDS):
             before = best
             for axis in AXES:
-                best = self.climb(axis, best) if axis in ORDERED else self.try_all(axis, best)
+                best = self.improve(axis, best)
             if best.ndcg == before.ndcg:
                 break
         return best
 
-    def try_all(self, axis: str, best: _Measured) -> _Measured:
-        """Returns the best of `best` and of what the values of an axis make of it."""
-        for change in GRID[axis]:
-            trial = self.measure({**best.values, **change}, best.ndcg)
-            best = trial if trial.ndcg > best.ndcg else best
-        return best
-
-    def climb(self, axis: str, best: _Measured) -> _Measured:
-        """Returns the best value on the way up, or else down, an ordered axis from the value of `best`."""
-        changes = GRID[axis]
-        begin = changes.index({name: best.values[name] for name in changes[0]})
-        for way in (changes[begin + 1 :], changes[:begin][::-1]):
+    def improve(self, axis: str, best: _Measured) -> _Measured:
+        """Returns the best of `best` and the values of an axis: all, or those on the way up, or else down, from it."""
+        ways = [GRID[axis]]
+        if axis in ORDERED:
+            place = GRID[axis].index({name: best.values[name] for name in GRID[axis][0]})
+            ways = [GRID[axis][place + 1 :], GRID[axis][:place][::-1]]
+        for way in ways:
             climbed = False
             for change in way:
                 trial = self.measure({**best.values, **change}, best.ndcg)
-                if trial.ndcg < best.ndcg:
+                if trial.ndcg < best.ndcg and axis in ORDERED:
                     break
                 climbed, best = True, trial if trial.ndcg > best.ndcg else best
             if climbed:

@@ -9,6 +9,9 @@ import numpy as np
 
 from bert4rec_tf.foundation import files
 
+METRIC = "ndcg@10"
+"""What of a curve is shown beside the loss."""
+
 GROUPS = 5
 """The most groups of users in a panel."""
 
@@ -18,7 +21,7 @@ def is_available() -> bool:
 
 
 def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> None:
-    """Writes a PNG of the loss and the validation metrics by step. `curve`: as `training.loop.State.curve`."""
+    """Writes a PNG of the loss and NDCG@10 by step. `curve`: as `training.loop.State.curve`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -27,19 +30,39 @@ def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> Non
         figure.savefig(aside, format="png", dpi=120, metadata={"Software": None})
 
 
-def _draw_curve(axes: Any, curve: Sequence[dict[str, float]]) -> None:
-    steps = [row["step"] for row in curve]
-    metrics = [name for name in curve[0] if name not in ("step", "seconds", "loss")]
-    lines = axes.plot(steps, [row["loss"] for row in curve], color="black", marker=".", label="loss")
+def _draw_curve(
+    axes: Any, curve: Sequence[dict[str, float]], measured: str = "NDCG@10 on the validation items"
+) -> None:
+    steps, style = [row["step"] for row in curve], {"marker": "."}
+    lines = axes.plot(steps, [row["loss"] for row in curve], color="black", label="loss", **style)
     axes.set(xlabel="step", ylabel="training loss")
-    if metrics:
+    if METRIC in curve[0]:
         right = axes.twinx()
-        right.set(ylabel="on the validation items", ylim=(0, None))
-        for name in metrics:
-            lines += right.plot(steps, [row[name] for row in curve], marker=".", label=name)
+        right.set(ylabel=measured, ylim=(0, None))
+        lines += right.plot(steps, [row[METRIC] for row in curve], label="NDCG@10", **style)
         right.set_ylim(bottom=0)
     axes.legend(handles=lines, loc="center right")
     axes.grid(alpha=0.3)
+
+
+def plot_folds(folds: Any, title: str) -> Any:
+    """Returns a figure of a metric by fold and model, with intervals. `folds`: as `CrossValidation.folds`."""
+    from matplotlib import pyplot
+
+    figure = pyplot.figure(figsize=(8, 4), layout="constrained")
+    axes, metric = figure.subplots(), folds.columns[1]
+    for model, rows in folds.groupby("model", sort=False):
+        values = rows[metric]
+        errors = np.stack([values - rows["low"], rows["high"] - values])
+        axes.errorbar(
+            rows.index.get_level_values("fold").astype(str), values, errors, marker="o", capsize=4, label=model
+        )
+    axes.set(xlabel="period, the newest last", ylabel=metric, title=title)
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    axes.grid(alpha=0.3)
+    pyplot.close(figure)
+    return figure
 
 
 def plot_quality(
@@ -47,21 +70,26 @@ def plot_quality(
     values: Mapping[str, np.ndarray],
     traits: Mapping[str, np.ndarray],
     title: str,
+    measured: str,
 ) -> Any:
-    """Returns a figure of the training curve, and of the mean metric of users who are alike. A notebook shows it.
+    """Returns a figure of the training curve, if it has two points, and of the mean metric of users who are alike.
+
+    A notebook shows it.
 
     Args:
         curve: as for `plot_curve`; empty for a model that only counts.
         values: name of a model -> the metric of each user, float [k].
         traits: name of a panel -> int [k]. Users are parted at its quantiles into at most GROUPS groups.
         title: names the metric too.
+        measured: what the curve's metric is.
     """
     from matplotlib import pyplot
 
     figure = pyplot.figure(figsize=(14, 4), layout="constrained")
-    panels = figure.subplots(1, len(traits) + bool(curve)).tolist()
-    if curve:
-        _draw_curve(panels.pop(0), curve)
+    has_curve = len(curve) > 1
+    panels = figure.subplots(1, len(traits) + has_curve).tolist()
+    if has_curve:
+        _draw_curve(panels.pop(0), curve, measured)
     for axes, (trait, numbers) in zip(panels, traits.items()):
         edges = np.quantile(numbers, np.arange(1, GROUPS) / GROUPS, method="inverted_cdf")
         _, groups = np.unique(np.searchsorted(edges, numbers), return_inverse=True)

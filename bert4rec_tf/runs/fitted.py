@@ -62,6 +62,9 @@ from bert4rec_tf.training import loop
 FIXED = {"data", "model", "preset", "holdout", "titles", "init_from"}
 """What `continue_training` does not take, unlike `fit`."""
 
+COUNTER = "item_transitions"
+"""The model that counts, beside which others are shown."""
+
 TRAINED_SHARE = 0.01
 """`continue_training` trains if new actions are this share of the known ones."""
 
@@ -470,16 +473,20 @@ class FittedModel:
             arrays = npz.read(workdir.ranks, (FULL, COUNTED, HISTORY_LENGTHS, TARGET_COUNTS))
         except npz.CorruptFileError as error:
             raise UserError(f"{error}; measure again with bert4rec run --mode=evaluate") from error
-        phase = list_trainings(workdir.read_config().run)[0]
+        run = workdir.read_config().run
+        phase = list_trainings(run)[0]
         curve = loop.read_state(workdir.path / phase).curve
-        ranks = {card["model"]: arrays[FULL], "counting": arrays[COUNTED]}
+        ranks = {card["model"]: arrays[FULL]} | ({} if run.model == COUNTER else {"counting": arrays[COUNTED]})
         gains = {name: compute_per_user(NDCG, model_ranks) for name, model_ranks in ranks.items()}
         traits = {
             "actions in the history": arrays[HISTORY_LENGTHS],
             "how often training saw the target": arrays[TARGET_COUNTS],
         }
         title = f"{card['model']} of {card['data']['name']}: NDCG@10 among all unseen items"
-        return plots.plot_quality(curve, gains, traits, title)
+        among = (
+            "all unseen items" if run.training.selection_metric == FULL else f"{run.evaluation.num_negatives} popular"
+        )
+        return plots.plot_quality(curve, gains, traits, title, f"NDCG@10 of validation items among {among}")
 
     def __repr__(self) -> str:
         card, measured = self.saved.card, self.metrics

@@ -2,7 +2,8 @@
 
 import tempfile
 import time as clock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import with_features
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
+from bert4rec_tf.data.time_folds import DAYS, cut_by_time
 from bert4rec_tf.evaluation.metrics import ANY, FULL, MIN_USERS, NDCG, compute_difference, compute_per_user
-from bert4rec_tf.foundation import npz, stores
+from bert4rec_tf.foundation import npz, plots, stores
 from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
 from bert4rec_tf.models import MODELS, Recommender, resolve_name
 from bert4rec_tf.runs.fitted import FittedModel, train_and_open
 from bert4rec_tf.runs.folder import WorkDirectory
+from bert4rec_tf.runs.id_texts import label_cases
 from bert4rec_tf.runs.tuning import tune_settings
 from bert4rec_tf.serving.client import is_whole_number
 
@@ -146,6 +149,8 @@ def compare(
     item: str | None = None,
     time: str | None = None,
     test_from: str | float | None = None,
+    by: str | None = None,
+    attributes: Any = None,
     **options: Any,
 ) -> pd.DataFrame:
     """Trains several models, and measures them on the same test items.
@@ -156,6 +161,9 @@ def compare(
     Args:
         data, user, item, time, test_from: as for `fit`.
         models: names in `b4r.MODELS`, or classes of your own.
+        by: an attribute of items or users. There is then a row for each of its values and model, over the test cases
+            whose item or user has it; `cases` is their number, and takes the place of `seconds`.
+        attributes: for `by`: a file or a table with a column of ids of items or users.
         **options: as for `fit`, for all these models. `holdout` is 2 by default, which takes one training per model.
 
     Returns:
@@ -176,16 +184,116 @@ def compare(
     if (num_users := len(LeaveOneOut(sequences).users)) < MIN_USERS:
         raise UserError(f"`data` must have {MIN_USERS} users with three actions to compare models. Found: {num_users}")
     source = data if inputs.is_data_set(data) else sequences
-    rows, gains = list[list[float]](), list[np.ndarray]()
+    names_of_columns, rows = [NDCG, "hr@10", "seconds", "difference", "low", "high"], list[list[float]]()
+    measured = {name: _measure(source, name, options) for name in names}
+    if by is not None:
+        labels = label_cases(sequences, by, attributes)
+        groups = {label: np.flatnonzero(labels == label) for label in sorted(set(labels))}
+        rows = [[len(cases), *_compare(measured, name, cases)] for cases in groups.values() for name in names]
+        index = pd.MultiIndex.from_product([groups, names], names=[by, "model"])
+        return pd.DataFrame(rows, index, ["cases", NDCG, "hr@10", "difference", "low", "high"])
     for name in names:
-        start = clock.monotonic()
-        model = fit(source, model=name, **{"holdout": 2, **options})
-        seconds = clock.monotonic() - start
-        protocols = npz.read(WorkDirectory(model.saved.folder.parent).ranks)
-        ranks = protocols.get(ANY, protocols[FULL])
-        gains.append(compute_per_user(NDCG, ranks))
-        rows.append([gains[-1].mean(), compute_per_user("hr@10", ranks).mean(), seconds])
-        better = compute_difference(gains[0], gains[-1])
-        rows[-1] += [better.mean, better.low, better.high] if len(rows) > 1 else [np.nan] * 3
-    columns = [NDCG, "hr@10", "seconds", "difference", "low", "high"]
-    return pd.DataFrame(rows, pd.Index(names, name="model"), columns)
+        ndcg, hit_rate, *difference = _compare(measured, name)
+        rows.append([ndcg, hit_rate, measured[name][1], *difference])
+    return pd.DataFrame(rows, pd.Index(names, name="model"), names_of_columns)
+
+
+def _measure(source: Any, model: str, options: dict[str, Any]) -> tuple[np.ndarray, float]:
+    """Returns the rank of each test item among all items that recommendations include, and the seconds it took."""
+    start = clock.monotonic()
+    fitted = fit(source, model=model, **{"holdout": 2, **options})
+    protocols = npz.read(WorkDirectory(fitted.saved.folder.parent).ranks)
+    return protocols.get(ANY, protocols[FULL]), clock.monotonic() - start
+
+
+def _compare(measured: Mapping[str, tuple[np.ndarray, float]], model: str, cases: Any = slice(None)) -> list[float]:
+    """Returns NDCG@10, HR@10, and the difference of NDCG@10 to the first model with its interval (NaN for none)."""
+    first, ranks = measured[next(iter(measured))][0][cases], measured[model][0][cases]
+    gains, difference = compute_per_user(NDCG, ranks), [np.nan] * 3
+    if model != next(iter(measured)) and len(ranks) >= MIN_USERS:
+        better = compute_difference(compute_per_user(NDCG, first), gains)
+        difference = [better.mean, better.low, better.high]
+    return [gains.mean(), compute_per_user("hr@10", ranks).mean(), *difference]
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """What `cross_validate` has measured.
+
+    Attributes:
+        summary: a row for each model, over the cases of all folds: the columns of `compare`, without `seconds`.
+        folds: a row for each fold and model: the number of cases, `ndcg@10`, and its 95 % interval, `low` to `high`.
+    """
+
+    summary: pd.DataFrame
+    folds: pd.DataFrame
+
+    def __repr__(self) -> str:
+        return f"{self.summary}\n\n{self.folds}"
+
+    def plot(self) -> Any:
+        """Returns a matplotlib figure of NDCG@10 in each fold, with intervals. Raises UserError without matplotlib."""
+        if not plots.is_available():
+            raise UserError("`plot` needs matplotlib: pip install 'bert4rec-tf[plots]'")
+        return plots.plot_folds(self.folds, "NDCG@10 of what came next, trained on what came before")
+
+
+@speak_python()
+def cross_validate(
+    data: Any,
+    folds: int = 4,
+    test_days: float = 7,
+    models: Sequence[str | type[Recommender]] = ("bert4rec", "item_transitions", "pop"),
+    *,
+    user: str | None = None,
+    item: str | None = None,
+    time: str | None = None,
+    **options: Any,
+) -> CrossValidation:
+    """Measures models on the last `folds` periods of `test_days` each, trained on what came before each period.
+
+    In each period, a user's first action is the test item. Nothing is left on the disk.
+
+    Args:
+        data, user, item, time: as for `fit`. The data must have times.
+        folds, test_days: number and length of the periods. Times of no known unit: `test_days` are such units.
+        models, **options: as for `compare`.
+
+    Raises:
+        UserError: for data without times, a period with fewer than MIN_USERS users to measure, and as `compare`.
+    """
+    sequences = inputs.load_any(data, user, item, time)[1]
+    if sequences.times is None:
+        raise UserError("`data` must have times to be split by them. Received: none")
+    if not is_whole_number(folds) or folds < 1 or not test_days > 0:
+        raise UserError(f"`folds` and `test_days` must be above 0. Received: folds={folds!r}, test_days={test_days!r}")
+    width = test_days * DAYS.get(sequences.times.meaning, DAYS["dates"] if "date" in sequences.times.meaning else 1)
+    end = sequences.times.values.max()
+    names = [resolve_name(model) for model in models]
+    parts = dict[str, list[np.ndarray]]({name: [] for name in names})
+    rows, index = list[list[float]](), list[tuple[int, str]]()
+    for fold in range(folds):
+        begin = end - (folds - fold) * width
+        part = cut_by_time(sequences, begin, begin + width)
+        if (num_users := len(LeaveOneOut(part).users)) < MIN_USERS:
+            raise UserError(
+                f"`test_days` and `folds` must leave {MIN_USERS} users to measure in each period. Period {fold + 1} of "
+                f"{folds} has {num_users}"
+            )
+        for name in names:
+            ranks = _measure(part, name, options)[0]
+            parts[name].append(ranks)
+            gains = compute_per_user(NDCG, ranks)
+            error = 1.96 * gains.std(ddof=1) / np.sqrt(len(gains))
+            rows.append([len(gains), gains.mean(), gains.mean() - error, gains.mean() + error])
+            index.append((fold + 1, name))
+    measured = {name: (np.concatenate(ranks), 0.0) for name, ranks in parts.items()}
+    summary = pd.DataFrame(
+        [_compare(measured, name) for name in names],
+        pd.Index(names, name="model"),
+        [NDCG, "hr@10", "difference", "low", "high"],
+    )
+    table = pd.DataFrame(
+        rows, pd.MultiIndex.from_tuples(index, names=["fold", "model"]), ["cases", NDCG, "low", "high"]
+    )
+    return CrossValidation(summary, table)

@@ -11,9 +11,10 @@ import pyarrow as pa
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.id_types import have_type
 from bert4rec_tf.data.reading import tables
-from bert4rec_tf.data.reading.columns import USER_NAMES, guess_column
-from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.data.reading.columns import ITEM_NAMES, USER_NAMES, guess_column
+from bert4rec_tf.data.reading.small_tables import read_columns
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.serving.client import SavedRecommender
 from bert4rec_tf.serving.rules import Attributes
 from bert4rec_tf.serving.titles import read_titles
@@ -79,6 +80,28 @@ def read_attributes(features: Any, columns: Mapping[str, Mapping[str, str]]) -> 
     frame = Attributes(features, columns.get("item", {}).get("name")).frame
     objects = frame.select_dtypes(object)
     return frame.assign(**{name: objects[name].map(str, na_action="ignore") for name in objects})
+
+
+def label_cases(sequences: Sequences, by: str, attributes: Any) -> np.ndarray:
+    """Returns the value of an attribute for each test case, texts [cases]: of its item, or of its user; "" for none.
+
+    Raises UserError if the table does not have the attribute, or has no ids of the data.
+    """
+    split, title = LeaveOneOut(sequences), "`attributes`"
+    sides = {
+        "item": ((*ITEM_NAMES, "id"), sequences.vocabulary.decode(split.targets("test"))),
+        "user": (USER_NAMES, sequences.users[split.users].tolist()),
+    }
+    for role, (common_names, ids) in sides.items():
+        id_column, columns = read_columns(attributes, title, common_names, sequences.columns.get(role, {}).get("name"))
+        if id_column is None:
+            continue
+        if by not in columns:
+            raise unknown_name_error("attribute", by, columns)
+        values = {key: "" if value is None else str(value) for key, value in zip(columns[id_column], columns[by])}
+        if values.keys() & set(ids):
+            return np.array([values.get(one, "") for one in ids], object)
+    raise UserError(f"`attributes` must have a column with ids of the data's items or users, beside {by!r}")
 
 
 def load_titles(titles: Any, columns: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -191,6 +191,11 @@ def _compare_with_transitions(difference: dict[str, float]) -> str:
     interval = f"{difference['mean']:+.4f} (95 % interval {difference['low']:+.4f} to {difference['high']:+.4f})"
     if difference["low"] > 0:
         return f"Beyond counting transitions, the network adds {interval} of NDCG@10 among all unseen items."
+    if difference["high"] < 0:
+        return (
+            f"The network is worse than counting transitions: {interval} of NDCG@10 among all unseen items. Serve "
+            f"counting: --model={TRANSITIONS_MODEL} takes seconds."
+        )
     return (
         f"The network adds nothing certain to counting transitions: {interval} of NDCG@10 among all unseen items. "
         f"--model={TRANSITIONS_MODEL} takes seconds."

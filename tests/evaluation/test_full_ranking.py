@@ -1,12 +1,15 @@
 """Ranking by models, in one block of items and in several, against plain loops: ties, seen items, a last block."""
 
 import math
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.paths import ROOT
 from support.ranking_oracle import FEW, make_sequences, plain_lists, plain_ranks
 
 from bert4rec_tf.data.sequences import LeaveOneOut
@@ -15,6 +18,7 @@ from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import ANY, FULL, PROTOCOLS
 from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.evaluation.ranking_task import RankingTask
+from bert4rec_tf.foundation import devices
 from bert4rec_tf.models import MODELS, BprMf
 from bert4rec_tf.nn import evidence
 
@@ -63,6 +67,44 @@ def test_ranks_and_lists_are_those_of_plain_loops(ranker, task, seed):
         listed = Counter(item for row in plain_lists(task, protocol, scores) for item in row)
         counts = {item: times for item, times in enumerate(found.list_counts[protocol].tolist()) if times and item}
         assert counts == listed, protocol
+
+
+STRENGTHS = RNG.integers(0, 3, (NUM_ITEMS + 1, NUM_ITEMS + 1)) * RNG.integers(0, 2, (NUM_ITEMS + 1, NUM_ITEMS + 1))
+STRENGTHS[0] = STRENGTHS[:, 0] = STRENGTHS[NUM_ITEMS - 5 :] = 0
+SHARES = RNG.integers(-2, 3, NUM_ITEMS + 1)
+"""Evidence of small whole numbers, so that sums are exact in every order; the last items point to none."""
+
+
+@pytest.fixture(scope="module", params=[evidence.PAIRS, evidence.ROWS, evidence.PRODUCT])
+def counting_ranker(request):
+    model = MODELS["item_transitions"](NUM_ITEMS, max_history=5)
+    first, second = np.nonzero(STRENGTHS)
+    splits = np.searchsorted(first, np.arange(NUM_ITEMS + 2))
+    model.evidence.assign(splits, second, STRENGTHS[first, second], SHARES, np.tri(6, 5, -1))
+    model.evidence.mix.assign([1.0, 1.0, 1.0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evidence, "choose_sum", lambda num_items: request.param)
+        yield Ranker(model, batch_size=4)
+
+
+@FEW
+@given(tasks())
+def test_every_sum_of_evidence_ranks_as_plain_loops_do(counting_ranker, task):
+    def score(user, history, item):
+        return sum(int(STRENGTHS[seen, item]) for seen in history[-5:]) + int(SHARES[item])
+
+    found = counting_ranker.rank(task)
+    assert {protocol: ranks.tolist() for protocol, ranks in found.items()} == plain_ranks(task, score)
+
+
+@pytest.mark.gpu
+def test_the_same_holds_on_a_gpu():
+    """Sums of logarithms are left out: there, their last bits depend on the order of the terms."""
+    if not devices.has_accelerator():
+        pytest.skip("TensorFlow sees no GPU")
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-k", "not item_transitions", __file__]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout
 
 
 @pytest.mark.parametrize("histories", [[[1, 2, 1]], [[1, 1, 1]], [[2, 1, 3]], [[3, 2, 1, 2, 3, 1], [1, 2, 3]]])

@@ -110,6 +110,18 @@ def test_blocks_of_any_size_count_the_same_bits(sequences, window, backward, blo
     assert several > 1 or block_actions > sequences.num_actions / 2
 
 
+@pytest.mark.parametrize("num_items", [2_000, 100_000])
+def test_items_of_any_number_are_counted(num_items):
+    """Their pairs and distances need 32 and 64 bits."""
+    histories = [[num_items, 1, num_items - 1, num_items, 700], [700, num_items, num_items, 2]]
+    settings = ItemTransitionsSettings(window=3, distance_power=1.0, distance_decay=1.0, backward=0.5)
+    ((first, counts),) = transitions.count_transitions(make_sequences(histories, num_items), 3)
+    found = counts.combine(transitions.weigh_distances(3, 1.0, 1.0), 0.5).tocoo()
+    assert first == 0 and counts.pairs.shape == (num_items + 1, num_items + 1)
+    pairs = zip(found.row.tolist(), found.col.tolist())
+    assert dict(zip(pairs, found.data.tolist())) == pytest.approx(dict(plain_counts(histories, settings)))
+
+
 @FEW
 @given(any_histories(), settings_of(), st.randoms(use_true_random=False))
 def test_the_order_of_the_users_does_not_change_a_bit(sequences, settings, random):

@@ -224,6 +224,8 @@ def test_the_figure_has_the_curve_and_both_parts_beside_counting(monkeypatch):
     curve, by_length, by_count = [axes for axes in figure.axes if axes.get_xlabel()]
     assert curve.get_xlabel() == "step" and curve.lines[0].get_xdata().tolist() == [6, 12]
     assert [text.get_text() for text in by_length.get_xticklabels()] == ["3", "4", "5", "6"]
+    (right,) = [axes for axes in figure.axes if axes.get_ylabel().startswith("NDCG@10")]
+    assert right.get_ylabel() == "NDCG@10 of validation items among 100 popular" and len(right.lines) == 1
     measured = model.metrics
     for axes in (by_length, by_count):
         assert [line.get_label() for line in axes.lines] == ["BprMf", "counting"]

@@ -74,6 +74,9 @@ def test_the_verdict_says_what_the_network_adds_to_counting():
     )
     perhaps = summary.compare_with_counting({**content(**measured), "beyond_counting": beyond(0.1, -0.01, 0.21)})
     assert "The network adds nothing certain to counting transitions: +0.1000" in perhaps.splitlines()[-1]
+    worse = summary.compare_with_counting({**content(**measured), "beyond_counting": beyond(-0.1, -0.15, -0.05)})
+    assert worse.splitlines()[-1].startswith("The network is worse than counting transitions: -0.1000")
+    assert "Serve counting: --model=item_transitions" in worse
     itself = {**content("item_transitions", **measured), "beyond_counting": beyond(0.0, 0.0, 0.0)}
     for one in (itself, {**content(**measured), "beyond_counting": None}):
         assert "to counting" not in summary.compare_with_counting(

@@ -180,7 +180,7 @@ def test_the_page_sends_a_user_id_to_a_model_with_users(page, server):
     page.keyboard.press("Enter")
     expect(page.locator("#history li")).to_have_count(1)
     expect(page.locator("#state")).to_have_text(re.compile("does not know 1 of the items"))
-    choices = {"k": 10, "exclude_seen": True, "popularity_correction": 0}
+    choices = {"k": 10, "exclude_seen": True, "popularity_correction": 0, "explain": True}
     expected = {"histories": [["anything"]], "users": ["u7"], **choices}
     assert asked[-1] == {"signature_name": "recommend", "inputs": expected}
     assert {one["signature_name"] for one in asked} == {"recommend"}

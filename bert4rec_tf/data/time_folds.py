@@ -1,0 +1,29 @@
+"""Cuts histories by time."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from bert4rec_tf.data.sequences import Sequences
+
+SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+NAMES = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+DAYS = {f"{name} since 1970": 86_400 * SECOND[unit] for name, unit in NAMES.items()} | {"dates": 86_400 * SECOND["ns"]}
+"""Meaning of times (`ActionTimes`) -> how many of their units a day has."""
+
+
+def cut_by_time(sequences: Sequences, begin: float, end: float) -> Sequences:
+    """Returns the actions up to `end`, inclusive; those after `begin` are held out (`Sequences.num_later`).
+
+    Users and items without an action left are left out. There are no times and no features.
+    """
+    times = sequences.times.values if sequences.times is not None else np.empty(0)
+    users = np.repeat(np.arange(sequences.num_users), sequences.lengths)
+    is_left, is_later = times <= end, (times > begin) & (times <= end)
+    lengths = np.bincount(users[is_left], minlength=sequences.num_users)
+    kept = np.flatnonzero(lengths)
+    codes = np.searchsorted(kept, users[is_left])
+    items = np.asarray(list(sequences.vocabulary.items), object)
+    part = Sequences.from_codes(codes, sequences.items[is_left] - 1, sequences.users[kept], items)
+    num_later = np.bincount(users[is_later], minlength=sequences.num_users)[kept]
+    return replace(part, num_later=num_later, columns=sequences.columns)

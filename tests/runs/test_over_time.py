@@ -1,0 +1,68 @@
+"""Models measured over time, and by an attribute, against single fits."""
+
+import tempfile
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bert4rec_tf as b4r
+
+pytestmark = pytest.mark.usefixtures("quick")
+DAY = 86_400
+ROWS = [
+    (user, f"i{(3 * user + 2 * place) % 40}", 1_700_000_000 + DAY * (2 * place + user % 2))
+    for user in range(60)
+    for place in range(12)
+]
+FRAME = pd.DataFrame(ROWS, columns=["user", "item", "time"])
+
+
+@pytest.mark.slow
+def test_each_period_is_measured_by_what_came_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    found = b4r.cross_validate(FRAME, folds=2, test_days=4, models=["item_transitions", "pop"], silent=True)
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+    end = FRAME["time"].max()
+    for fold, days in ((1, 8), (2, 4)):
+        before = FRAME[FRAME["time"] <= end - (days - 4) * DAY]
+        alone = b4r.fit(before, model="pop", holdout=2, test_from=end - days * DAY + 1, silent=True).metrics
+        row = found.folds.loc[fold, "pop"]
+        assert row["ndcg@10"] == pytest.approx(alone["test"]["full"]["ndcg@10"]) and row["cases"] == alone["users"]
+        assert row["low"] < row["ndcg@10"] < row["high"]
+    shares = found.folds.xs("pop", level="model")
+    expected = np.average(shares["ndcg@10"], weights=shares["cases"])
+    assert found.summary.loc["pop", "ndcg@10"] == pytest.approx(expected)
+    assert found.summary.loc["pop", "high"] < 0 and np.isnan(found.summary.loc["item_transitions", "low"])
+    axes = found.plot().axes[0]
+    assert len(axes.containers) == 2 and axes.get_ylabel() == "ndcg@10"
+
+
+@pytest.mark.slow
+def test_models_are_compared_by_an_attribute_of_items_or_users():
+    items = pd.DataFrame({"item": [f"i{number}" for number in range(40)], "kind": ["a", "b"] * 20})
+    users = pd.DataFrame({"user": range(60), "side": ["left" if user < 40 else "right" for user in range(60)]})
+    whole = b4r.compare(FRAME, ["item_transitions", "pop"], silent=True)
+    for by, table in (("kind", items), ("side", users)):
+        found = b4r.compare(FRAME, ["item_transitions", "pop"], by=by, attributes=table, silent=True)
+        assert found.index.get_level_values(by).unique().tolist() == sorted(table[by].unique())
+        cases = found.xs("pop", level="model")
+        assert cases["cases"].sum() == 60
+        assert np.average(cases["ndcg@10"], weights=cases["cases"]) == pytest.approx(whole.loc["pop", "ndcg@10"])
+    assert found.loc[("left", "pop"), "cases"] == 40 and np.isnan(found.loc[("right", "pop"), "low"])
+    with pytest.raises(b4r.UserError, match="Unknown attribute: 'colour'"):
+        b4r.compare(FRAME, ["pop"], by="colour", attributes=items, silent=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "words"),
+    [
+        (FRAME.drop(columns="time"), {}, "`data` must have times"),
+        (FRAME, {"folds": 0}, "`folds` and `test_days` must be above 0"),
+        (FRAME, {"folds": 9}, "must leave 30 users to measure in each period"),
+    ],
+)
+def test_what_cannot_be_split_by_time_says_why(data, options, words):
+    with pytest.raises(b4r.UserError, match=words):
+        b4r.cross_validate(data, models=["pop"], silent=True, **options)
