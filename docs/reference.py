@@ -19,7 +19,18 @@ from bert4rec_tf.config.setting_fields import describe_setting
 
 FOLDER = Path(__file__).parent
 NAMES = [
-    *("fit", "compare", "open", "FittedModel", "interactions", "Interactions", "with_features", "load", "Sequences"),
+    *(
+        "fit",
+        "compare",
+        "cross_validate",
+        "open",
+        "FittedModel",
+        "interactions",
+        "Interactions",
+        "with_features",
+        "load",
+        "Sequences",
+    ),
     *(
         "Vocabulary",
         "make_run",
