@@ -31,8 +31,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 def main() -> None:
     from benchmarks import lines, measuring, peers
     from bert4rec_tf.foundation import files
+    from bert4rec_tf.foundation.environment import describe_environment
     from bert4rec_tf.foundation.startup import exit_on_error
-    from bert4rec_tf.runs.environment import describe_environment
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -91,7 +91,7 @@ def measure_accelerator(seconds: float, output: Path | None) -> None:
     """Measures training steps on a GPU, and writes accelerator.json into a folder."""
     from benchmarks import accelerator
     from bert4rec_tf.foundation import files
-    from bert4rec_tf.runs.environment import describe_environment
+    from bert4rec_tf.foundation.environment import describe_environment
 
     content = {"machine": describe_environment(), **accelerator.measure(seconds)}
     if output:

@@ -13,7 +13,7 @@ __version__ = "0.2.0"
 
 _PUBLIC = {
     "BERT4Rec": "bert4rec_tf.models",
-    "FittedModel": "bert4rec_tf.runs.fitted",
+    "FittedModel": "bert4rec_tf.notebook.fitted",
     "Interactions": "bert4rec_tf.config.data_names",
     "MODELS": "bert4rec_tf.models",
     "Recommender": "bert4rec_tf.models",
@@ -22,14 +22,14 @@ _PUBLIC = {
     "Settings": "bert4rec_tf.config.setting_fields",
     "UserError": "bert4rec_tf.foundation.errors",
     "Vocabulary": "bert4rec_tf.data.sequences",
-    "compare": "bert4rec_tf.runs.fitting",
-    "cross_validate": "bert4rec_tf.runs.fitting",
+    "compare": "bert4rec_tf.notebook.fitting",
+    "cross_validate": "bert4rec_tf.notebook.fitting",
     "execute": "bert4rec_tf.runs.experiment",
-    "fit": "bert4rec_tf.runs.fitting",
+    "fit": "bert4rec_tf.notebook.fitting",
     "interactions": "bert4rec_tf.data.reading.tables",
     "load": "bert4rec_tf.data.sources.datasets",
     "make_run": "bert4rec_tf.config.presets",
-    "open": "bert4rec_tf.runs.fitted",
+    "open": "bert4rec_tf.notebook.fitted",
     "open_experiment": "bert4rec_tf.runs.experiment",
     "register": "bert4rec_tf.models",
     "setting": "bert4rec_tf.config.setting_fields",
@@ -45,7 +45,7 @@ def __getattr__(name: str):
     if name not in __all__:
         raise AttributeError(f"module 'bert4rec_tf' has no attribute {name!r}")
     module = _PUBLIC.get(name, f"bert4rec_tf.{name}")
-    if module.split(".")[1] in ("models", "runs", *_MODULES):
+    if module.split(".")[1] in ("models", "notebook", "runs", *_MODULES):
         importlib.import_module("bert4rec_tf.foundation.startup").import_tensorflow()
     imported = importlib.import_module(module)
     return imported if name in _MODULES else getattr(imported, name)

@@ -12,9 +12,9 @@ from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.environment import set_threads
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import BERT4Rec
-from bert4rec_tf.runs.environment import set_threads
 from bert4rec_tf.runs.experiment import execute
 from experiments.results import find_folder_of_data
 

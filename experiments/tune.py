@@ -1,4 +1,4 @@
-"""`--tune`: searches a model's grid on the validation item (`runs.tuning`). The test item is never measured."""
+"""`--tune`: searches a model's grid on the validation item (`notebook.tuning`). The test item is never measured."""
 
 import itertools
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import MASKED_MODEL
 from bert4rec_tf.config.run_record import SELECT_AND_RETRAIN, Run
 from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.foundation.environment import set_threads
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs import tuning
-from bert4rec_tf.runs.environment import set_threads
+from bert4rec_tf.notebook import tuning
 from experiments.plan import SELECT_ONLY, Plan
 from experiments.tables import PROPORTIONS, WIDTHS, Variant, compute_max_predictions
 

@@ -25,6 +25,9 @@ MAY_IMPORT = {
     "export": ("config", "data", "foundation", "models", "nn"),
     "serving": ("config", "data", "export", "foundation"),
     "runs": ("config", "data", "evaluation", "export", "foundation", "models", "serving", "training"),
+    "notebook": ("config", "data", "evaluation", "export", "foundation", "models", "runs", "serving", "training"),
+        ["config", "data", "evaluation", "export", "foundation", "models", "runs", "serving", "training"]
+    ),
     "cluster": ("config", "data", "foundation"),
     "commands": ("cluster", "config", "data", "evaluation", "export", "foundation", "runs", "serving", "training"),
 }

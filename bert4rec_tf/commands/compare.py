@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
+from bert4rec_tf.commands import summary
 from bert4rec_tf.commands.flags import list_fields, parse_command
 from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.evaluation.metrics import METRICS, name_metrics
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import expand_path
-from bert4rec_tf.runs import comparison, summary
+from bert4rec_tf.runs import comparison
 from bert4rec_tf.runs.folder import WorkDirectory
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from absl import app, flags, logging
 
+from bert4rec_tf.commands import summary
 from bert4rec_tf.commands.flags import HELP, define_flags, list_fields, list_helps, read_flags
 from bert4rec_tf.commands.run_options import SAVED_MODEL_FLAGS, SPARK, TRAINS, Request, RunOptions
 from bert4rec_tf.config import data_names, presets
@@ -31,7 +32,6 @@ from bert4rec_tf.export.histories import HISTORIES, keep_last
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import import_tensorflow
-from bert4rec_tf.runs import summary
 from bert4rec_tf.runs.folder import WorkDirectory
 
 OF_PRESET = " (default: the preset's)"
@@ -168,7 +168,7 @@ def join_machines(machines: Machines, run: Run, request: Request) -> None:
     print(f"Worker {machines.index} of {machines.count}: waiting for the others", flush=True)
     machines.wait_for_others()
     start_tensorflow(request.options)
-    from bert4rec_tf.runs.environment import list_versions
+    from bert4rec_tf.foundation.environment import list_versions
     from bert4rec_tf.training import workers
 
     workers.join_team(machines, run.training.replicas)
@@ -213,7 +213,7 @@ def start_tensorflow(options: RunOptions) -> None:
 
         make_deterministic()
     if options.threads is not None:
-        from bert4rec_tf.runs.environment import set_threads
+        from bert4rec_tf.foundation.environment import set_threads
 
         set_threads(options.threads)
 

@@ -24,6 +24,7 @@ from bert4rec_tf.data.examples import in_memory, preparation
 from bert4rec_tf.data.examples.masked import MaskedExamples, StoredExamples
 from bert4rec_tf.data.examples.rows import Examples, Feed
 from bert4rec_tf.data.feature_values import select_features
+from bert4rec_tf.data.id_types import drop_wrong_types
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation import candidates, metrics
 from bert4rec_tf.evaluation.baselines import measure_baselines
@@ -33,13 +34,12 @@ from bert4rec_tf.evaluation.mix_search import MixSearch
 from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.foundation import files, npz
+from bert4rec_tf.foundation.environment import describe_environment
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.runs import warm_start
-from bert4rec_tf.runs.environment import describe_environment
 from bert4rec_tf.runs.folder import RawIds, WorkDirectory
-from bert4rec_tf.runs.id_texts import check_types
 from bert4rec_tf.runs.planning import Planner
 from bert4rec_tf.runs.trainings import list_trainings, load_model, make_model, needs_users
 from bert4rec_tf.runs.warm_start import StartWeights
@@ -236,7 +236,7 @@ class Experiment:
             describe_environment(),
             initial=None if self.start is None else self.start.record(self.run, self.sequences),
             repeats=self.repeats,
-            columns=check_types(self.sequences) or None,
+            columns=drop_wrong_types(self.sequences) or None,
             plan=None if budget is None else budget.record(),
             interactions=None if interactions is None else interactions.to_dict(),
         )

@@ -9,8 +9,8 @@ from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.layout import SAVED_MODEL
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.foundation import stores
+from bert4rec_tf.foundation.environment import list_versions
 from bert4rec_tf.models.feature_recommender import fold_features
-from bert4rec_tf.runs.environment import list_versions
 from bert4rec_tf.runs.folder import RawIds, WorkDirectory
 from bert4rec_tf.runs.trainings import load_model
 

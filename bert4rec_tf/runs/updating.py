@@ -11,6 +11,7 @@ from scipy import sparse
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, NO, AttentionSettings
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
+from bert4rec_tf.data.id_types import drop_wrong_types
 from bert4rec_tf.data.reading.feature_files import with_features
 from bert4rec_tf.data.reading.overlaps import join_actions
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
@@ -23,8 +24,8 @@ from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models import rows as kinds
-from bert4rec_tf.runs.id_texts import check_types, read_attributes
 from bert4rec_tf.serving.client import SavedRecommender
+from bert4rec_tf.serving.rules import read_attributes
 
 CARRIED = ("run", "digest", "trained_with", "exported_with", "metrics", "transitions")
 """The entries of a model card that an update keeps."""
@@ -95,7 +96,7 @@ def update_export(
     data = replace(data, features={})
     content = {name: card[name] for name in CARRIED if name in card}
     sizes = {"users": data.num_users, "items": data.num_items, "actions": data.num_actions}
-    fingerprint, columns = data.fingerprint, check_types(data)
+    fingerprint, columns = data.fingerprint, drop_wrong_types(data)
     content["data"] = {**card["data"], **sizes, "training_actions": data.num_actions, "fingerprint": fingerprint}
     titles, attributes = saved.local_folder / TITLES, read_attributes(item_features, columns)
     attributes = saved.attributes.frame if attributes is None and saved.attributes else attributes

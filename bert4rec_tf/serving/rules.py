@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pandas as pd
 
+from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.reading.small_tables import read_columns
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.files import unreadable_error
@@ -168,3 +169,12 @@ def filter_similar(
         "items": np.where(is_left, np.take_along_axis(items, places, axis=1), b""),
         "scores": np.where(is_left, np.take_along_axis(scores, places, axis=1), np.float32(-np.inf)),
     }
+
+
+def read_attributes(features: Any, columns: Mapping[str, Mapping[str, str]]) -> pd.DataFrame | None:
+    """Returns a table of features as attributes for rules, indexed by the items' ids; None for what is no table."""
+    if features is None or isinstance(features, Features):
+        return None
+    frame = Attributes(features, columns.get("item", {}).get("name")).frame
+    objects = frame.select_dtypes(object)
+    return frame.assign(**{name: objects[name].map(str, na_action="ignore") for name in objects})

@@ -51,7 +51,7 @@ def test_every_table_and_figure_from_one_command(tmp_path):
 
 ALONE = """
 from bert4rec_tf.data.sources import datasets
-from bert4rec_tf.runs.environment import set_threads
+from bert4rec_tf.foundation.environment import set_threads
 from bert4rec_tf.runs.experiment import execute
 from experiments.plan import Plan
 set_threads(1)

@@ -14,7 +14,7 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.evaluation.ranking_task import RankingTask
-from bert4rec_tf.runs import tuning
+from bert4rec_tf.notebook import tuning
 from experiments import tune
 from experiments.plan import Plan
 from experiments.tables import MODELS

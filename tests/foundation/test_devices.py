@@ -8,8 +8,8 @@ import tensorflow as tf
 from support.paths import ROOT
 
 from bert4rec_tf.config.run_record import Run
-from bert4rec_tf.foundation import devices
-from bert4rec_tf.runs import environment, trainings
+from bert4rec_tf.foundation import devices, environment
+from bert4rec_tf.runs import trainings
 
 is_rounded = tf.config.experimental.tensor_float_32_execution_enabled
 

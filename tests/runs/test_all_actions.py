@@ -9,8 +9,9 @@ from support.ranking_oracle import make_sequences
 from support.shards import read_batches
 from support.trainings import read_newest_weights
 
+from bert4rec_tf.commands import summary
 from bert4rec_tf.config import presets
-from bert4rec_tf.runs import summary, trainings, warm_start
+from bert4rec_tf.runs import trainings, warm_start
 from bert4rec_tf.runs.experiment import open_experiment
 from bert4rec_tf.runs.exporting import export
 

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 import bert4rec_tf as b4r
 from bert4rec_tf.commands import recommend, similar
+from bert4rec_tf.data.id_types import drop_wrong_types
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export.layout import TITLES
 from bert4rec_tf.foundation import plots
+from bert4rec_tf.notebook.id_texts import load_titles
 from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.folder import WorkDirectory
-from bert4rec_tf.runs.id_texts import check_types, load_titles
 from bert4rec_tf.serving.client import SavedRecommender
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
@@ -104,7 +105,7 @@ def test_integers_of_every_type_come_back(data, kind):
     users, items = (np.array([*column, *column], kind) for column in zip(*rows))
     sequences = b4r.interactions(pd.DataFrame({"user": users, "item": items}))
     saved = SavedRecommender.__new__(SavedRecommender)
-    saved.card = {"columns": check_types(sequences)}
+    saved.card = {"columns": drop_wrong_types(sequences)}
     for role, texts, values in (("user", sequences.users, users), ("item", sequences.vocabulary.items, items)):
         restored = saved.restore_ids(role, list(texts))
         assert restored.dtype == kind and set(restored.tolist()) == set(values.tolist())
@@ -118,7 +119,7 @@ def test_a_type_is_kept_only_if_every_id_has_it(texts):
     sequences = b4r.interactions(pd.DataFrame({"user": [1, 1], "item": [1, 2]}))
     sequences.vocabulary.__dict__["items"] = np.array(texts, object)
     is_int64 = [text.strip("-").isdigit() and str(int(text)) == text and abs(int(text)) < 2**62 for text in texts]
-    assert ("type" in check_types(sequences)["item"]) == all(is_int64)
+    assert ("type" in drop_wrong_types(sequences)["item"]) == all(is_int64)
 
 
 def test_tables_of_other_libraries_are_taken_wherever_a_dataframe_is(counted):
@@ -184,7 +185,9 @@ def test_whole_numbers_of_a_file_have_a_type(tmp_path):
     FRAME.to_parquet(tmp_path / "rows.parquet")
     FRAME.to_csv(tmp_path / "rows.csv", index=False)
     FRAME.assign(client=FRAME["client"].map("{:03}".format)).to_csv(tmp_path / "zeros.csv", index=False)
-    columns = {path.name: check_types(inputs.load_any(path, **NAMES)[1]) for path in sorted(tmp_path.glob("*.[pc]*"))}
+    columns = {
+        path.name: drop_wrong_types(inputs.load_any(path, **NAMES)[1]) for path in sorted(tmp_path.glob("*.[pc]*"))
+    }
     assert columns["rows.parquet"]["item"] == {"name": "Artikel-Nr", "type": "uint32"}
     assert columns["rows.csv"]["item"] == {"name": "Artikel-Nr", "type": "int64"}
     assert columns["zeros.csv"] == {**columns["rows.csv"], "user": {"name": "client"}}, "leading zeros stay texts"

@@ -12,14 +12,14 @@ from support.profiles import slow_but
 from support.ranking_oracle import make_sequences, plain_metrics, plain_ranks
 
 import bert4rec_tf as b4r
-from bert4rec_tf.commands import recommend
+from bert4rec_tf.commands import recommend, summary
 from bert4rec_tf.config.presets import make_run
 from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW, PROTOCOLS
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.models.pop import Pop
-from bert4rec_tf.runs import exporting, summary
+from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.experiment import open_experiment
 from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.serving.client import Choices, SavedRecommender

@@ -5,10 +5,10 @@ import shlex
 import numpy as np
 import pytest
 
+from bert4rec_tf.commands import summary
 from bert4rec_tf.commands.flags import list_fields, parse_command
 from bert4rec_tf.commands.recommend import RecommendOptions
 from bert4rec_tf.evaluation.metrics import compute_cold_metrics
-from bert4rec_tf.runs import summary
 from bert4rec_tf.serving.client import split_ids
 
 SHORT = {

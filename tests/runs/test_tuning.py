@@ -18,7 +18,7 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.run_record import ALL
 from bert4rec_tf.evaluation.metrics import NDCG
-from bert4rec_tf.runs import tuning
+from bert4rec_tf.notebook import tuning
 from bert4rec_tf.runs.folder import WorkDirectory
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -87,7 +87,7 @@ def test_a_new_item_starts_near_items_that_share_its_feature(learnt):
 
 
 def test_few_new_rows_are_counted_and_trained_on_only_if_asked(learnt, capsys, monkeypatch):
-    from bert4rec_tf.runs import fitted
+    from bert4rec_tf.notebook import fitted
 
     def fail(*_, **__):
         raise Killed

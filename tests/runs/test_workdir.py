@@ -7,7 +7,7 @@ from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.foundation import files
-from bert4rec_tf.runs.environment import list_versions
+from bert4rec_tf.foundation.environment import list_versions
 from bert4rec_tf.runs.folder import RawIds, WorkDirectory
 
 

@@ -22,10 +22,10 @@ from bert4rec_tf.evaluation.metrics import ANY, FULL, MIN_USERS, NDCG, compute_d
 from bert4rec_tf.foundation import npz, plots, stores
 from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
 from bert4rec_tf.models import MODELS, Recommender, resolve_name
-from bert4rec_tf.runs.fitted import FittedModel, train_and_open
+from bert4rec_tf.notebook.fitted import FittedModel, train_and_open
+from bert4rec_tf.notebook.id_texts import label_cases
+from bert4rec_tf.notebook.tuning import tune_settings
 from bert4rec_tf.runs.folder import WorkDirectory
-from bert4rec_tf.runs.id_texts import label_cases
-from bert4rec_tf.runs.tuning import tune_settings
 from bert4rec_tf.serving.client import is_whole_number
 
 PRESET = "preset"
@@ -89,8 +89,8 @@ def fit(
         minutes: a budget of time for everything. The steps and, if they are too few, width and `max_length` are planned
             from a few measured steps. None for what the preset says.
         tune: number of trainings in which to search for better settings on the validation items first
-            (`runs.tuning`); needs Optuna. `trials` of the model lists them. With a `workdir`, the search is kept beside
-            it and resumes.
+            (`notebook.tuning`); needs Optuna. `trials` of the model lists them. With a `workdir`, the search is kept
+            beside it and resumes.
         **settings: any setting by its name (`steps=2_000`, `hidden_dim=128`), in place of the preset's.
 
     Raises:

@@ -47,15 +47,15 @@ from bert4rec_tf.foundation.stores import LocalCopy, Url
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
+from bert4rec_tf.notebook.id_texts import list_users, load_titles, to_text, to_texts
 from bert4rec_tf.runs import exporting, updating
 from bert4rec_tf.runs.experiment import COUNTED, HISTORY_LENGTHS, TARGET_COUNTS, open_experiment, run_mode
 from bert4rec_tf.runs.folder import WorkDirectory
-from bert4rec_tf.runs.id_texts import list_users, load_titles, read_attributes, to_text, to_texts
 from bert4rec_tf.runs.trainings import list_trainings
 from bert4rec_tf.runs.updating import join_more
 from bert4rec_tf.serving import batch
 from bert4rec_tf.serving.client import Choices, SavedRecommender, warn_of_popular
-from bert4rec_tf.serving.rules import Attributes
+from bert4rec_tf.serving.rules import Attributes, read_attributes
 from bert4rec_tf.serving.titles import format_titles
 from bert4rec_tf.training import loop
 
@@ -134,9 +134,9 @@ class FittedModel:
             UserError: if neither a user nor a history is given, or the user is unknown.
         """
         if users is not None and user is None and history is None:
-            lists = {"exclude": exclude, "candidates": candidates, "exclude_seen": exclude_seen}
-            rules = {"where": where, "attributes": attributes, "popularity_correction": popularity_correction}
-            return self.recommend_all(users, k=k, **lists, **rules)
+            choices: dict[str, Any] = {"exclude": exclude, "candidates": candidates, "exclude_seen": exclude_seen}
+            choices["popularity_correction"] = popularity_correction
+            return self.recommend_all(users, k=k, where=where, attributes=attributes, **choices)
         if user is None and history is None:
             raise UserError("`recommend` needs a `user` or a `history`. Received: neither")
         if pd.api.types.is_list_like(user):

@@ -1,4 +1,4 @@
-"""Ids and titles that callers pass, as texts, and the types that ids had in the data."""
+"""Ids and titles that callers pass, as texts."""
 
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
@@ -8,15 +8,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from bert4rec_tf.data.feature_values import Features
-from bert4rec_tf.data.id_types import have_type
 from bert4rec_tf.data.reading import tables
 from bert4rec_tf.data.reading.columns import ITEM_NAMES, USER_NAMES, guess_column
 from bert4rec_tf.data.reading.small_tables import read_columns
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.serving.client import SavedRecommender
-from bert4rec_tf.serving.rules import Attributes
 from bert4rec_tf.serving.titles import read_titles
 
 ORDERED = ("history", "histories")
@@ -62,24 +59,6 @@ def list_users(users: Any, saved: SavedRecommender) -> list[str]:
         raise UserError(f"`users` must have a column of users, such as {USER_NAMES[0]!r}. Received: {', '.join(names)}")
     ids = tables.select_columns(frame, [column]).column(column).to_pylist()
     return list(dict.fromkeys(to_texts("users", ids, saved.knows_user)))
-
-
-def check_types(sequences: Sequences) -> dict[str, dict[str, str]]:
-    """Returns `Sequences.columns`, without a type that not all ids have, because some come from elsewhere."""
-    columns = {role: dict(column) for role, column in sequences.columns.items()}
-    for role, ids in (("user", sequences.users), ("item", sequences.vocabulary.items)):
-        if (kind := columns.get(role, {}).get("type")) is not None and not have_type(ids, kind):
-            del columns[role]["type"]
-    return columns
-
-
-def read_attributes(features: Any, columns: Mapping[str, Mapping[str, str]]) -> pd.DataFrame | None:
-    """Returns a table of features as attributes for rules, indexed by the items' ids; None for what is no table."""
-    if features is None or isinstance(features, Features):
-        return None
-    frame = Attributes(features, columns.get("item", {}).get("name")).frame
-    objects = frame.select_dtypes(object)
-    return frame.assign(**{name: objects[name].map(str, na_action="ignore") for name in objects})
 
 
 def label_cases(sequences: Sequences, by: str, attributes: Any) -> np.ndarray:

@@ -1,0 +1,1 @@
+"""Fitting in a notebook or a program: `fit`, `compare`, and the model that they return."""
