@@ -26,8 +26,6 @@ MAY_IMPORT = {
     "serving": ("config", "data", "export", "foundation"),
     "runs": ("config", "data", "evaluation", "export", "foundation", "models", "serving", "training"),
     "notebook": ("config", "data", "evaluation", "export", "foundation", "models", "runs", "serving", "training"),
-        ["config", "data", "evaluation", "export", "foundation", "models", "runs", "serving", "training"]
-    ),
     "cluster": ("config", "data", "foundation"),
     "commands": ("cluster", "config", "data", "evaluation", "export", "foundation", "runs", "serving", "training"),
 }
