@@ -19,8 +19,29 @@ from bert4rec_tf.config.setting_fields import describe_setting
 
 FOLDER = Path(__file__).parent
 NAMES = [
-    *("fit", "compare", "open", "FittedModel", "interactions", "Interactions", "with_features", "load", "Sequences"),
-    *("Vocabulary", "make_run", "Run", "execute", "open_experiment", "BERT4Rec", "UserError"),
+    *(
+        "fit",
+        "compare",
+        "cross_validate",
+        "open",
+        "FittedModel",
+        "interactions",
+        "Interactions",
+        "with_features",
+        "load",
+        "Sequences",
+    ),
+    *(
+        "Vocabulary",
+        "make_run",
+        "Run",
+        "execute",
+        "open_experiment",
+        "BERT4Rec",
+        "register",
+        "Recommender",
+        "UserError",
+    ),
 ]
 MADE = "*Made from the code by `python docs/reference.py`. Change the docstrings, not this page.*"
 
@@ -34,8 +55,8 @@ def format_docstring(text: str) -> str:
         if re.fullmatch(r"(Args|Attributes|Examples?|Raises|Returns|Yields):", line):
             parts.append(f"\n**{line[:-1]}**\n\n")
             is_list = line not in ("Returns:", "Yields:")
-        elif indent == 4 and content.startswith(">>>"):
-            parts.append(f"\n    {content}\n")
+        elif indent == 4 and content.startswith((">>>", "...")):
+            parts.append(f"\n    {content}" if content.startswith("...") else f"\n\n    {content}")
         elif indent == 4 and is_list:
             parts.append("\n- " + re.sub(r"^([\w*, ]+):", r"`\1`:", content))
         else:

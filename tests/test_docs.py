@@ -18,7 +18,7 @@ from support.http_server import Client, Server
 from support.models import SEQUENCES
 from support.paths import ROOT
 
-from bert4rec_tf.commands import compare, data, recommend, run, serve, similar
+from bert4rec_tf.commands import compare, data, recommend, run, serve, similar, update
 from bert4rec_tf.config import presets
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import datasets
@@ -101,7 +101,7 @@ def test_every_page_can_be_reached_from_the_readme():
 def test_words_are_spelled_right():
     """In the pages and the docstrings."""
     paths = [*PAGES, *OTHERS, ROOT / "bert4rec_tf", ROOT / "experiments"]
-    command = [sys.executable, "-m", "codespell_lib", "--skip=*.jsonl,*.json,*.js", "-L", "ALS", *map(str, paths)]
+    command = [sys.executable, "-m", "codespell_lib", "--skip=*.jsonl,*.json,*.js", "-L", "als,notin", *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -160,6 +160,7 @@ FLAGS = {
     "bert4rec similar": flags_of_help(similar.main),
     "bert4rec serve": flags_of_help(serve.main),
     "bert4rec compare": flags_of_help(compare.main),
+    "bert4rec update": flags_of_help(update.main),
     "./run_all.sh": flags_of_help(experiments_parser().parse_args),
     "python -m benchmarks": set(re.findall(r'"(--\w+)"', (ROOT / "benchmarks" / "__main__.py").read_text())),
 }
@@ -212,7 +213,7 @@ def folder(tmp_path, monkeypatch):
     for name in ("ratings.csv", "examples/actions.csv"):
         Path(name).write_text("user,item,time\nanna,item1,2\nben,item3,1\n")
     for name in ("titles.csv", "examples/titles.csv"):
-        Path(name).write_text("id,title\nitem1,The Quiet River\n")
+        Path(name).write_text("id,title,category\nitem1,The Quiet River,coffee\n")
     return tmp_path
 
 
