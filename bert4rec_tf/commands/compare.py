@@ -1,4 +1,4 @@
-"""Compares two evaluated work directories user by user."""
+"""Compares two evaluated work directories user by user, or shows the metrics of one."""
 
 from dataclasses import dataclass
 
@@ -30,9 +30,13 @@ class CompareOptions(Settings):
 
 def main(arguments: list[str]) -> None:
     fields = list_fields(CompareOptions)
-    given = parse_command(f"bert4rec compare FIRST SECOND\n\n{__doc__}", arguments, fields, words=("first", "second"))
-    first, second = (expand_path(given[name]) for name in ("first", "second"))
+    title = f"bert4rec compare FIRST [SECOND]\n\n{__doc__}"
+    given = parse_command(title, arguments, fields, words=("first", "second"), num_required=1)
+    folders = [expand_path(given[name]) for name in ("first", "second") if name in given]
     cutoffs = CompareOptions(given.get("k")).list_cutoffs()
-    differences = comparison.compare(first, second, METRICS if cutoffs is None else name_metrics(cutoffs))
-    num_negatives = WorkDirectory(first).read_config().run.evaluation.num_negatives
-    print(summary.make_comparison_table(differences, num_negatives))
+    metrics = METRICS if cutoffs is None else name_metrics(cutoffs)
+    num_negatives = WorkDirectory(folders[0]).read_config().run.evaluation.num_negatives
+    if len(folders) == 1:
+        print(summary.make_metrics_table(comparison.measure(folders[0], metrics), num_negatives))
+    else:
+        print(summary.make_comparison_table(comparison.compare(*folders, metrics), num_negatives))

@@ -50,13 +50,16 @@ def read_flags(values: flags.FlagValues, arguments: Sequence[str]) -> tuple[dict
     return {name: values[name].value for name in values if values[name].present}, words
 
 
-def parse_command(title: str, arguments: Sequence[str], fields: Fields, words: Sequence[str] = ()) -> dict[str, Any]:
+def parse_command(
+    title: str, arguments: Sequence[str], fields: Fields, words: Sequence[str] = (), num_required: int | None = None
+) -> dict[str, Any]:
     """Returns name -> value for the flags and words of a command that are given, after --help has ended it.
 
     Args:
         title: of the help.
         fields: a flag is required if its field has no default.
-        words: names of what is given without a flag, all required.
+        words: names of what is given without a flag.
+        num_required: how many of the words must be given; None for all.
 
     Raises UserError for a mistake.
     """
@@ -71,7 +74,7 @@ def parse_command(title: str, arguments: Sequence[str], fields: Fields, words: S
     given, others = read_flags(values, arguments)
     if len(others) > len(words):
         raise UserError(f"Flags start with --. Received: {others[len(words)]!r}")
-    for name in words[len(others) :]:
+    for name in words[len(others) : num_required]:
         raise UserError(f"The {name} is required")
     for name, field in fields.items():
         if field.default is dataclasses.MISSING and name not in given:

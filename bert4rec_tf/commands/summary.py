@@ -3,7 +3,7 @@
 import csv
 import io
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,15 @@ def _make_warnings(content: dict[str, Any]) -> list[str]:
     if "initial" in content:
         notes.append(content["initial"]["leak"])
     return notes
+
+
+def make_metrics_table(metrics: Mapping[str, Mapping[str, float]], num_negatives: int) -> str:
+    """Returns the metrics of one run. `metrics`: protocol -> metric -> value."""
+
+    def cells(protocol: str, name: str) -> list[str]:
+        return [f"{metrics[protocol][name]:.4f}"]
+
+    return "\n".join(_make_blocks(["test"], num_negatives, cells, list(metrics[FULL])))
 
 
 def make_comparison_table(comparison: Comparison, num_negatives: int) -> str:

@@ -1,7 +1,9 @@
-"""Compares two evaluated runs on the same data user by user."""
+"""Metrics from the ranks of evaluated runs: of one, or of two on the same data, compared user by user."""
 
 from collections.abc import Iterable
 from pathlib import Path
+
+import numpy as np
 
 from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, Difference, compute_difference, compute_per_user
 from bert4rec_tf.foundation import npz
@@ -10,6 +12,22 @@ from bert4rec_tf.runs.folder import WorkDirectory
 
 Comparison = dict[str, dict[str, Difference]]
 """Protocol -> metric -> difference."""
+
+
+def measure(path: Path, names: Iterable[str] = METRICS) -> dict[str, dict[str, float]]:
+    """Returns protocol -> metric -> its mean over the users. Raises UserError as `compare`."""
+    ranks = _read_ranks(WorkDirectory(path))
+    return {
+        protocol: {name: float(compute_per_user(name, ranks[protocol]).mean()) for name in names}
+        for protocol in PROTOCOLS
+    }
+
+
+def _read_ranks(folder: WorkDirectory) -> dict[str, np.ndarray]:
+    folder.read_config()
+    if not folder.ranks.exists():
+        raise UserError(f"{folder.path}: has not been evaluated; run with --mode=evaluate first")
+    return npz.read(folder.ranks, PROTOCOLS)
 
 
 def compare(first: Path, second: Path, names: Iterable[str] = METRICS) -> Comparison:
@@ -24,10 +42,7 @@ def compare(first: Path, second: Path, names: Iterable[str] = METRICS) -> Compar
         raise UserError(f"{first} and {second} cannot be compared: their data differ")
     if configs[0].run.evaluation != configs[1].run.evaluation:
         raise UserError(f"{first} and {second} cannot be compared: their candidates differ")
-    for folder in folders:
-        if not folder.ranks.exists():
-            raise UserError(f"{folder.path}: has not been evaluated; run with --mode=evaluate first")
-    ranks = [npz.read(folder.ranks, PROTOCOLS) for folder in folders]
+    ranks = [_read_ranks(folder) for folder in folders]
     return {
         protocol: {
             name: compute_difference(*(compute_per_user(name, run_ranks[protocol]) for run_ranks in ranks))

@@ -108,6 +108,15 @@ def test_the_command_compares_at_any_cutoff(first, second):
     assert_mistake(wrong, "`k` must be integers of at least 1")
 
 
+def test_the_command_shows_one_run_at_any_cutoff(first):
+    """Its means are those of ranks below the cut-off, among popular items first."""
+    ended = console("compare", str(first.path), "--k=3", cwd=first.path.parent)
+    rows = [line.split() for line in ended.stdout.splitlines()]
+    hits = [np.mean(npz.read(first.ranks)[protocol] < 3) for protocol in PROTOCOLS]
+    assert rows[0] == ["metric", "test"]
+    assert [row[1] for row in rows if row[0] == "hr@3"] == [f"{share:.4f}" for share in hits]
+
+
 def assert_mistake(ended, message):
     assert message in refused(ended) and not ended.stdout and ended.stderr.count("\n") == 1
 
