@@ -12,7 +12,7 @@ from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.progress import warn
 
 FORMAT = 2
-BLOCK_ELEMENTS = 1 << 25
+MAX_BLOCK_CELLS = 1 << 25
 """Users are processed in blocks whose [users, items] table has at most so many elements."""
 
 ROUNDS = 20
@@ -24,7 +24,7 @@ def draw_negatives(
     users: np.ndarray,
     num_negatives: int,
     seed: int,
-    block_elements: int = BLOCK_ELEMENTS,
+    block_elements: int = MAX_BLOCK_CELLS,
     *,
     popular: bool,
 ) -> np.ndarray:

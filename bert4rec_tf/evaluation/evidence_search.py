@@ -32,13 +32,13 @@ AXES = ("smoothing", "ages", "popularity", "distances", "backward", "window", "p
 ORDERED = ("smoothing", "popularity", "backward", "window")
 """The axes whose values are in an order: they are climbed from the best value so far. Of the others, all are tried."""
 
-ROUNDS = 2
+SEARCH_ROUNDS = 2
 DENSE_EVIDENCE, DENSE_WEIGHTS = 0.1, 0.02
 """From these shares of numbers other than 0 on, a product is faster with a dense matrix in place of a sparse one."""
 
 BLOCK_USERS = 1_000
 
-FEWEST_RIVALS, RIVAL_PAIRS = 20, 1 << 22
+MIN_RIVALS, RIVAL_PAIRS = 20, 1 << 22
 """Each user has so many rivals at least, and more if their pairs with the items of the histories are about this few."""
 
 HIDDEN = -1e30
@@ -149,7 +149,7 @@ class _Search:
     def search(self, start: dict[str, Any]) -> _Measured:
         """Returns the best that is reached from a start."""
         best = self.measure(start)
-        for _ in range(ROUNDS):
+        for _ in range(SEARCH_ROUNDS):
             before = best
             for axis in AXES:
                 best = self.improve(axis, best)
@@ -192,7 +192,7 @@ class _Search:
 
     def _find_rivals(self, weights: sparse.csr_matrix, evidence: sparse.csr_matrix) -> _Rivals:
         """Returns the rivals: the unseen items with the most evidence."""
-        most = max(FEWEST_RIVALS, RIVAL_PAIRS // max(weights.nnz, 1))
+        most = max(MIN_RIVALS, RIVAL_PAIRS // max(weights.nnz, 1))
         users, items = [np.arange(len(self._users))], [self._targets.astype(np.int64)]
         for rows, sums in self._sum_evidence(users[0], weights, evidence):
             sums = sparse.csr_matrix(sums)

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.transition_settings import CompleteSettings
 from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
-from bert4rec_tf.evaluation.ranking import BATCH, MOST_USERS, ROWS, SCORES, SINGLES, rank_unseen
+from bert4rec_tf.evaluation.ranking import BATCH, MAX_SCORES, MAX_USERS_OF_BATCH, ROWS_SPEC, SINGLES, rank_unseen
 from bert4rec_tf.evaluation.ranking_task import RankingTask, make_batch, sample_rows
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
@@ -55,12 +55,12 @@ class MixSearch:
     def __init__(self, model: FeatureRecommender, task: RankingTask, settings: CompleteSettings) -> None:
         self._model, self._task = model, task
         self._table = model.evidence.make_table()
-        most = min(SCALED_USERS, 2 * SCORES // (model.num_items + 1) + 1)
+        most = min(SCALED_USERS, 2 * MAX_SCORES // (model.num_items + 1) + 1)
         self._is_scaled = np.isin(np.arange(len(task.users)), sample_rows(len(task.users), most))
-        self._batch_size = max(1, min(MOST_USERS, SCORES // model.num_items))
+        self._batch_size = max(1, min(MAX_USERS_OF_BATCH, MAX_SCORES // model.num_items))
         self._start = float(min(SHARES, key=lambda share: abs(share - settings.popularity_weight / 2)))
         mixes = tf.TensorSpec([None, 2])
-        self._rank = tf_function(self._rank_batch, input_signature=[BATCH, SINGLES, ROWS, mixes])
+        self._rank = tf_function(self._rank_batch, input_signature=[BATCH, SINGLES, ROWS_SPEC, mixes])
         self._score = tf_function(self._score_batch, input_signature=[BATCH])
 
     def choose(self) -> np.ndarray:

@@ -33,17 +33,17 @@ from bert4rec_tf.nn.top_items import (
     start_best,
 )
 
-SCORES = 1 << 24
+MAX_SCORES = 1 << 24
 """The scores of a batch, which limit its users: 64 MB."""
 
-MOST_ITEMS, BLOCK_ITEMS = 1 << 17, 1 << 14
-"""A catalogue with more than MOST_ITEMS is ranked in blocks of BLOCK_ITEMS, if scores are products."""
+MAX_ITEMS, BLOCK_ITEMS = 1 << 17, 1 << 14
+"""A catalogue with more than MAX_ITEMS is ranked in blocks of BLOCK_ITEMS, if scores are products."""
 
-FEWEST_USERS, MOST_USERS = 128, 1024
-"""Users of a batch. There are fewer than FEWEST_USERS only if all items must be scored at once and are too many."""
+MIN_USERS_OF_BATCH, MAX_USERS_OF_BATCH = 128, 1024
+"""Users of a batch. There are fewer than the minimum only if all items must be scored at once and are too many."""
 
-SINGLES, ROWS = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
-BATCH = {"users": SINGLES, "items": ROWS, "lengths": SINGLES}
+SINGLES, ROWS_SPEC = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
+BATCH = {"users": SINGLES, "items": ROWS_SPEC, "lengths": SINGLES}
 """What models get, as for `Recommender.score`."""
 
 Metrics = dict[str, dict[str, float]]
@@ -98,7 +98,7 @@ class Ranker:
         self._has_shared_scores = isinstance(model, Recommender) and model.scores_are_shared
         self._evidence = self._model and self._model.evidence
         self.max_history = self._model.max_history if self._model else max_history
-        self._batch_size = batch_size or MOST_USERS
+        self._batch_size = batch_size or MAX_USERS_OF_BATCH
         self._evidence_table = self._evidence and self._evidence.make_table()
         self._find_graph = functools.cache(self._make_graph)
 
@@ -180,7 +180,7 @@ class Ranker:
         if self._has_shared_scores or not task.all_items:
             return self._batch_size
         width = _choose_height(task.histories.num_items) if constants else task.histories.num_items
-        return min(max(SCORES // width, FEWEST_USERS if constants else 1), self._batch_size)
+        return min(max(MAX_SCORES // width, MIN_USERS_OF_BATCH if constants else 1), self._batch_size)
 
     def _score_users(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
         """Returns what `Recommender.score` does."""
@@ -235,12 +235,12 @@ class Ranker:
             2: (tf.TensorSpec([None, None]), tf.TensorSpec([None])),
             3: (tf.TensorSpec([None]), SINGLES, SINGLES),
         }[num_constants]
-        return tf_function(rank, input_signature=[BATCH, ROWS, ROWS, *constants])
+        return tf_function(rank, input_signature=[BATCH, ROWS_SPEC, ROWS_SPEC, *constants])
 
 
 def _choose_height(num_items: int) -> int:
     """Returns how many items a block of products has."""
-    return num_items + 1 if num_items <= MOST_ITEMS else BLOCK_ITEMS
+    return num_items + 1 if num_items <= MAX_ITEMS else BLOCK_ITEMS
 
 
 class ReadScores(NamedTuple):

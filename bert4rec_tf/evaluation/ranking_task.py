@@ -10,7 +10,7 @@ from bert4rec_tf.data.sequences import PAD, LeaveOneOut, Sequences, pad_rows
 from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW
 from bert4rec_tf.foundation.types import Batch
 
-MOST_CELLS = 1 << 22
+MAX_CELLS = 1 << 22
 """Items of the histories of a batch, with padding."""
 
 
@@ -106,9 +106,7 @@ class RankingTask:
         repeated[:, 1:] = items[:, 1:] == items[:, :-1]
         return np.where(repeated | (items == self.targets[rows, None]), PAD, items)
 
-    def cut_by_length(
-        self, size: int, most_cells: int = MOST_CELLS, rows: np.ndarray | None = None
-    ) -> list[np.ndarray]:
+    def cut_by_length(self, size: int, most_cells: int = MAX_CELLS, rows: np.ndarray | None = None) -> list[np.ndarray]:
         """Returns the rows of each batch: up to `size` users with histories of similar length.
 
         A batch has at most `most_cells` items in whole histories, with padding: as many may be seen items.

@@ -13,7 +13,7 @@ from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import Recommender, last_items_in_order
 from bert4rec_tf.nn.evidence import TransitionEvidence
 
-MOST_PAIRS = 1 << 26
+MAX_PAIRS = 1 << 26
 """The most pairs of items that a model keeps: 512 MB. Of more, each item keeps only its strongest ones."""
 
 
@@ -70,7 +70,7 @@ def count_evidence(
     factors = np.exp(-popularity_power * (log_shares + np.log(sequences.num_items)))
     weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
     size = sequences.num_items + 1
-    most = min(settings.num_neighbors or size, max(MOST_PAIRS // size, 1))
+    most = min(settings.num_neighbors or size, max(MAX_PAIRS // size, 1))
     num_pairs = np.zeros(size, np.int64)
     parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
     for first_item, block in transitions.count_transitions(sequences, settings.window):

@@ -15,7 +15,7 @@ from bert4rec_tf.foundation.types import Shape, Tensor
 DENSE_ITEMS = 11_000
 """Of so many items, all pairs may be in a table: of half a gigabyte at most."""
 
-MOST_PAIRS_AT_ONCE, PAIRS_PER_ROW = 1 << 20, 1 << 14
+MAX_PAIRS_AT_ONCE, PAIRS_PER_ROW = 1 << 20, 1 << 14
 """How many pairs are added at once at most, and in a batch of fixed shape for each of its histories."""
 
 ALIGNMENT = 64
@@ -177,7 +177,7 @@ class TransitionEvidence(keras.layers.Layer):
         total = tf.reduce_max(tf.pad(ends, [[1, 0]]))
         # XLA needs fixed shapes: then the last chunk has numbers without a pair.
         is_fixed = items.shape.is_fully_defined()
-        most = min(PAIRS_PER_ROW * items.shape[0], MOST_PAIRS_AT_ONCE) if is_fixed else MOST_PAIRS_AT_ONCE
+        most = min(PAIRS_PER_ROW * items.shape[0], MAX_PAIRS_AT_ONCE) if is_fixed else MAX_PAIRS_AT_ONCE
 
         def add_chunk(begin: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             num_pairs = tf.cast(tf.minimum(tf.constant(most, tf.int64), total - begin), tf.int32)
