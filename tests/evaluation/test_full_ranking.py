@@ -46,7 +46,7 @@ def ranker(request):
     model.bias.assign(BIAS)
     expect = ranking.expect_scores
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranking, "MOST_ITEMS", request.param)
+        patch.setattr(ranking, "MAX_ITEMS", request.param)
         patch.setattr(ranking, "BLOCK_ITEMS", 8)
         patch.setattr(ranking, "expect_scores", lambda *inputs: expect(*inputs) + 1e-3 * (request.param == 8))
         yield Ranker(model, batch_size=4), model
@@ -127,7 +127,7 @@ def test_the_smallest_data_are_ranked(histories):
 @pytest.mark.parametrize("whose", ["target", "seen", "unseen"])
 @pytest.mark.parametrize("block_items", [3, 64])
 def test_nan_of_any_item_is_an_error(whose, block_items, monkeypatch):
-    monkeypatch.setattr(ranking, "MOST_ITEMS", block_items)
+    monkeypatch.setattr(ranking, "MAX_ITEMS", block_items)
     monkeypatch.setattr(ranking, "BLOCK_ITEMS", 3)
     split = LeaveOneOut(make_sequences([np.array([1, 2, 3, 4])], 6))
     task = RankingTask.from_split(split, "test", {"popular": np.array([[5]], np.int32)}, all_items=True)
@@ -144,7 +144,7 @@ def test_nan_of_any_item_is_an_error(whose, block_items, monkeypatch):
 def test_a_model_ranks_as_its_scores_do(name, way, monkeypatch):
     if name != "item_transitions" and way != evidence.PAIRS:
         pytest.skip("has no evidence")
-    monkeypatch.setattr(ranking, "MOST_ITEMS", 16)
+    monkeypatch.setattr(ranking, "MAX_ITEMS", 16)
     monkeypatch.setattr(ranking, "BLOCK_ITEMS", 16)
     monkeypatch.setattr(evidence, "choose_sum", lambda num_items: way)
     rng = np.random.default_rng(8)

@@ -227,7 +227,7 @@ def test_ranker_agrees_with_a_loop_over_users(max_history, all_items):
 
 @pytest.mark.parametrize("most_scores", [5 * NUM_ITEMS, 1 << 25])
 def test_ranks_do_not_depend_on_how_many_scores_are_held_at_a_time(most_scores, monkeypatch):
-    monkeypatch.setattr(ranking, "SCORES", most_scores)
+    monkeypatch.setattr(ranking, "MAX_SCORES", most_scores)
     task = random_task(all_items=True)
     expected = Ranker(toy_score, 9).rank(task)
     sizes = []

@@ -171,7 +171,7 @@ def test_every_way_to_sum_evidence_gives_the_same(sequences, settings, seed, mos
     items, weights = tf.split(encoded, 2, axis=1)
     items = tf.cast(items, tf.int32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evidence, "MOST_PAIRS_AT_ONCE", most_pairs)
+        patch.setattr(evidence, "MAX_PAIRS_AT_ONCE", most_pairs)
         sums = layer.sum_pairs(items, weights).numpy()
         for row in range(len(some)):
             np.testing.assert_array_equal(layer.sum_pairs(items[row : row + 1], weights[row : row + 1])[0], sums[row])

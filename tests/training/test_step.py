@@ -87,7 +87,7 @@ def assert_same_training(got, expected, tolerance=1e-5):
 @pytest.mark.parametrize("kind", ["adam", "adagrad"])
 def test_large_tables_are_updated_as_small_ones_are(kind, monkeypatch):
     def update(large_size, monkeypatch):
-        monkeypatch.setattr(step, "LARGE", large_size)
+        monkeypatch.setattr(step, "LARGE_VARIABLE", large_size)
         model, optimizer, take = make(bias_correction=True, optimizer=kind, momentum=0.2, **CALM)
         for seed in range(3):
             take(batch(16, seed))
