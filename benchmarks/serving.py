@@ -25,8 +25,8 @@ from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.models import BERT4Rec
-from bert4rec_tf.serving.ids import pad_ids
 from bert4rec_tf.serving.http.catalogue import Catalogue
+from bert4rec_tf.serving.ids import pad_ids
 from bert4rec_tf.serving.signatures import LoadedModel
 
 CATALOGUES = (10_000, 100_000, 1_000_000)
