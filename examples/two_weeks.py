@@ -17,7 +17,7 @@ import bert4rec_tf as b4r
 ACTIONS = Path(__file__).with_name("actions.csv")
 TITLES = ACTIONS.with_name("titles.csv")
 BERT4REC = (sys.executable, "-c", "from bert4rec_tf.commands.main import main; main()")
-SMALL = {"steps": 100, "evaluate_every": 50, "hidden_dim": 16, "num_layers": 1, "silent": True}
+SMALL = {"holdout": 2, "steps": 60, "evaluate_every": 30, "hidden_dim": 16, "num_layers": 1, "silent": True}
 
 
 def run(*arguments: str) -> str:
@@ -100,11 +100,19 @@ def play_days(folder: Path, shop: Shop, days: list[str], rows: list[list[str]], 
             shop.wait_for_version(version)
             print(f"{day}: the weekly training is version {version}")
             continue
-        print(f"{day}:", run("update", f"--model={versions}", f"--interactions={folder / 'today.csv'}").split(": ")[-1])
+        if number > 2:
+            b4r.open(versions / str(version)).update(folder / "today.csv", path=versions / str(version + 1))
+        else:
+            print(
+                f"{day}:",
+                run("update", f"--model={versions}", f"--interactions={folder / 'today.csv'}").split(": ")[-1],
+            )
         version += 1
         shop.wait_for_version(version)
         user = today[0][0]
         assert shop.recommend(users=[user])["basis"] == ["history"], "who bought today is known tonight"
+        if number == 3:
+            print(f"{day}: the new item P999 after", shop.recommend(histories=[["P999"]])["items"][0])
         if number == 8:
             coffee = shop.recommend(users=[user], where="category == 'coffee'")["items"][0]
             (folder / "blocked.txt").write_text(coffee[0] + "\n")
