@@ -16,7 +16,9 @@ COPIED = ("bert4rec_tf", "docs", "examples", "experiments", "tests")
 
 
 def apply_edits(section: str, folder: Path) -> None:
-    for kind, name, body in re.findall(r"^```(diff|python)\n(\S+)\n(.*?)^```", section, re.DOTALL | re.MULTILINE):
+    edits = re.findall(r"^```(diff|python)\n(?:# )?(\S+)\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    assert len(edits) == section.count("\n```") / 2, "each block names its file"
+    for kind, name, body in edits:
         path = folder / name
         if kind == "python":
             assert not path.exists(), name
