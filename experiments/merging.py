@@ -37,10 +37,10 @@ def merge(path: Path, results: Results, find_file: FindFile) -> Merged:
     merged, others = Merged([], [], {}), Results(path.parent)
     for key, line in read_lines(path).items():
         present = results.read().get(key, {})
-        if reason := find_fault(key, line, find_file):
-            merged.refused[key] = reason
-        elif present.get("status") == FINISHED and is_same_file(present["data_file"], line["data_file"]):
+        if present.get("status") == FINISHED and is_same_file(present["data_file"], line.get("data_file")):
             merged.known.append(key)
+        elif reason := find_fault(key, line, find_file):
+            merged.refused[key] = reason
         else:
             results.put(line, is_whole=True)
             merged.taken.append(key)
