@@ -240,13 +240,15 @@ def do_mode(request: Request, run: Run, sequences: Sequences, workdir: WorkDirec
         is_requested = request.named & {"export_dir", *SAVED_MODEL_FLAGS}
         if options.mode == "all" and (is_requested or not workdir.export.exists()):
             export_model(request, experiment.workdir, sequences)
-    if result.metrics:
-        where = "" if options.verbose else f"All metrics: {workdir.metrics}; --verbose prints them"
-        print("\n" + "\n".join(filter(None, [summary.compare_with_counting(result.metrics), where])))
+    lines = [] if options.verbose or not result.metrics else [f"All metrics: {workdir.metrics}; --verbose prints them"]
     if options.mode == "all":
         user = sequences.users[0] if result.model.needs_users else None
         items = sequences.vocabulary.items[:2].tolist()
-        print(summary.make_next_command(request.export_dir or workdir.path, items, user))
+        lines.append(summary.make_next_command(request.export_dir or workdir.path, items, user))
+    if result.metrics:
+        lines.append(summary.compare_with_counting(result.metrics))
+    if lines:
+        print("\n" + "\n".join(filter(None, lines)))
 
 
 def export_model(request: Request, workdir: WorkDirectory, sequences: Sequences | None) -> None:

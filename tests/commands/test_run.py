@@ -74,11 +74,11 @@ def test_the_verbose_table_has_this_run_pop_random_and_the_ceiling(copy):
     assert [line.split()[0] for line in lines] == ["among", "hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr"] * 3
 
 
-def test_a_run_ends_with_a_command_that_works(whole):
+def test_a_run_ends_with_a_command_that_works_and_the_decision(whole):
     folder, process = whole
-    *verdict, command = process.stdout.splitlines()[-4:]
-    assert "counting transitions" in "".join(verdict).lower()
-    ended = console(*shlex.split(command.removeprefix("Next: bert4rec ")), cwd=folder)
+    command, *_, decision = process.stdout.partition("\nNext: ")[2].splitlines()
+    assert "counting transitions" in decision.lower()
+    ended = console(*shlex.split(command.removeprefix("bert4rec ")), cwd=folder)
     assert ended.returncode == 0 and ended.stdout.startswith("rank  item") and len(ended.stdout.splitlines()) == 11
 
 
