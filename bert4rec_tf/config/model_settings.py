@@ -278,7 +278,7 @@ MODEL_SETTINGS: dict[str, type[Settings]] = {
     "bert4rec": BERT4RecSettings,
     "item_transitions": ItemTransitionsSettings,
 }
-"""Name of a model -> its settings: the models of Table 2 in its order, then one that is not in the paper."""
+"""Name of a model -> its settings: the models of Table 2 in its order, then others."""
 
 MASKED_MODEL = "bert4rec"
 """The model that is trained on masked histories, the only one that uses `MaskingSettings`."""

@@ -12,8 +12,11 @@ from bert4rec_tf.foundation.progress import warn
 MAX_SHARE, MAX_MULTIPLE = 0.1, 5
 """More than this share of all actions, and than this multiple of the average user's, are too many for one user."""
 
-MAX_EQUAL = 0.5
+MAX_EQUAL, MAX_IN_ORDER = 0.5, 0.95
 MANY_REPEATED_ROWS = 0.05
+ORDERED_ACTIONS, MIN_ORDERED = 100_000, 1_000
+"""Actions that are looked at for an order of their ids, and how many of them must follow another of their user."""
+
 MAX_SHOWN = 8
 
 
@@ -99,6 +102,24 @@ def describe_repeats(number: int, first: tuple[str, str]) -> list[str]:
     ]
 
 
+def find_order_of_ids(sequences: Sequences) -> float:
+    """Returns the share of actions after a user's first whose item's id is at least that of the one before.
+
+    As texts or as numbers, whichever is more. It is about half where rows are not sorted; 0 for few actions.
+    """
+    users = np.repeat(np.arange(sequences.num_users), sequences.lengths)[:ORDERED_ACTIONS]
+    is_next = users[1:] == users[:-1]
+    if is_next.sum() < MIN_ORDERED:
+        return 0.0
+    items, rows = np.unique(sequences.items[:ORDERED_ACTIONS], return_inverse=True)
+    ids = np.array(sequences.vocabulary.decode(items), str)
+    shares = []
+    for keys in (ids, *([ids.astype(np.float64)] if np.char.isdecimal(ids).all() else [])):
+        places = np.unique(keys, return_inverse=True)[1][rows]
+        shares.append(np.mean((places[1:] >= places[:-1])[is_next]))
+    return float(max(shares))
+
+
 def list_doubts(sequences: Sequences) -> list[str]:
     """Returns lines on a user who may be many, an order that is the file's, and actions that may be logged twice."""
     lengths, lines = sequences.lengths, []
@@ -114,6 +135,11 @@ def list_doubts(sequences: Sequences) -> list[str]:
     if sequences.times is None and equal > MANY_REPEATED_ROWS:
         advice = "If they were logged twice, drop them; without times they are kept"
         lines.append(f"{what.format('item')}. {advice}")
+    if sequences.times is None and find_order_of_ids(sequences) > MAX_IN_ORDER:
+        lines.append(
+            "there are no times, and the items of each user are in the order of their ids: these rows are sorted, so "
+            "the next one says nothing, and all metrics are about the sorting. Ask for the times"
+        )
     if sequences.times is not None and equal > MAX_EQUAL:
         lines.append(f"{what.format('time')}, so that the rows alone order them")
     return lines

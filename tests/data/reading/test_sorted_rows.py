@@ -1,0 +1,34 @@
+"""Rows without times that are sorted by item teach a model the sorting; the reader says so."""
+
+import numpy as np
+import pytest
+
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.sources import datasets
+
+WARNING = "these rows are sorted"
+
+
+def write(path, order, ids, has_times=False):
+    """Writes 200 users with 8 of 300 items each, in the order that `order` makes of them."""
+    rng = np.random.default_rng(0)
+    rows = ["user,item" + ",time" * has_times]
+    for user in range(200):
+        for place, item in enumerate(order(rng.choice(300, 8, replace=False))):
+            rows.append(f"u{user},{ids(item)}" + f",{1_600_000_000 + place}" * has_times)
+    path.write_text("\n".join(rows) + "\n")
+    return Interactions(str(path), time_column=None if has_times else "none")
+
+
+@pytest.mark.parametrize(
+    ("order", "ids", "has_times", "warns"),
+    [
+        (np.sort, lambda item: f"p{item:03}", False, True),
+        (np.sort, lambda item: str(item + 1), False, True),  # as numbers: 9 before 10
+        (lambda items: items, lambda item: f"p{item:03}", False, False),
+        (np.sort, lambda item: f"p{item:03}", True, False),
+    ],
+)
+def test_sorted_rows_without_times_are_warned_of(tmp_path, capsys, order, ids, has_times, warns):
+    datasets.load(write(tmp_path / "rows.csv", order, ids, has_times), tmp_path)
+    assert (WARNING in capsys.readouterr().err) == warns
