@@ -164,9 +164,9 @@ class FittedModel:
     def recommend_all(
         self,
         users: Any = None,
-        histories: Sequence[Iterable[Any]] | None = None,
         k: int = 10,
         silent: bool = False,
+        histories: Sequence[Iterable[Any]] | None = None,
         where: str | None = None,
         attributes: Any = None,
         **choices: Any,

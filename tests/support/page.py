@@ -57,11 +57,6 @@ def find(page, query):
     expect(page.locator("#found")).to_have_attribute("aria-label", re.compile(f"found for {query}$"))
 
 
-def shorten_number(number):
-    """With two digits, as in English."""
-    return f"{float(f'{number:.2g}'):,g}"
-
-
 FILMS = {
     "m0": ("The Quiet River", "Drama"),
     "m7": ("Star Garden", "Comedy|Sci-Fi"),

@@ -29,6 +29,7 @@ GOOD = {
     "the address of a machine": {"Host": "10.1.2.3:8501"},
     "the page": {"Host": "localhost:PORT", "Origin": "http://localhost:PORT"},
     "a charset": {"Content-Type": "application/json; charset=utf-8"},
+    "curl -d": {"Content-Type": "application/x-www-form-urlencoded"},
 }
 
 
@@ -45,7 +46,10 @@ BAD = {
     "a page elsewhere": ({"Origin": "http://evil.example"}, 403, "`Origin` must be this server's page"),
     "another port": ({"Host": "localhost:PORT", "Origin": "http://localhost:1"}, 403, "`Origin` must be"),
     "a page without a host": ({"Host": "", "Origin": "file:///x"}, 403, "`Host` must be"),
-    "a form": ({"Content-Type": "application/x-www-form-urlencoded"}, 415, "`Content-Type` must be application/json"),
+    "a form elsewhere": (
+        {"Content-Type": "application/x-www-form-urlencoded", "Origin": "http://evil.example"},
+        *(403, "`Origin` must be this server's page"),
+    ),
     "plain text": ({"Content-Type": "text/plain;charset=UTF-8"}, 415, "`Content-Type` must be application/json"),
 }
 

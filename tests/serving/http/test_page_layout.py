@@ -160,7 +160,7 @@ def test_axe_finds_nothing_that_keeps_people_out(browser, films, screen):
             assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]] == []
 
     with open_page(browser, films, "", refused=1, loses_server=True, reduced_motion="reduce", **screen) as page:
-        page.wait_for_selector(".lift")
+        page.wait_for_selector(".why")
         check("light")
         page.locator("#recommendations button.item").first.click()
         page.wait_for_selector(".similar")
@@ -181,7 +181,7 @@ def test_axe_finds_nothing_that_keeps_people_out(browser, films, screen):
 
 def test_on_a_phone_the_history_and_its_recommendations_are_on_one_screen(browser, films):
     with open_page(browser, films, "", **PHONE) as page:
-        page.wait_for_selector(".lift")
+        page.wait_for_selector(".why")
         for place in (
             "#query",
             "#history li:first-child",

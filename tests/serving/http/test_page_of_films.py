@@ -4,8 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from support.exports import COUNTS as ACTIONS
-from support.page import FILM_IDS, expect, film, find, likeliest, open_page, shorten_number, visit, wait_for_films
+from support.page import FILM_IDS, expect, film, find, likeliest, open_page, visit, wait_for_films
 
 
 def test_the_first_pick_replaces_the_example_and_clears_the_search_field(browser, films):
@@ -72,12 +71,11 @@ def test_a_history_of_unknown_items_shows_popular_items_and_says_so(browser, fil
     with open_page(browser, films, "#item=unknown&item=neither") as page:
         wait_for_films(page, films, ["unknown", "neither"], answers_to=[])
         expect(page.locator("#measure")).to_have_text(said)
-        expect(page.locator("#measure")).not_to_have_text(re.compile("than without the history"))
-        expect(page.locator(".lift")).to_have_count(0)
+        expect(page.locator(".why")).to_have_count(0)
         find(page, "garden")
         page.keyboard.press("Enter")
         wait_for_films(page, films, ["unknown", "neither", "m7"], answers_to=["m7"])
-        expect(page.locator(".lift")).to_have_count(10)
+        expect(page.locator(".why").first).to_be_visible()
         expect(page.locator("#measure")).not_to_have_text(said)
 
 
@@ -193,23 +191,21 @@ def test_a_click_on_an_item_shows_similar_items_which_can_be_added(browser, film
         wait_for_films(page, films, ["m0", "m7", FILM_IDS[nearest[2]]])
 
 
-def test_bars_show_how_many_times_likelier_an_item_is_than_its_share_of_all_actions(browser, films):
+def test_numbers_and_bars_show_how_probable_an_item_is(browser, films):
     history = ["m0", "m7"]
     with open_page(browser, films) as page:
-        expect(page.locator(".lift")).to_have_count(0)
         visit(page, *history)
         rows = [FILM_IDS.index(item) for item in wait_for_films(page, films, history)]
-        logarithms = (
-            films.after([FILM_IDS.index(item) + 1 for item in history])[rows] - np.log(ACTIONS / ACTIONS.sum())[rows]
-        )
-        expect(page.locator(".lift")).to_have_text([f"\u00d7{shorten_number(one)}" for one in np.exp(logarithms)])
+        probable = np.exp(films.after([FILM_IDS.index(item) + 1 for item in history])[rows])
         expect(page.locator("#measure")).to_have_text(
-            "\u00d7 and bar: times likelier than without the history. %: an item's part in that."
+            re.compile(r"^Probability of being next, together [\d.]+%\. In brackets: an item's part in raising it\.$")
         )
+        numbers = page.locator("#recommendations .share").all_text_contents()
+        assert [float(one.rstrip("%")) for one in numbers] == pytest.approx(100 * probable, rel=6e-3)
         shares = page.locator("#recommendations > li").evaluate_all(
             "all => all.map(one => one.style.getPropertyValue('--share'))"
         )
-        expected = 100 * np.clip(logarithms / max(np.log(2), logarithms.max()), 0, 1)
+        expected = 100 * probable / probable.max()
         assert [float(one.rstrip("%")) for one in shares] == pytest.approx(expected, abs=0.02)
 
 

@@ -8,10 +8,9 @@ import { showMessage } from "./tasks.js";
 const MAX_REASONS = 2;
 /* The server asks its model so many rows for the reasons of one list. */
 const MOST_ROWS_OF_REASONS = 52;
+const EXPLAINED = " In brackets: an item's part in raising it.";
 const PERCENT = new Intl.NumberFormat("en", { style: "percent", minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
-const TIMES = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 2 });
 const LEAST_SHARE = 1e-4;
-const LEAST_LIFT = 0.01;
 
 let knownItems = 0;
 let predicting = new AbortController();
@@ -83,10 +82,6 @@ function formatShare(share) {
   return share < LEAST_SHARE ? "<0.01%" : PERCENT.format(share);
 }
 
-function formatLift(lift) {
-  return lift < LEAST_LIFT ? "×<0.01" : `×${TIMES.format(lift)}`;
-}
-
 function setBar(row, part) {
   row.style.setProperty("--share", `${(100 * part).toFixed(2)}%`);
 }
@@ -105,30 +100,22 @@ function showScores(scores) {
 
 function showProbabilities(scores) {
   const probabilities = scores.map(Math.exp);
+  const most = Math.max(...probabilities, Number.MIN_VALUE);
   [...byId("recommendations").children].forEach((row, place) => {
     row.querySelector(".share").textContent = formatShare(probabilities[place]);
+    setBar(row, probabilities[place] / most);
   });
   const sum = formatShare(probabilities.reduce((total, one) => total + one, 0));
   byId("measure").textContent = `${sayMostPopular()}Probability of being next, together ${sum}.`;
 }
 
-/** Shows how many times likelier the history makes each item, and under it the items of the history that raise it. */
+/** Shows under each item the items of the history that raise it, with their parts. */
 function showExplanations(explanations) {
-  const rows = [...byId("recommendations").children];
-  const hasLifts = givesProbabilities() && !state.model.needs_users;
-  const logLifts = explanations.map(({ lift }) => Math.log(lift));
-  const longest = Math.max(Math.LN2, ...logLifts);
-  rows.forEach((row, place) => {
-    if (hasLifts) {
-      row.querySelector(".share").replaceChildren(make("span", { className: "lift" }, formatLift(explanations[place].lift)));
-      setBar(row, Math.min(Math.max(logLifts[place] / longest, 0), 1));
-    }
+  [...byId("recommendations").children].forEach((row, place) => {
     const reasons = explanations[place].reasons.slice(0, MAX_REASONS);
     if (!reasons.length) return;
     const names = reasons.map(({ item, share }) => `${nameOf(item)} (${Math.round(100 * share)}%)`).join(" and ");
     row.querySelector(".small").after(make("p", { className: "why", title: names }, `because of ${names}`));
   });
-  if (!hasLifts) return;
-  const order = isCorrected() ? "Ranked with popular items lowered. " : "";
-  byId("measure").textContent = `${order}× and bar: times likelier than without the history. %: an item's part in that.`;
+  if (explanations.some(({ reasons }) => reasons.length)) byId("measure").textContent += EXPLAINED;
 }
