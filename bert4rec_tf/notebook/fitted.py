@@ -178,9 +178,9 @@ class FittedModel:
         Args:
             users: the users to recommend to, or a table with a column of them; None for all. With `histories`, only
                 models with user embeddings need them.
-            histories: items, oldest first, for each user in place of the user's own.
             k: number of items for each.
             silent: whether to hide the progress.
+            histories: items, oldest first, for each user in place of the user's own.
             where, attributes: as for `recommend`.
             **choices: `exclude`, `candidates`, `exclude_seen` and `popularity_correction`, as for `recommend`.
 
