@@ -34,9 +34,9 @@ def merge(path: Path, results: Results, find_file: FindFile) -> Merged:
     """
     if not path.is_file():
         raise UserError(f"`merge` must be a file of results ({results.path.name}). Received: merge={path}")
-    merged, others = Merged([], [], {}), Results(path.parent)
+    merged, others, lines = Merged([], [], {}), Results(path.parent), results.read()
     for key, line in read_lines(path).items():
-        present = results.read().get(key, {})
+        present = lines.get(key, {})
         if present.get("status") == FINISHED and is_same_file(present["data_file"], line.get("data_file")):
             merged.known.append(key)
         elif reason := find_fault(key, line, find_file):

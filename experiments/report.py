@@ -263,8 +263,8 @@ def _describe_devices(findings: Findings) -> list[str]:
     cells: dict[str, list[str]] = {}
     for (data, variant), lines in findings.runs.items():
         for device in sorted({name_device(line) for line in lines} - {CPU}):
-            label = make_cell_label(findings.name, variant).partition(": ")[2]
-            cells.setdefault(device, []).append(f"{find_title(data)} {label}")
+            title = TABLES[findings.name].variants[variant].title
+            cells.setdefault(device, []).append(f"{find_title(data)} {title}")
     return [f"Computed on {device}: {', '.join(names)}." for device, names in sorted(cells.items())]
 
 

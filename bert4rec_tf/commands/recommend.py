@@ -11,8 +11,8 @@ from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.reading.feature_files import check_matches
 from bert4rec_tf.export.layout import require_saved_model
+from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.files import unreadable_error
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.startup import import_tensorflow
 from bert4rec_tf.foundation.stores import expand_path
@@ -150,13 +150,10 @@ def read_users(source: str, model: "SavedRecommender") -> list[str]:
     if source == ALL_USERS:
         return model.require_histories().users.tolist()
     path = expand_path(source)
-    try:
-        users = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise unreadable_error(path, error) from error
-    if not any(users):
+    users = files.read_lines(path)
+    if not users:
         raise UserError(f"{path}: must have a user's id on each line. Received: none")
-    return [user for user in users if user]
+    return users
 
 
 def read_attributes_of(options: ModelOptions) -> "Attributes | None":

@@ -6,11 +6,6 @@ import numpy as np
 
 from bert4rec_tf.data.sequences import Sequences
 
-SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-NAMES = {"seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
-DAYS = {f"{name} since 1970": 86_400 * SECOND[unit] for name, unit in NAMES.items()} | {"dates": 86_400 * SECOND["ns"]}
-"""Meaning of times (`ActionTimes`) -> how many of their units a day has."""
-
 
 def cut_by_time(sequences: Sequences, begin: float, end: float) -> Sequences:
     """Returns the actions up to `end`, inclusive; those after `begin` are held out (`Sequences.num_later`).

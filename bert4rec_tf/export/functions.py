@@ -22,6 +22,9 @@ INPUTS = {
 SCALARS = tuple(name for name, spec in INPUTS.items() if not spec.shape.rank)
 """The inputs with one value for all rows."""
 
+LOG_PROBABILITIES = "log-probabilities"
+"""What `scores` in the model card says of a model whose scores are logarithms of probabilities."""
+
 HISTORY, POPULAR = "history", "popular"
 """Values of `basis`: by the history of the row; or popular items, because the model knows none of its items, or not its
 user, whom it needs."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
+from bert4rec_tf.export.functions import LOG_PROBABILITIES
 from bert4rec_tf.export.histories import write_histories
 from bert4rec_tf.export.layout import ATTRIBUTES, CARD_OF_SAVED_MODEL, MODEL, TITLES, USERS, VOCABULARY
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
@@ -118,7 +119,7 @@ def describe_model(model: Recommender) -> dict[str, Any]:
         "items": model.num_items,
         "users": model.num_users,
         "max_history": model.max_history,
-        "scores": "log-probabilities" if model.scores_are_logits else "the model's own",
+        "scores": LOG_PROBABILITIES if model.scores_are_logits else "the model's own",
         "parameters": int(sum(np.prod(weight.shape) for weight in model.trainable_weights)),
     }
 

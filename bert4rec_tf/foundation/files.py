@@ -157,6 +157,14 @@ def read_json(path: Path) -> Any:
         raise unreadable_error(path, error) from error
 
 
+def read_lines(path: Path) -> list[str]:
+    """Returns the lines of a text that are not empty. Raises UserError if the file cannot be read."""
+    try:
+        return [line for line in path.read_text(encoding="utf-8").splitlines() if line]
+    except (OSError, ValueError) as error:
+        raise unreadable_error(path, error) from error
+
+
 def refuse_pipe(path: Path) -> None:
     """Raises UserError for what is no plain file, such as a pipe, which may never answer."""
     if path.exists() and not path.is_file():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
 
 METRIC = "ndcg@10"
 """What of a curve is shown beside the loss."""
@@ -18,6 +19,12 @@ GROUPS = 5
 
 def is_available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
+
+
+def require() -> None:
+    """Raises UserError if there is no matplotlib to plot with."""
+    if not is_available():
+        raise UserError("`plot` needs matplotlib: pip install 'bert4rec-tf[plots]'")
 
 
 def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> None:

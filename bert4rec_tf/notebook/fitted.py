@@ -203,9 +203,8 @@ class FittedModel:
         table = pd.DataFrame(lines, columns=[*batch.COLUMNS, "title"]).astype({"rank": int, "score": np.float32})
         warn_of_popular(((table["rank"] == 1) & (table["basis"] == POPULAR_BASIS)).sum(), len(rows))
         table["item"] = self.saved.restore_ids("item", table["item"])
-        with contextlib.suppress(
-            UserError
-        ):  # an unknown user, or a place, may have another type than those of the data
+        # An unknown user, or a place, may have another type than those of the data.
+        with contextlib.suppress(UserError):
             table["user"] = self.saved.restore_ids("user", table["user"])
         return table if self.titles else table.drop(columns="title")
 
@@ -464,8 +463,7 @@ class FittedModel:
 
         Raises UserError without matplotlib, and if the model has no work directory, or one of an older version.
         """
-        if not plots.is_available():
-            raise UserError("`plot` needs matplotlib: pip install 'bert4rec-tf[plots]'")
+        plots.require()
         if self.workdir is None:
             raise UserError("`plot` needs the work directory of the training: open that")
         workdir, card = WorkDirectory(self.workdir), self.saved.card
@@ -474,8 +472,7 @@ class FittedModel:
         except npz.CorruptFileError as error:
             raise UserError(f"{error}; measure again with bert4rec run --mode=evaluate") from error
         run = workdir.read_config().run
-        phase = list_trainings(run)[0]
-        curve = loop.read_state(workdir.path / phase).curve
+        curve = loop.read_state(workdir.path / list_trainings(run)[0]).curve
         ranks = {card["model"]: arrays[FULL]} | ({} if run.model == COUNTER else {"counting": arrays[COUNTED]})
         gains = {name: compute_per_user(NDCG, model_ranks) for name, model_ranks in ranks.items()}
         traits = {

@@ -15,9 +15,10 @@ from bert4rec_tf.config.model_settings import ATTENTION_MODELS, ITEM_FEATURES, U
 from bert4rec_tf.config.run_record import ALL, SELECT, SELECT_AND_RETRAIN, Run
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import with_features
+from bert4rec_tf.data.reading.times import find_day_length
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
-from bert4rec_tf.data.time_folds import DAYS, cut_by_time
+from bert4rec_tf.data.time_folds import cut_by_time
 from bert4rec_tf.evaluation.metrics import ANY, FULL, MIN_USERS, NDCG, compute_difference, compute_per_user
 from bert4rec_tf.foundation import npz, plots, stores
 from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
@@ -29,6 +30,9 @@ from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.serving.client import is_whole_number
 
 PRESET = "preset"
+COMPARED = [NDCG, "hr@10", "difference", "low", "high"]
+"""Columns of the tables of `compare` and `cross_validate`."""
+
 HELD_OUT = {None: ALL, 0: ALL, 1: SELECT_AND_RETRAIN, 2: SELECT}
 """How many of each user's last actions the final model is not trained on, None or 0 for none -> protocol."""
 
@@ -184,18 +188,16 @@ def compare(
     if (num_users := len(LeaveOneOut(sequences).users)) < MIN_USERS:
         raise UserError(f"`data` must have {MIN_USERS} users with three actions to compare models. Found: {num_users}")
     source = data if inputs.is_data_set(data) else sequences
-    names_of_columns, rows = [NDCG, "hr@10", "seconds", "difference", "low", "high"], list[list[float]]()
     measured = {name: _measure(source, name, options) for name in names}
     if by is not None:
         labels = label_cases(sequences, by, attributes)
         groups = {label: np.flatnonzero(labels == label) for label in sorted(set(labels))}
         rows = [[len(cases), *_compare(measured, name, cases)] for cases in groups.values() for name in names]
         index = pd.MultiIndex.from_product([groups, names], names=[by, "model"])
-        return pd.DataFrame(rows, index, ["cases", NDCG, "hr@10", "difference", "low", "high"])
-    for name in names:
-        ndcg, hit_rate, *difference = _compare(measured, name)
-        rows.append([ndcg, hit_rate, measured[name][1], *difference])
-    return pd.DataFrame(rows, pd.Index(names, name="model"), names_of_columns)
+        return pd.DataFrame(rows, index, ["cases", *COMPARED])
+    table = _tabulate(measured)
+    table.insert(2, "seconds", [seconds for _, seconds in measured.values()])
+    return table
 
 
 def _measure(source: Any, model: str, options: dict[str, Any]) -> tuple[np.ndarray, float]:
@@ -216,6 +218,11 @@ def _compare(measured: Mapping[str, tuple[np.ndarray, float]], model: str, cases
     return [gains.mean(), compute_per_user("hr@10", ranks).mean(), *difference]
 
 
+def _tabulate(measured: Mapping[str, tuple[np.ndarray, float]]) -> pd.DataFrame:
+    """Returns a row for each model, with COMPARED over all its cases."""
+    return pd.DataFrame([_compare(measured, name) for name in measured], pd.Index(measured, name="model"), COMPARED)
+
+
 @dataclass(frozen=True)
 class CrossValidation:
     """What `cross_validate` has measured.
@@ -233,8 +240,7 @@ class CrossValidation:
 
     def plot(self) -> Any:
         """Returns a matplotlib figure of NDCG@10 in each fold, with intervals. Raises UserError without matplotlib."""
-        if not plots.is_available():
-            raise UserError("`plot` needs matplotlib: pip install 'bert4rec-tf[plots]'")
+        plots.require()
         return plots.plot_folds(self.folds, "NDCG@10 of what came next, trained on what came before")
 
 
@@ -267,7 +273,7 @@ def cross_validate(
         raise UserError("`data` must have times to be split by them. Received: none")
     if not is_whole_number(folds) or folds < 1 or not test_days > 0:
         raise UserError(f"`folds` and `test_days` must be above 0. Received: folds={folds!r}, test_days={test_days!r}")
-    width = test_days * DAYS.get(sequences.times.meaning, DAYS["dates"] if "date" in sequences.times.meaning else 1)
+    width = test_days * find_day_length(sequences.times.meaning)
     end = sequences.times.values.max()
     names = [resolve_name(model) for model in models]
     parts = dict[str, list[np.ndarray]]({name: [] for name in names})
@@ -288,12 +294,7 @@ def cross_validate(
             rows.append([len(gains), gains.mean(), gains.mean() - error, gains.mean() + error])
             index.append((fold + 1, name))
     measured = {name: (np.concatenate(ranks), 0.0) for name, ranks in parts.items()}
-    summary = pd.DataFrame(
-        [_compare(measured, name) for name in names],
-        pd.Index(names, name="model"),
-        [NDCG, "hr@10", "difference", "low", "high"],
-    )
     table = pd.DataFrame(
         rows, pd.MultiIndex.from_tuples(index, names=["fold", "model"]), ["cases", NDCG, "low", "high"]
     )
-    return CrossValidation(summary, table)
+    return CrossValidation(_tabulate(measured), table)

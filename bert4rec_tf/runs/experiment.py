@@ -310,9 +310,8 @@ class Experiment:
             strategy = workers.make_strategy(self.run.training.replicas)
             trained: dict[str, _Trained] = {}
             for name in self.trainings:
-                model = self.new_model(strategy)
+                model = self._new_model(name, strategy)
                 if model.examples is None:
-                    model.adapt(self.select_data(name), self.transitions)
                     loop.save_counted_model(model, self.workdir.path / name)
                     trained[name] = _Trained(model)
                     continue
@@ -322,13 +321,15 @@ class Experiment:
                 trained[name] = self._run_training(training)
             return trained[self.measured_training].model
 
-    def new_model(self, strategy: tf.distribute.Strategy | None = None) -> Recommender:
+    def _new_model(self, name: str, strategy: tf.distribute.Strategy | None = None) -> Recommender:
+        """Returns the model of a training, with new weights, and with what it counts."""
         sizes = self.sequences.num_items, self.sequences.num_users
-        return make_model(self.run, *sizes, strategy, self.sequences.features)
+        model = make_model(self.run, *sizes, strategy, self.sequences.features)
+        model.adapt(self.select_data(name), self.transitions)
+        return model
 
     def _open_training(self, name: str, model: Recommender, selected: _Trained | None) -> loop.Training:
         """Returns a training to run or to resume. `selected`: the result of SELECT, if it came before."""
-        model.adapt(self.select_data(name), self.transitions)
         if self.run.uses_evidence:
             mix = selected.model.evidence.mix.numpy() if selected else self.run.given_mix
             if mix is not None:
@@ -406,7 +407,7 @@ class Experiment:
         planner.measure(training)
         if planner.narrow():
             self.run = planner.run
-            training = self._open_training(SELECT, self.new_model(), None)
+            training = self._open_training(SELECT, self._new_model(SELECT), None)
             planner.measure(training)
         self.run, self.budget = planner.choose_steps(), None
         self.workdir.write_plan(self.run, planner.record())

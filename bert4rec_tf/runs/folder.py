@@ -274,6 +274,10 @@ class WorkDirectory:
         advice = "delete it, and run with --mode=evaluate to have it written again"
         return self._read(self.vocabulary, RawIds.from_arrays, self.read_config().ids_fingerprint, advice)
 
+    def count_items(self) -> int:
+        """Returns the number of items, without the checks of `read_ids`. Raises CorruptFileError if it is not there."""
+        return len(npz.read(self.vocabulary, ["counts"])["counts"])
+
     def read_features(self) -> dict[str, Features]:
         """Returns the features of the run by name. Raises UserError if they are missing or have changed."""
         advice = "delete it, and run with --{}=FILE to have it written again"

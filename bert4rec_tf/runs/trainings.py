@@ -64,9 +64,9 @@ def load_model(workdir: WorkDirectory, training: str | None = None, run: Run | N
 
     Raises UserError if the training has not finished, or a file is damaged.
     """
-    config, ids = workdir.read_config(), workdir.read_ids()
+    config = workdir.read_config()
     run, folder = run or config.run, workdir.path / (training or list_trainings(config.run)[-1])
-    model = make_model(run, ids.vocabulary.num_items, config.num_users, features=workdir.read_features())
+    model = make_model(run, workdir.count_items(), config.num_users, features=workdir.read_features())
     if model.evidence is not None:  # its weights come after those of the network, and are as many as were counted
         shapes = loop.read_shapes(folder)
         model.evidence.build(tuple(shapes[len(model.variables) + model.evidence.neighbors_place]))

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from scipy import sparse
 
-from bert4rec_tf.config.model_settings import ITEM_FEATURES, NO, AttentionSettings
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, NO
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.id_types import drop_wrong_types
@@ -22,8 +22,9 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.progress import warn
-from bert4rec_tf.models import MODELS, Recommender
+from bert4rec_tf.models import Recommender
 from bert4rec_tf.models import rows as kinds
+from bert4rec_tf.runs.trainings import make_model
 from bert4rec_tf.serving.client import SavedRecommender
 from bert4rec_tf.serving.rules import read_attributes
 
@@ -148,16 +149,9 @@ def _resize(saved: SavedRecommender, data: Sequences) -> Recommender:
 
 def _make_model(run: Run, num_items: int, num_users: int) -> Recommender:
     """Returns a run's model as its export has it: features are already part of its tables."""
-    settings, kind, options = run.architecture, MODELS[run.model], dict[str, Any](name=run.model)
-    if isinstance(settings, AttentionSettings):
-        settings = replace(settings, use_item_features=NO, use_user_features=False)
-    if run.training.mixed_precision:
-        options["dtype"] = "mixed_bfloat16"
-    if kind.needs_users:
-        options["num_users"] = num_users
-    model = kind(num_items, settings, **options)
-    if num_users and not kind.needs_users:
-        model.add_users(tf.zeros([num_users, settings.hidden_dim]))
+    model = make_model(run.change(use_item_features=NO, use_user_features=False), num_items, num_users)
+    if num_users and not model.needs_users:
+        model.add_users(tf.zeros([num_users, run.architecture.hidden_dim]))
     return model
 
 

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert4rec_tf.export.functions import LOG_PROBABILITIES
 from bert4rec_tf.serving.ids import pad_ids
 
 MOST_LEFT_OUT, MOST_REASONS = 50, 3
 """Of a history, so many of the last items may be reasons, and an item has so many at most."""
 
 LEAST_FALL = 1e-4
-PROBABILITIES = "log-probabilities"
 
 
 class Question(NamedTuple):
@@ -48,9 +48,9 @@ def read_reasons(question: Question, scores: np.ndarray, kind: Any) -> list[dict
     for column, fall in enumerate(falls.T):
         gain = float(whole[column] - bare[column])
         answer: dict[str, Any] = {"reasons": []}
-        if kind == PROBABILITIES:
+        if kind == LOG_PROBABILITIES:
             answer["lift"] = float(np.exp(min(gain, 80.0)))
-        if fall.any() and (kind != PROBABILITIES or gain > 0):
+        if fall.any() and (kind != LOG_PROBABILITIES or gain > 0):
             best = np.argsort(-fall, kind="stable")[:MOST_REASONS]
             shares = fall / fall.sum()
             answer["reasons"] = [

@@ -11,8 +11,8 @@ import pandas as pd
 
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.reading.small_tables import read_columns
+from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
-from bert4rec_tf.foundation.files import unreadable_error
 from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.serving.titles import IDS
 
@@ -111,10 +111,7 @@ class WatchedFile(Generic[Content]):
 
 def read_ids(path: Path) -> frozenset[str]:
     """Returns the ids in a file, one on each line. Raises UserError if it cannot be read."""
-    try:
-        return frozenset(line for line in path.read_text(encoding="utf-8").splitlines() if line)
-    except (OSError, ValueError) as error:
-        raise unreadable_error(path, error) from error
+    return frozenset(files.read_lines(path))
 
 
 def select_allowed(attributes: Attributes | None, where: str | None, known: Sequence[str]) -> frozenset[str] | None:

@@ -18,10 +18,9 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.signals import delay_interrupts
-from bert4rec_tf.nn.optimizers import WarmUpLinearDecay
 from bert4rec_tf.training import checkpoints, workers
 from bert4rec_tf.training.calls import CALL_SECONDS, Feed, ReadAhead, TrainingCalls
-from bert4rec_tf.training.optimizer import count_decay_steps, make_optimizer
+from bert4rec_tf.training.optimizer import count_decay_steps, make_optimizer, make_schedule
 from bert4rec_tf.training.tensorboard import TensorBoardWriter
 
 SELECTION_METRIC = "ndcg@10"
@@ -108,18 +107,6 @@ class Costs(NamedTuple):
     measurement: float = 0.0
 
 
-def train(
-    model: Any,
-    batches: Feed,
-    settings: LoopSettings,
-    folder: Path,
-    validate: Callable[[], dict[str, float]] | None = None,
-    watch: Watch | None = None,
-) -> State:
-    """Trains a model in a folder; see `Training`, which has the same arguments, and `Training.run`."""
-    return Training(model, batches, settings, folder, validate, watch or Watch()).run()
-
-
 @dataclass(eq=False)
 class Training:
     """The training of a model in a folder, to `stop_after` or `steps`.
@@ -147,8 +134,7 @@ class Training:
         self.team, self.state = workers.current_team(), State()
         training = self.settings.training
         with self.model.distribute_strategy.scope():
-            decay_steps = count_decay_steps(training)
-            self.schedule = WarmUpLinearDecay(training.learning_rate, decay_steps, training.warmup_steps)
+            self.schedule = make_schedule(training)
             self.optimizer = make_optimizer(training, self.model, self.schedule)
             self.optimizer.build(self.model.trainable_variables)
         self.variables = {"model": self.model.variables, "optimizer": self.optimizer.variables}

@@ -12,6 +12,10 @@ def count_decay_steps(settings: TrainingSettings) -> float:
     return settings.steps if settings.schedule == "linear" else math.inf
 
 
+def make_schedule(settings: TrainingSettings) -> WarmUpLinearDecay:
+    return WarmUpLinearDecay(settings.learning_rate, count_decay_steps(settings), settings.warmup_steps)
+
+
 def make_optimizer(
     settings: TrainingSettings, model: Any = None, schedule: WarmUpLinearDecay | None = None
 ) -> BertAdam | Adagrad:
@@ -22,7 +26,7 @@ def make_optimizer(
         model: rowwise_adagrad updates its tables by rows; other optimizers ignore it.
         schedule: of the learning rate; None for one by the settings.
     """
-    schedule = schedule or WarmUpLinearDecay(settings.learning_rate, count_decay_steps(settings), settings.warmup_steps)
+    schedule = schedule or make_schedule(settings)
     if settings.optimizer == "adagrad":
         return Adagrad(schedule, settings.momentum)
     adam = {

@@ -89,7 +89,7 @@ def train(folder, model=None, validate=None, feed=None, execution=None, report=N
     """Trains a small model in a folder and returns the state at the end."""
     how = loop.LoopSettings(settings(**changes), ExecutionSettings(**(execution or {})))
     watch = loop.Watch(silent=True, report=report)
-    return loop.train(model or new_model(), feed or Walks(), how, folder, validate, watch)
+    return loop.Training(model or new_model(), feed or Walks(), how, folder, validate, watch).run()
 
 
 def read_newest_weights(folder):

@@ -39,11 +39,20 @@ _LIKE = {
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 PER_SECOND = {unit: 10**9 // factor for unit, factor in _NANOSECONDS.items()}
 UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+DAY_SECONDS = 86_400
 EARLIEST, LATEST = 315_532_800, 4_102_444_800
 """Numbers are taken as Unix times from 1980 until 2100, in seconds. Fractions of seconds have other ranges."""
 
-GRACE_SECONDS, LATEST_DATE = 2 * 86_400, 253_402_300_800
+GRACE_SECONDS, LATEST_DATE = 2 * DAY_SECONDS, 253_402_300_800
 """Zones and clocks may differ by so much. The year 10,000, which Python's dates do not reach."""
+
+
+def find_day_length(meaning: str) -> int:
+    """Returns how many units of times with this meaning (`Times.describe`) a day has; 1 for no known unit."""
+    if "date" in meaning:
+        return DAY_SECONDS * PER_SECOND["ns"]
+    units = [unit for unit, name in UNIT_NAMES.items() if meaning == f"{name} since 1970"]
+    return DAY_SECONDS * PER_SECOND[units[0]] if units else 1
 
 
 def count_units(times: np.ndarray) -> dict[str, int]:

@@ -10,6 +10,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST as METRICS_TYPE
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from bert4rec_tf.export.functions import POPULAR
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import expand_path
 
@@ -40,7 +41,7 @@ class Metrics:
         unknown = outputs.get("unknown", np.empty(0))
         self._rows.inc(len(unknown))
         self._unknown.inc(int(unknown.sum()))
-        self._popular.inc(int((outputs.get("basis", np.empty(0, object)) == b"popular").sum()))
+        self._popular.inc(int((outputs.get("basis", np.empty(0, object)) == POPULAR.encode()).sum()))
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
