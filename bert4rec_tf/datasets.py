@@ -16,6 +16,7 @@ from bert4rec_tf.config.model_settings import samples_items
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.epochs import lay_out_once, make_epochs
+from bert4rec_tf.data.examples.joined import JoinedFeed
 from bert4rec_tf.data.examples.masked import MaskedExamples
 from bert4rec_tf.data.examples.rows import Examples, Feed
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, pad_rows
@@ -119,11 +120,17 @@ def training_batches(
     """Returns the batches that a model's `training_loss` takes, for `fit`. `masking`: as for `cloze_batches`."""
     if model.examples is None:
         raise UserError(f"{type(model).__name__} is not trained by steps; call `model.adapt(sequences)` instead")
-    if model.examples == "masked":
-        examples: Examples = MaskedExamples(sequences, model.max_length, masking or MaskingSettings())
-    else:
-        examples = in_memory.EXAMPLE_KINDS[model.examples](sequences, **model.example_options)
-    return make_epochs(Feed(examples, batch_size, seed, samples_items(model.settings)))
+
+    def make_feed(network: Recommender) -> Feed:
+        if network.examples == "masked":
+            examples: Examples = MaskedExamples(sequences, network.max_length, masking or MaskingSettings())
+        else:
+            examples = in_memory.EXAMPLE_KINDS[network.examples](sequences, **network.example_options)
+        return Feed(examples, batch_size, seed, samples_items(network.settings))
+
+    if not model.networks:
+        return make_epochs(make_feed(model))
+    return make_epochs(JoinedFeed({name: make_feed(network) for name, network in model.networks.items()}))
 
 
 def next_item_batches(sequences: Sequences, batch_size: int = 256) -> tf.data.Dataset:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.model_settings import MASKED_MODEL
+from bert4rec_tf.config.model_settings import PAPERS_MODEL
 from bert4rec_tf.config.run_record import SELECT, Run
 from experiments.tables import TABLES, Variant, make_cell_label
 
@@ -78,7 +78,7 @@ class Plan:
 
     def make_run(self, dataset: str, variant: Variant, seed: int) -> Run:
         """Returns the run of a variant, with the plan's share of the steps."""
-        is_masked, changes = variant.model == MASKED_MODEL, variant.make_changes(dataset, self.preset)
+        is_masked, changes = variant.model == PAPERS_MODEL, variant.make_changes(dataset, self.preset)
         preset = variant.preset or (self.preset if is_masked else "fast")
         if self.quick:
             changes = {**QUICK, **(QUICK_MASKED if is_masked else {}), **changes}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.model_settings import MASKED_MODEL
+from bert4rec_tf.config.model_settings import PAPERS_MODEL
 from bert4rec_tf.config.presets.authors import get_released_dropout
 
 DATASETS = ("beauty", "steam", "ml-1m", "ml-20m")
@@ -50,7 +50,7 @@ class Variant:
     """
 
     title: str
-    model: str = MASKED_MODEL
+    model: str = PAPERS_MODEL
     changes: Mapping[str, Any] = field(default_factory=dict)
     changes_by_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     preset: str | None = None
@@ -59,7 +59,7 @@ class Variant:
     def make_changes(self, dataset: str, preset: str) -> dict[str, Any]:
         """Returns all settings in place of those of `preset`. With another rho or N, the predictions fit both."""
         changes = {**self.changes, **self.changes_by_data.get(dataset, {})}
-        if "hidden_dim" in changes and self.model == MASKED_MODEL and preset != "fast":
+        if "hidden_dim" in changes and self.model == PAPERS_MODEL and preset != "fast":
             changes = {**get_released_dropout(dataset, changes["hidden_dim"]), **changes}
         if {"mask_proportion", "max_length"} & self.changes.keys():
             masked = {**presets.find_preset(preset, dataset).settings, **changes}

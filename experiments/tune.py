@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.model_settings import MASKED_MODEL
+from bert4rec_tf.config.model_settings import PAPERS_MODEL
 from bert4rec_tf.config.run_record import SELECT_AND_RETRAIN, Run
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation.environment import set_threads
@@ -68,7 +68,7 @@ class Search:
         if not values:
             return plain
         settings = {**plain.flatten(), **values}
-        if self.model == MASKED_MODEL:
+        if self.model == PAPERS_MODEL:
             settings["max_predictions"] = compute_max_predictions(settings["mask_proportion"], settings["max_length"])
             del settings["num_heads"], settings["intermediate_dim"]  # both follow the width
         return Run.make(self.dataset, self.model, plain.seed, **settings)
@@ -81,10 +81,10 @@ class Search:
         """
         best = tuning.find_best_trial(trials)
         preset = presets.find_preset(
-            self.plan.preset if self.model == MASKED_MODEL else "fast", self.dataset, self.model
+            self.plan.preset if self.model == PAPERS_MODEL else "fast", self.dataset, self.model
         )
         flat = self.make_run(best.params).flatten()
-        names = (*best.params, "max_predictions") if self.model == MASKED_MODEL else best.params
+        names = (*best.params, "max_predictions") if self.model == PAPERS_MODEL else best.params
         changes = {name: flat[name] for name in names}
         if preset.search:
             changes["protocol"] = SELECT_AND_RETRAIN

@@ -58,7 +58,17 @@ def make_short_table(content: dict[str, Any]) -> str:
             if metrics:
                 values = metrics[protocol]
                 lines.append(f"{among:<20}{title:<29}{values[NDCG]:>8.4f}{values['hr@10']:>9.4f}")
-    return "\n".join([*lines, *_make_warnings(content)])
+    return "\n".join([*lines, *_describe_networks(content), *_make_warnings(content)])
+
+
+def _describe_networks(content: dict[str, Any]) -> list[str]:
+    """Returns how the networks of an ensemble were joined, in a line; nothing for a single network."""
+    if "networks" not in content:
+        return []
+    networks = content["networks"]
+    shares = " and ".join(f"{share:g} of {name}" for name, share in networks["shares"].items())
+    alone = ", ".join(f"{name} alone {ndcg:.4f}" for name, ndcg in networks["alone"].items())
+    return [f"Networks, by NDCG@10 on the validation items: {shares} {networks['joined']:.4f}; {alone}."]
 
 
 def _make_warnings(content: dict[str, Any]) -> list[str]:
@@ -157,7 +167,7 @@ def _make_notes(content: dict[str, Any]) -> list[str]:
             notes.append(_describe_targets(name, bound, content[COLD][name]))
     if "ceiling" in content:
         notes.append("ceiling: ranking by the true transition probabilities of the built-in data.")
-    return notes + _make_warnings(content)
+    return notes + _describe_networks(content) + _make_warnings(content)
 
 
 def _describe_targets(name: str, bound: str, metrics: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """The settings of every model: one frozen dataclass each, which its constructor takes."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from bert4rec_tf.config.setting_fields import Settings, change_default, setting
@@ -266,6 +266,29 @@ class SASRecSettings(AttentionSettings):
         _check_heads(self.num_heads, self.hidden_dim)
 
 
+@dataclass(frozen=True)
+class AutoSettings(BERT4RecSettings):
+    """The settings of `models.ensemble.Ensemble`. Its networks share them: SASRec reads those that it has."""
+
+    evidence: str = _declare_changeable(
+        TRANSITIONS, "transitions: counts are always added to the networks' scores", choices=(TRANSITIONS,)
+    )
+    network_share: float | None = _declare_changeable(
+        None,
+        "weight of BERT4Rec's scores; SASRec's have the rest to 1 (default: chosen on the validation items)",
+        at_least=0,
+        at_most=1,
+    )
+
+    def select(self, kind: type[AttentionSettings]) -> AttentionSettings:
+        """Returns the settings of one of the networks. The evidence joins their sum, not each of them."""
+        values = {field.name: getattr(self, field.name) for field in fields(kind)}
+        return kind(**{**values, "evidence": "none", "evidence_gain": None, "evidence_popularity": None})
+
+
+AUTO = "auto"
+"""The model that adds the scores of BERT4Rec and SASRec, as far as that helps."""
+
 MODEL_SETTINGS: dict[str, type[Settings]] = {
     "pop": PopSettings,
     "bpr_mf": BprMfSettings,
@@ -277,16 +300,19 @@ MODEL_SETTINGS: dict[str, type[Settings]] = {
     "sasrec": SASRecSettings,
     "bert4rec": BERT4RecSettings,
     "item_transitions": ItemTransitionsSettings,
+    AUTO: AutoSettings,
 }
 """Name of a model -> its settings: the models of Table 2 in its order, then others."""
 
-MASKED_MODEL = "bert4rec"
-"""The model that is trained on masked histories, the only one that uses `MaskingSettings`."""
+PAPERS_MODEL = "bert4rec"
+
+MASKED_MODELS = (PAPERS_MODEL, AUTO)
+"""The models that are trained on masked histories, the only ones that use `MaskingSettings`."""
 
 COUNTING_MODELS = ("pop", "item_transitions")
 """The models that only count, and are not trained."""
 
-ATTENTION_MODELS = ("bert4rec", "sasrec")
+ATTENTION_MODELS = ("bert4rec", "sasrec", AUTO)
 """The models with `AttentionSettings`. Only they can compute in bfloat16: the others would gain little."""
 
 

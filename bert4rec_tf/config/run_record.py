@@ -11,7 +11,7 @@ from bert4rec_tf.config.model_settings import (
     ALL_ITEMS,
     ATTENTION_MODELS,
     LOSSES,
-    MASKED_MODEL,
+    MASKED_MODELS,
     MODEL_SETTINGS,
     TRANSITIONS,
     AttentionSettings,
@@ -202,7 +202,7 @@ class Run:
     def __post_init__(self) -> None:
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise UserError(f"`seed` must be a whole number from 0 to 2^32 - 1. Received: seed={self.seed}")
-        if self.model == MASKED_MODEL:
+        if self.model in MASKED_MODELS:
             compute_window_stride(self.masking.window_step, self.architecture.max_length)
         if self.training.optimizer == ROWWISE:
             self._check_rows()
@@ -266,7 +266,7 @@ class Run:
 
     def flatten(self) -> dict[str, Any]:
         """Returns every setting that the model uses by name, without its group."""
-        masking = (self.masking,) if self.model == MASKED_MODEL else ()
+        masking = (self.masking,) if self.model in MASKED_MODELS else ()
         groups = (self.architecture, *masking, self.training, self.evaluation)
         return {name: value for group in groups for name, value in dataclasses.asdict(group).items()}
 
@@ -286,7 +286,7 @@ class Run:
         """Raises UserError if a setting that the user named has no effect on this model or optimizer."""
         if self.training.mixed_precision and self.model not in ATTENTION_MODELS:
             raise UserError(
-                f"`mixed_precision` needs model={' or '.join(ATTENTION_MODELS)}. "
+                f"`mixed_precision` needs model={', '.join(ATTENTION_MODELS)}. "
                 f"Received: mixed_precision=True, model={self.model}"
             )
         for name in self._masks_never_read():
@@ -303,7 +303,7 @@ class Run:
                 raise UserError(f"`{field.name}` needs optimizer={optimizers}. Received: optimizer={used}")
 
     def _masks_never_read(self) -> tuple[str, ...]:
-        if self.model != MASKED_MODEL or self.masking.mask_copies:
+        if self.model not in MASKED_MODELS or self.masking.mask_copies:
             return ()
         windows = ("window_step",) if self.masking.prefix_copies else ()
         return ("mask_proportion", "mask_prob", "max_predictions", *windows)
@@ -383,6 +383,6 @@ def make_help_texts() -> dict[str, str]:
 def _list_fields(model: str) -> Iterator[tuple[str, dataclasses.Field]]:
     """Yields every setting that a model uses, after the name of its group."""
     for name, group in _list_groups(model).items():
-        if name != "masking" or model == MASKED_MODEL:
+        if name != "masking" or model in MASKED_MODELS:
             for field in dataclasses.fields(group):
                 yield name, field

@@ -1,4 +1,8 @@
-"""Chooses, on the validation items, how evidence joins a network's scores."""
+"""Chooses, on the validation items, how evidence joins the scores of networks."""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -9,7 +13,7 @@ from bert4rec_tf.evaluation.ranking import BATCH, MAX_SCORES, MAX_USERS_OF_BATCH
 from bert4rec_tf.evaluation.ranking_task import RankingTask, make_batch, sample_rows
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.feature_recommender import FeatureRecommender
+from bert4rec_tf.models.evidence_recommender import EvidenceRecommender
 
 SCALED_USERS = 1_000
 """The scale of scores is found on the scores of so many users at most."""
@@ -19,6 +23,9 @@ GAINS = tuple(2.0 ** (power / 2) for power in range(-6, 13))
 
 SHARES = tuple(step / 10 for step in range(-8, 5))
 """The weights of popularity that are tried, as multiples of the factor of the evidence."""
+
+NETWORK_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""The weights of the first of two networks that are tried."""
 
 
 def find_best_scale(scores: np.ndarray, targets: np.ndarray) -> float:
@@ -40,11 +47,25 @@ def find_best_scale(scores: np.ndarray, targets: np.ndarray) -> float:
     return float(np.exp(best.x))
 
 
-class MixSearch:
-    """Chooses how evidence joins a network's scores, by NDCG@10 among all items on validation items.
+class Mix(NamedTuple):
+    """How evidence and networks are joined.
 
-    The choice is stored in `model.evidence.mix`. The first call tries all GAINS; a later one, the neighbours of the
-    last choice. Then the sum of both is scaled (`find_best_scale`), which leaves the ranks as they are.
+    Attributes:
+        gain: factor of the evidence.
+        popularity: weight of popularity, as a multiple of the gain.
+        network: weight of the first of two networks; the second has the rest to 1.
+    """
+
+    gain: np.float32
+    popularity: np.float32
+    network: np.float32
+
+
+class MixSearch:
+    """Chooses how evidence joins the scores of one or two networks, by NDCG@10 among all items on validation items.
+
+    The choice is stored in the model. The first call tries all GAINS; a later one, the neighbours of the last choice.
+    Then the sum of all is scaled (`find_best_scale`), which leaves the ranks as they are.
 
     Args:
         model: a model with evidence that has counted the training sequences.
@@ -52,65 +73,96 @@ class MixSearch:
         settings: how the evidence was counted.
     """
 
-    def __init__(self, model: FeatureRecommender, task: RankingTask, settings: CompleteSettings) -> None:
+    def __init__(self, model: EvidenceRecommender, task: RankingTask, settings: CompleteSettings) -> None:
         self._model, self._task = model, task
         self._table = model.evidence.make_table()
         most = min(SCALED_USERS, 2 * MAX_SCORES // (model.num_items + 1) + 1)
         self._is_scaled = np.isin(np.arange(len(task.users)), sample_rows(len(task.users), most))
         self._batch_size = max(1, min(MAX_USERS_OF_BATCH, MAX_SCORES // model.num_items))
         self._start = float(min(SHARES, key=lambda share: abs(share - settings.popularity_weight / 2)))
-        mixes = tf.TensorSpec([None, 2])
+        is_chosen = bool(model.networks) and model.settings.network_share is None
+        self._networks = NETWORK_SHARES if is_chosen else (model.get_network_share(),)
+        mixes = tf.TensorSpec([None, len(Mix._fields)])
         self._rank = tf_function(self._rank_batch, input_signature=[BATCH, SINGLES, ROWS_SPEC, mixes])
         self._score = tf_function(self._score_batch, input_signature=[BATCH])
 
     def choose(self) -> np.ndarray:
         """Chooses the mix, sets it in the model, and returns the ranks with it, int64 [k]."""
-        task, mixes = self._task, self._propose_mixes()
+        mix, ranks = self._find_best(self._propose_mixes())
+        blocks, targets = [], []
+        for rows in self._task.cut_by_length(self._batch_size, rows=np.flatnonzero(self._is_scaled)):
+            scores, sums = self._score(make_batch(self._task, rows, self._model.max_history))
+            blocks.append(self._join_scores(scores, sums, *mix).numpy())
+            targets.append(self._task.targets[rows] - 1)
+        scale = find_best_scale(np.concatenate(blocks), np.concatenate(targets))
+        self._model.set_mix([mix.gain, mix.gain * mix.popularity, scale], float(mix.network))
+        return ranks
+
+    def measure_networks(self) -> dict[str, float]:
+        """Returns the best NDCG@10 of each network without the other, beside evidence. The chosen mix stays."""
+        gain, popularity, _ = np.asarray(self._model.evidence.mix)
+        columns = [popularity / gain if gain else self._start]
+        return {
+            name: float(compute_metrics(self._find_best(_combine(GAINS, columns, [share]))[1])[NDCG])
+            for name, share in zip(self._model.networks, (1.0, 0.0))
+        }
+
+    def _find_best(self, mixes: list[Mix]) -> tuple[Mix, np.ndarray]:
+        """Returns the first of the mixes with the best NDCG@10, and the ranks with it."""
+        task = self._task
         ranks = np.zeros([len(mixes), len(task.users)], np.int64)
         for rows in task.cut_by_length(self._batch_size):
             batch = make_batch(task, rows, self._model.max_history)
             ranks[:, rows] = self._rank(batch, task.targets[rows], task.list_seen(rows), np.array(mixes))
         best = max(range(len(mixes)), key=lambda place: compute_metrics(ranks[place])[NDCG])
-        gain, share = mixes[best]
-        blocks, targets = [], []
-        for rows in task.cut_by_length(self._batch_size, rows=np.flatnonzero(self._is_scaled)):
-            scores, sums = self._score(make_batch(task, rows, self._model.max_history))
-            blocks.append(self._join_scores(scores, sums, gain, share).numpy())
-            targets.append(task.targets[rows] - 1)
-        scale = find_best_scale(np.concatenate(blocks), np.concatenate(targets))
-        self._model.evidence.mix.assign([gain, gain * share, scale])
-        return ranks[best]
+        return mixes[best], ranks[best]
 
-    def _score_batch(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the scores of the network, and the evidence of the histories, each float32 [b, n]."""
+    def _score_batch(self, batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Returns the scores of each network, and the evidence of the histories, each float32 [b, n]."""
         model = self._model
-        scores = model.network_scores(model.network_vectors(batch))
+        scores = model.score_networks(model.network_vectors(batch))
         with model.evidence.read_table(self._table):
             weights = model.evidence.weigh(batch["lengths"], tf.shape(batch["items"])[1])
             sums = model.evidence.sum_pairs(batch["items"], weights)
-        return tf.ensure_shape(scores, [None, model.num_items]), sums[:, 1:]
+        return [tf.ensure_shape(part, [None, model.num_items]) for part in scores], sums[:, 1:]
 
-    def _join_scores(self, scores: Tensor, sums: Tensor, gain: Tensor, share: Tensor) -> tf.Tensor:
-        """Returns scores of the network plus gain x (sums of evidence + share x log p), float32 [b, n]."""
+    def _join_scores(
+        self, scores: list[Tensor], sums: Tensor, gain: Tensor, popularity: Tensor, network: Tensor
+    ) -> tf.Tensor:
+        """Returns scores of the networks plus gain x (sums of evidence + popularity x log p), float32 [b, n]."""
         log_shares = tf.convert_to_tensor(self._model.evidence.log_shares)[1:]
-        return scores + gain * sums + (gain * share) * log_shares
+        return self._model.join_networks(scores, network) + gain * sums + (gain * popularity) * log_shares
 
     def _rank_batch(self, batch: Batch, targets: Tensor, seen: Tensor, mixes: Tensor) -> tf.Tensor:
         """Returns the ranks with each of the mixes, int32 [m, b]."""
         scores, sums = self._score_batch(batch)
 
         def rank(mix: Tensor) -> tf.Tensor:
-            return rank_unseen(self._join_scores(scores, sums, mix[0], mix[1]), targets, seen)
+            return rank_unseen(self._join_scores(scores, sums, *tf.unstack(mix)), targets, seen)
 
         return tf.map_fn(rank, mixes, fn_output_signature=SINGLES, parallel_iterations=1)
 
-    def _propose_mixes(self) -> list[tuple[np.float32, np.float32]]:
+    def _propose_mixes(self) -> list[Mix]:
         gain, popularity, _ = np.asarray(self._model.evidence.mix).tolist()
+        network = _find_nearest(self._networks, self._model.get_network_share())
         if not gain:
-            mixes = [(gain, self._start) for gain in GAINS]
-        else:
-            row = int(np.argmin(np.abs(np.log(np.array(GAINS) / gain))))
-            column = int(np.argmin(np.abs(np.array(SHARES) - popularity / gain)))
-            near = [(row, column), (row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)]
-            mixes = [(GAINS[i], SHARES[j]) for i, j in near if 0 <= i < len(GAINS) and 0 <= j < len(SHARES)]
-        return [(np.float32(gain), np.float32(share)) for gain, share in mixes]
+            return _combine(GAINS, [self._start], [self._networks[network]])
+        here = [
+            int(np.argmin(np.abs(np.log(np.array(GAINS) / gain)))),
+            _find_nearest(SHARES, popularity / gain),
+            network,
+        ]
+        axes, near = (GAINS, SHARES, self._networks), [here]
+        for axis, values in enumerate(axes):
+            for place in (here[axis] - 1, here[axis] + 1):
+                if 0 <= place < len(values):
+                    near.append([*here[:axis], place, *here[axis + 1 :]])
+        return [Mix(*(np.float32(values[place]) for values, place in zip(axes, places))) for places in near]
+
+
+def _combine(*axes: Sequence[float]) -> list[Mix]:
+    return [Mix(*map(np.float32, values)) for values in itertools.product(*axes)]
+
+
+def _find_nearest(values: Sequence[float], value: float) -> int:
+    return int(np.argmin(np.abs(np.array(values) - value)))

@@ -8,8 +8,8 @@ from typing import Any
 PACKAGE = "bert4rec_tf"
 CLASSES = {
     "models": (
-        *("BERT4Rec", "BprMf", "Caser", "CausalBlock", "Fpmc", "GRU4Rec", "GRU4RecPlus", "ItemTransitions", "Ncf"),
-        *("Pop", "SASRec", "TransitionEvidence"),
+        *("BERT4Rec", "BprMf", "Caser", "CausalBlock", "Ensemble", "Fpmc", "GRU4Rec", "GRU4RecPlus"),
+        *("ItemTransitions", "Ncf", "Pop", "SASRec", "TransitionEvidence"),
     ),
     "layers": (
         *("Dense", "Dropout", "FeedForward", "MaskedItemHead", "MultiHeadAttention", "PositionEmbedding", "Residual"),

@@ -12,6 +12,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models.bert4rec import BERT4Rec
 from bert4rec_tf.models.bpr_mf import BprMf
 from bert4rec_tf.models.caser import Caser
+from bert4rec_tf.models.ensemble import Ensemble
 from bert4rec_tf.models.fpmc import Fpmc
 from bert4rec_tf.models.gru4rec import GRU4Rec, GRU4RecPlus
 from bert4rec_tf.models.item_transitions import ItemTransitions
@@ -22,7 +23,7 @@ from bert4rec_tf.models.sasrec import SASRec
 
 _BY_SETTINGS = {
     kind.settings_type: kind
-    for kind in (Pop, BprMf, Ncf, Fpmc, GRU4Rec, GRU4RecPlus, Caser, SASRec, BERT4Rec, ItemTransitions)
+    for kind in (Pop, BprMf, Ncf, Fpmc, GRU4Rec, GRU4RecPlus, Caser, SASRec, BERT4Rec, ItemTransitions, Ensemble)
 }
 MODELS: dict[str, type[Recommender]] = {name: _BY_SETTINGS[settings] for name, settings in MODEL_SETTINGS.items()}
 

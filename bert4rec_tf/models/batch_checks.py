@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert4rec_tf.data.examples.joined import join_columns, split_columns
 from bert4rec_tf.data.sequences import PAD, mask_token
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import warn
@@ -35,6 +36,8 @@ def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict
         UserError: if a column is missing, is not of numbers or has another shape; outside a graph also for what is not
             whole or out of range.
     """
+    if to_train and model.networks:
+        return _check_joined(model, batch)
     convert = np.asarray if tf.executing_eagerly() else tf.convert_to_tensor
     batch = batch if isinstance(batch, Mapping) else {"items": batch}
     columns: dict[str, Tensor] = {name: convert(column) for name, column in batch.items()}
@@ -47,6 +50,17 @@ def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict
         columns[name], count = hide_bad_numbers(name, columns[name], least, most)
         num_unknown += count if name in ITEM_COLUMNS else 0
     return columns, num_unknown
+
+
+def _check_joined(model: Any, batch: Batch | Tensor) -> tuple[dict[str, Tensor], Tensor | int]:
+    """Does what `check_batch` does to train several networks, each with its own columns."""
+    _refuse_other_loss(model)
+    columns = batch if isinstance(batch, Mapping) else {}
+    parts = split_columns(columns, model.networks)
+    checked = {name: check_batch(network, parts[name], to_train=True) for name, network in model.networks.items()}
+    return join_columns({name: part for name, (part, _) in checked.items()}), sum(
+        count for _, count in checked.values()
+    )
 
 
 def check_arrays(
@@ -99,11 +113,8 @@ def _has_values(column: Any) -> bool:
 
 
 def _require_columns(model: Any, columns: Mapping[str, Tensor], to_train: bool) -> None:
-    if to_train and model._compile_loss is not None:
-        raise UserError(
-            "`loss` in `compile` is for histories with their next items, `(x, y)`. Leave it out for other batches: "
-            f"{type(model).__name__} has its own, `training_loss`"
-        )
+    if to_train:
+        _refuse_other_loss(model)
     needed: tuple[str, ...] = ("items", "users") if type(model).needs_users else ("items",)
     if to_train and model.examples is not None:
         needed = TRAINING_COLUMNS.get(model.examples, ("targets",))
@@ -115,6 +126,14 @@ def _require_columns(model: Any, columns: Mapping[str, Tensor], to_train: bool) 
             )
     if "items" in columns and len(columns["items"].shape) != 2:
         raise UserError(f"`items` must be [b, n]. Received: {tuple(columns['items'].shape)}")
+
+
+def _refuse_other_loss(model: Any) -> None:
+    if model._compile_loss is not None:
+        raise UserError(
+            "`loss` in `compile` is for histories with their next items, `(x, y)`. Leave it out for other batches: "
+            f"{type(model).__name__} has its own, `training_loss`"
+        )
 
 
 def _list_ranges(model: Any, columns: Mapping[str, Tensor], to_train: bool) -> dict[str, tuple[int, int]]:

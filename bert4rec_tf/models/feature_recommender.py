@@ -2,22 +2,21 @@
 of a user's feature values to every position. A content vector of an item or user is projected and added too."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLE, TRANSITIONS, USER_FEATURES
+from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLE, USER_FEATURES
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.foundation.types import Tensor
+from bert4rec_tf.models.evidence_recommender import EvidenceRecommender
 from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
-from bert4rec_tf.models.item_transitions import count_evidence
-from bert4rec_tf.models.recommender import ITEMS, USERS, Recommender, last_items_in_order, multiply_rows
+from bert4rec_tf.models.rows import ITEMS, USERS
 from bert4rec_tf.nn import sampling
-from bert4rec_tf.nn.evidence import TransitionEvidence
 
 NEVER = -1e9
 """Added to scores that must not count: of keys that attention must not see, and of rows that are no items."""
@@ -42,11 +41,8 @@ def average_features(vectors: Tensor, features: Features, before: int, after: in
     )
 
 
-class FeatureRecommender(Recommender):
-    """A model that can read features of items and users, and evidence (`AttentionSettings`).
-
-    A model defines `network_vectors(batch, training)` and `network_products()`, which return what `user_vectors` and
-    `score_products` would return without evidence.
+class FeatureRecommender(EvidenceRecommender):
+    """A network that can read features of items and users (`AttentionSettings`).
 
     Attributes:
         own_items: the items' own vectors, including padding and special tokens; with `use_item_features=alone`, only
@@ -56,7 +52,6 @@ class FeatureRecommender(Recommender):
             projection of content vectors; None without features. Each row belongs to one of `Features.names`.
     """
 
-    scores_unknown_users: ClassVar[bool] = True
     _unseen: np.ndarray = np.empty(0, np.int64)
     own_items: keras.Variable
     own_users: keras.Variable | None = None
@@ -94,45 +89,19 @@ class FeatureRecommender(Recommender):
         super().load_assets(folder)
         self._make_content_vectors()
 
-    def quantize(self, mode: Any = None, config: Any = None, **options: Any) -> None:
-        """Quantizes the dense layers, to serve. The tables, norms and positions stay as they are."""
-        options = {"filters": lambda layer: isinstance(layer, keras.layers.Dense), **options, "type_check": False}
-        keras.Model.quantize(self, mode, config=config, **options)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns `Recommender.get_config`, and the `quantization` of the dense layers, if any."""
-        modes = {layer.quantization_mode for layer in self._flatten_layers() if isinstance(layer, keras.layers.Dense)}
-        mode = next(iter(modes - {None}), None)
-        return {**super().get_config(), **({"quantization": mode} if mode else {})}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "FeatureRecommender":
-        model = cls(**{name: value for name, value in config.items() if name != "quantization"})
-        if "quantization" in config:
-            model.quantize(config["quantization"])
-        return model
-
     def add_users(self, vectors: Tensor) -> None:
         """Makes `own_users` of `vectors`, float [m, d]. The model then needs users, but no features of them."""
         self.needs_users, self.num_users = True, vectors.shape[0]
         self.own_users = self.add_table(USERS, *vectors.shape, "zeros", row_kind=USERS)
         self.own_users.assign(vectors)
 
-    def add_evidence(self) -> None:
-        """Makes the evidence, if the settings ask for it. Its weights are made when it is counted."""
-        if self.settings.evidence == TRANSITIONS:
-            self.evidence = TransitionEvidence(self.num_items, self.max_history, dtype="float32", name="evidence")
-
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
-        """Counts the evidence. With item features, notes the items that training never sees.
+        """Also notes, with item features, the items that training never sees.
 
         As negatives, these items would be pushed down. If they have a content vector, their own vectors become 0: they
         would stay random.
         """
-        super().adapt(sequences)
-        if self.evidence is not None:
-            complete = (transitions or ItemTransitionsSettings()).resolve()
-            count_evidence(self.evidence, sequences, complete, self.settings.evidence_popularity_power)
+        super().adapt(sequences, transitions)
         if self.settings.use_item_features != NO:
             self._unseen = np.flatnonzero(sequences.count_items()[1:] == 0) + 1
         if self.settings.use_item_features == ADD and ITEM_FEATURES in self._content_vectors:
@@ -162,30 +131,6 @@ class FeatureRecommender(Recommender):
                 others = self.item_feature_vectors[: -len(projection)]
                 self.item_feature_vectors.assign(np.concatenate([others, projection]))
             self.own_items.assign(rows)
-
-    def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
-        """Returns float32 [b, d] of the network; with evidence [b, d + 2 w], what the evidence needs after that."""
-        vectors = self.network_vectors(batch, training)
-        if self.evidence is None:
-            return vectors
-        return tf.concat([vectors, self.evidence.encode(*last_items_in_order(batch, self.max_history))], axis=1)
-
-    def network_scores(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        """Returns the scores of the network alone, as `score_vectors` does, from its `network_vectors`."""
-        return multiply_rows(vectors, *self.network_products(), candidates, self.num_items)
-
-    def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        if self.evidence is None:
-            return self.network_scores(vectors, candidates)
-        width = self.settings.hidden_dim
-        network, added = self.network_scores(vectors[:, :width], candidates), vectors[:, width:]
-        return (network + self.evidence.score(added, candidates)) * tf.convert_to_tensor(self.evidence.mix)[2]
-
-    def score_products(self) -> tuple[Tensor, Tensor | None] | None:
-        return self.network_products() if self.evidence is None else None
-
-    def item_vectors(self) -> Tensor:
-        return self.network_products()[0][1 : self.num_items + 1]
 
     def make_unseen_penalty(self, rows: int) -> np.ndarray:
         """Returns what to add to training scores, float32 [rows]: NEVER for items that training never sees, else 0."""
@@ -270,7 +215,7 @@ class FeatureRecommender(Recommender):
         return tf.where(users[:, None] < 0, tf.zeros_like(vectors), vectors)
 
 
-def fold_features(model: Recommender) -> Recommender:
+def fold_features(model: Any) -> Any:
     """Returns a model with the same scores that needs no features: their vectors are already part of its tables."""
     if not model.features:
         return model
@@ -279,9 +224,11 @@ def fold_features(model: Recommender) -> Recommender:
     plain = type(model)(model.num_items, settings, name=model.name, dtype=model.dtype_policy, **options)
     if model.evidence is not None and model.evidence.built:
         plain.evidence.build((model.evidence.num_pairs,))
-    values = {weight.path: weight for weight in model.weights}
+    values: dict[str, Any] = {weight.path: weight for weight in model.weights}
+    for network in model.networks.values() or [model]:
+        values[network.own_items.path] = network.item_table()
     for weight in plain.weights:
-        weight.assign(model.item_table() if weight is plain.own_items else values[weight.path])
+        weight.assign(values[weight.path])
     if model.needs_users:
         plain.add_users(model.user_table())
     return plain

@@ -116,11 +116,12 @@ class KerasModel(keras.Model):
         batch, targets, weights = keras.utils.unpack_x_y_sample_weight(data)
         batch = self._unknown.count(*check_batch(self, batch, to_train=targets is None))
         if targets is None:
-            return self._track_loss(batch, self.training_loss(batch, training=False))
+            return self._track_loss(batch, tf.reduce_sum(self.training_loss(batch, training=False)))
         if self._compile_loss is not None:
             return super().test_step((batch, targets, weights))
         if self.examples is not None:
-            self._track_loss(batch, self.training_loss(self.expect_next_items(batch, targets), training=False))
+            loss = self.training_loss(self.expect_next_items(batch, targets), training=False)
+            self._track_loss(batch, tf.reduce_sum(loss))
         results = self.compute_metrics(batch, targets, self(batch, training=False), weights)
         return {name: value for name, value in results.items() if name != "loss" or self.examples is not None}
 
@@ -159,7 +160,7 @@ class KerasModel(keras.Model):
 
     def _track_loss(self, batch: Batch, loss: Tensor) -> dict[str, Tensor]:
         with tf.control_dependencies([loss]):  # else rows would be counted where the data have ended
-            rows = tf.identity(tf.shape(batch["items"])[0])
+            rows = tf.identity(tf.shape(next(iter(batch.values())))[0])
         self._loss_tracker.update_state(loss, sample_weight=rows)
         return {"loss": self._loss_tracker.result()}
 

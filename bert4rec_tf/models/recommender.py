@@ -72,6 +72,7 @@ class Recommender(KerasModel):
         scores_are_logits: whether `score` gives logits of a softmax over the items.
         scores_are_shared: whether all users have the same scores, whatever their histories.
         ids: the raw ids of items and users (`ModelIds`), once `adapt` was called; else None.
+        networks: by name, the models that this one consists of, which are trained side by side; empty for a single one.
     """
 
     settings_type: ClassVar[type[Settings]]
@@ -85,6 +86,7 @@ class Recommender(KerasModel):
     scores_are_shared: ClassVar[bool] = False
     evidence: Any = None
     ids: ModelIds | None = None
+    networks: Mapping[str, "Recommender"] = {}
 
     def __init__(
         self,
@@ -128,9 +130,9 @@ class Recommender(KerasModel):
         """Does nothing: `make_variables` has made the variables."""
 
     def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
-        """Returns the loss of a training batch, float32 []. What the batch holds depends on `examples`.
+        """Returns the loss of a training batch, float32 [], or [p] for p networks; their sum is minimised.
 
-        `training`: whether dropout acts.
+        What the batch holds depends on `examples`. `training`: whether dropout acts.
         """
         raise TypeError(f"{type(self).__name__} is not trained by steps")
 
@@ -144,7 +146,7 @@ class Recommender(KerasModel):
         return getattr(losses, entry.function)(*inputs, *(getattr(self.settings, name) for name in entry.settings))
 
     def loss_weight(self, batch: Batch) -> Tensor:
-        """Returns the weight of a batch in the loss, float32 []: here the number of rows.
+        """Returns the weight of a batch in each loss, float32 [] or [p]: here the number of rows.
 
         If replicas split a batch, the loss of each part is multiplied by its share of this weight.
         """

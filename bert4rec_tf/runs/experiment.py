@@ -16,11 +16,12 @@ import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.execution import ExecutionSettings
-from bert4rec_tf.config.model_settings import samples_items
+from bert4rec_tf.config.model_settings import MASKED_MODELS, samples_items
 from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.examples import in_memory, preparation
+from bert4rec_tf.data.examples.joined import JoinedFeed
 from bert4rec_tf.data.examples.masked import MaskedExamples, StoredExamples
 from bert4rec_tf.data.examples.rows import Examples, Feed
 from bert4rec_tf.data.feature_values import select_features
@@ -258,7 +259,7 @@ class Experiment:
 
     @property
     def _has_static_masks(self) -> bool:
-        return MODELS[self.run.model].examples == MASKED and self.run.masking.masking == "static"
+        return self.run.model in MASKED_MODELS and self.run.masking.masking == "static"
 
     def _prepare_examples(self, training: str) -> StoredExamples:
         max_length = self.run.architecture.max_length
@@ -331,9 +332,10 @@ class Experiment:
     def _open_training(self, name: str, model: Recommender, selected: _Trained | None) -> loop.Training:
         """Returns a training to run or to resume. `selected`: the result of SELECT, if it came before."""
         if self.run.uses_evidence:
-            mix = selected.model.evidence.mix.numpy() if selected else self.run.given_mix
-            if mix is not None:
-                model.evidence.mix.assign(mix)
+            if selected:
+                model.set_mix(selected.model.evidence.mix, selected.model.get_network_share())
+            elif self.run.given_mix is not None:
+                model.set_mix(self.run.given_mix, model.get_network_share())
         folder = self.workdir.path / name
         if not loop.has_begun(folder):
             self._set_first_weights(model, name, selected)
@@ -371,12 +373,19 @@ class Experiment:
             training = replace(training, stop_after=steps)
         return loop.LoopSettings(training, self.execution)
 
-    def make_feed(self, name: str, model: Recommender) -> Feed:
+    def make_feed(self, name: str, model: Recommender) -> Feed | JoinedFeed:
         """Returns the training batches of a training."""
-        if self._has_static_masks:
-            examples: Examples = self._prepare_examples(name)
-        elif model.examples == MASKED:
-            examples = MaskedExamples(self.select_data(name), model.max_length, self.run.masking)
+        if model.networks:
+            return JoinedFeed({key: self._make_feed(name, network) for key, network in model.networks.items()})
+        return self._make_feed(name, model)
+
+    def _make_feed(self, name: str, model: Recommender) -> Feed:
+        if model.examples == MASKED:
+            examples: Examples = (
+                self._prepare_examples(name)
+                if self._has_static_masks
+                else MaskedExamples(self.select_data(name), model.max_length, self.run.masking)
+            )
         else:
             examples = in_memory.EXAMPLE_KINDS[model.examples](self.select_data(name), **model.example_options)
         return Feed(examples, self.run.training.batch_size, self.run.seed, samples_items(self.run.architecture))
@@ -384,7 +393,7 @@ class Experiment:
     def make_validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
         """Returns what measures the model on the validation items, and first chooses how evidence joins its scores."""
         protocol, team = self.run.training.selection_metric, workers.current_team()
-        among_all = RankingTask.from_split(self.split, "validation", {}, all_items=True).sample(VALIDATION_USERS)
+        among_all = self._make_selection_task()
         task = among_all if protocol == FULL else self.make_task("validation")
         ranker = Ranker(model)
         is_chosen = self.run.uses_evidence and self.run.given_mix is None
@@ -397,6 +406,10 @@ class Experiment:
             return metrics.compute_metrics(ranks)
 
         return measure
+
+    def _make_selection_task(self) -> RankingTask:
+        """Returns the validation items of the users who are measured during training, among all items."""
+        return RankingTask.from_split(self.split, "validation", {}, all_items=True).sample(VALIDATION_USERS)
 
     def _plan(self, training: loop.Training, budget: Budget) -> loop.Training:
         """Plans the run by the first calls of its first training. Returns what to run, maybe a smaller model.
@@ -470,11 +483,24 @@ class Experiment:
             if SELECT in self.trainings:
                 selected = model if self.measured_training == SELECT else self.load_trained_model(SELECT)
                 content["validation"] = Ranker(selected).measure(self.make_task("validation", all_items=True))
+                if selected.networks:
+                    content["networks"] = self._compare_networks(selected)
             if self.sequences.features:
                 cold = metrics.compute_cold_metrics(ranked.ranks[FULL], target_counts)
                 content[metrics.COLD] = {"below": metrics.COLD_BELOW, **cold}
             files.write_json(self.workdir.metrics, content)
             return content
+
+    def _compare_networks(self, model: Recommender) -> dict[str, Any]:
+        """Returns how networks were joined on the validation items: their shares, and NDCG@10 of both and of each."""
+        task = self._make_selection_task()
+        first, second = model.networks
+        share = model.get_network_share()
+        return {
+            "shares": {first: share, second: 1 - share},
+            "joined": metrics.compute_metrics(Ranker(model).rank(task)[FULL])[NDCG],
+            "alone": MixSearch(model, task, self.transitions).measure_networks(),
+        }
 
     def _describe(self) -> dict[str, Any]:
         """Returns what `metrics.json` says of the run, its data and its trainings."""

@@ -151,7 +151,7 @@ def _make_model(run: Run, num_items: int, num_users: int) -> Recommender:
     """Returns a run's model as its export has it: features are already part of its tables."""
     model = make_model(run.change(use_item_features=NO, use_user_features=False), num_items, num_users)
     if num_users and not model.needs_users:
-        model.add_users(tf.zeros([num_users, run.architecture.hidden_dim]))
+        model.add_users(tf.zeros([num_users, model.network_dim]))
     return model
 
 

@@ -174,9 +174,12 @@ def _take_part(batch: Batch) -> Batch:
     number, count = context.replica_id_in_sync_group, context.num_replicas_in_sync
     if count == 1:
         return batch
-    rows = tf.shape(batch["items"])[0]
-    begin, end = number * rows // count, (number + 1) * rows // count
-    return {name: values[begin:end] for name, values in batch.items()}
+
+    def cut(column: Tensor) -> Tensor:
+        rows = tf.shape(column)[0]
+        return column[number * rows // count : (number + 1) * rows // count]
+
+    return {name: cut(column) for name, column in batch.items()}
 
 
 class ReadAhead:

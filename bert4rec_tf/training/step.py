@@ -68,14 +68,14 @@ def take_step(
 def compute_gradients(
     model: Any, batch: Batch, share: Tensor | float = 1.0, tables: Collection[str] = ()
 ) -> tuple[Tensor, list[Tensor]]:
-    """Returns `share` x the training loss, and its gradients.
+    """Returns `share` x the training loss, summed over its networks, and the gradients.
 
     These are slices, in which no row is repeated, for the variables with the paths `tables`, and else dense.
 
     Raises UserError if the loss reads the whole of one of the tables.
     """
     with tf.GradientTape() as tape:
-        loss = share * model.training_loss(batch)
+        loss = tf.reduce_sum(share * model.training_loss(batch))
     gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
     for index, (variable, gradient) in enumerate(zip(model.trainable_variables, gradients, strict=True)):
         if variable.path not in tables:

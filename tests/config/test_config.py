@@ -7,8 +7,8 @@ import pytest
 from support.paths import ROOT
 
 from bert4rec_tf.config import data_names, presets
-from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.model_settings import MODEL_SETTINGS
+from bert4rec_tf.config.data_names import Interactions, is_own
+from bert4rec_tf.config.model_settings import AUTO, MASKED_MODELS, MODEL_SETTINGS
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.config.presets import own
 from bert4rec_tf.config.run_record import EvaluationSettings, MaskingSettings, Run, TrainingSettings, list_settings
@@ -131,9 +131,12 @@ def has_presets(dataset):
 @pytest.mark.parametrize("model", MODEL_SETTINGS)
 @pytest.mark.parametrize("dataset", [*filter(has_presets, DATASETS), "own-shop"])
 def test_every_model_has_a_preset_for_every_data_set(model, dataset):
-    run = presets.make_run(dataset, model)
+    run = presets.make_run(dataset, model, size=Size(*own.SHOP) if model == AUTO else None)
     assert run.model == model and Run.from_dict(run.to_dict()) == run
-    if model != "bert4rec":
+    if model == AUTO and not is_own(dataset):
+        with pytest.raises(UserError, match=f"Model 'auto' has no preset 'fast' for '{dataset}'"):
+            presets.make_run(dataset, model)
+    elif model != "bert4rec":
         with pytest.raises(UserError, match=f"Model '{model}' has no preset 'released' for '{dataset}'. It has: fast"):
             presets.make_run(dataset, model, "released")
 
@@ -222,7 +225,7 @@ def test_every_setting_has_a_help_text_and_one_meaning():
                 ("caser", {}, "for caser"),
             ]
         ),
-        ("caser", {"mixed_precision": True}, "`mixed_precision` needs model=bert4rec or sasrec. Received: .*caser"),
+        ("caser", {"mixed_precision": True}, "`mixed_precision` needs model=bert4rec, sasrec, auto. Received: .*caser"),
     ],
 )
 def test_a_setting_that_nothing_would_come_of_is_refused(model, settings, words):
@@ -232,8 +235,9 @@ def test_a_setting_that_nothing_would_come_of_is_refused(model, settings, words)
 
 @pytest.mark.parametrize("model", sorted({*MODEL_SETTINGS} - {"caser"}))
 def test_rows_can_be_updated_alone_where_a_step_reads_few(model):
-    loss = {"loss": "sampled_softmax"} if model == "bert4rec" else {}
-    assert presets.make_run("beauty", model, optimizer="rowwise_adagrad", protocol="select", **loss).training
+    loss = {"loss": "sampled_softmax"} if model in MASKED_MODELS else {}
+    options = {"size": Size(*own.SHOP)} if model == AUTO else {}
+    assert presets.make_run("beauty", model, optimizer="rowwise_adagrad", protocol="select", **loss, **options).training
 
 
 def test_a_run_that_was_made_with_such_a_setting_can_be_read():

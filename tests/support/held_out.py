@@ -6,7 +6,7 @@ import numpy as np
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import OWN
-from bert4rec_tf.config.model_settings import list_used_features
+from bert4rec_tf.config.model_settings import AUTO, list_used_features
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs.experiment import open_experiment
 from support.features import both
@@ -145,7 +145,8 @@ def give_mix(case):
 
 
 CASES = [
-    *(Case(model) for model in MODELS),
+    *(Case(model) for model in MODELS if model != AUTO),
+    Case(AUTO, dataset=OWN_DATA),
     Case("bert4rec", "best", OWN_DATA),
     Case("sasrec", "best"),
     Case("bpr_mf", settings=(("negatives", "popular"),)),

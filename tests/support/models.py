@@ -13,6 +13,7 @@ from bert4rec_tf.config.model_settings import USER_FEATURES, list_used_features
 from bert4rec_tf.config.run_record import MaskingSettings, Run
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.cloze import cut_windows
+from bert4rec_tf.data.examples.joined import join_columns
 from bert4rec_tf.data.examples.rows import Feed
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.training.calls import TrainingCalls
@@ -108,13 +109,13 @@ def make_step(model, optimizer, clip_norm, **execution):
 def check_gradients(model, batch, watched):
     """Compares the slope of the loss along the gradient of each watched weight with a finite difference."""
     with tf.GradientTape() as tape:
-        value = model.training_loss(batch)
+        value = tf.reduce_sum(model.training_loss(batch))
     for weight, gradient in zip(watched, tape.gradient(value, [weight.value for weight in watched]), strict=True):
         before, direction = np.asarray(weight), np.asarray(tf.convert_to_tensor(gradient))
         norm, around = np.linalg.norm(direction), []
         for step in (5e-3, -5e-3):
             weight.assign(before + step * direction / norm)
-            around.append(float(model.training_loss(batch)))
+            around.append(float(tf.reduce_sum(model.training_loss(batch))))
         weight.assign(before)
         assert (around[0] - around[1]) / 1e-2 == pytest.approx(norm, rel=2e-2), weight.path
 
@@ -122,9 +123,9 @@ def check_gradients(model, batch, watched):
 def check_parts(model, batch):
     """Compares the loss of a batch with the weighted sum of its parts' losses."""
     parts = [{name: column[rows] for name, column in batch.items()} for rows in (slice(0, 5), slice(5, None))]
-    shares = [float(model.loss_weight(part) / model.loss_weight(batch)) for part in parts]
-    total = sum(share * float(model.training_loss(part)) for share, part in zip(shares, parts))
-    assert total == pytest.approx(float(model.training_loss(batch)), rel=1e-4)
+    shares = [np.asarray(model.loss_weight(part) / model.loss_weight(batch)) for part in parts]
+    total = sum(share * np.asarray(model.training_loss(part)) for share, part in zip(shares, parts))
+    assert total == pytest.approx(np.asarray(model.training_loss(batch)), rel=1e-4)
 
 
 def read_endlessly(feed, first_step=0):
@@ -135,6 +136,9 @@ def read_endlessly(feed, first_step=0):
 
 def batches(model, size=16, sequences=SEQUENCES):
     """Batches of the kind that the model is trained on."""
+    if model.networks:
+        parts = {name: batches(network, size, sequences) for name, network in model.networks.items()}
+        return (join_columns({name: next(part) for name, part in parts.items()}) for _ in itertools.count())
     if model.examples != "masked":
         examples = in_memory.EXAMPLE_KINDS[model.examples](sequences, **model.example_options)
         return read_endlessly(Feed(examples, size, 1))

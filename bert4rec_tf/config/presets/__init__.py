@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bert4rec_tf.config.data_names import OWN, Interactions, add_source, is_own, remove_source
-from bert4rec_tf.config.model_settings import MASKED_MODEL, MODEL_SETTINGS
+from bert4rec_tf.config.model_settings import MODEL_SETTINGS, PAPERS_MODEL
 from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, SELECT_AND_RETRAIN, Run, TrainingSettings, check_values
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
@@ -40,8 +40,8 @@ class Preset:
 TABLES: dict[str, fast.Table] = {
     "fast": fast.FAST_SETTINGS,
     "best": best.BEST_SETTINGS,
-    "released": {data: {MASKED_MODEL: settings} for data, settings in authors.RELEASED.items()},
-    "table2": {data: {MASKED_MODEL: settings} for data, settings in authors.TABLE2.items()},
+    "released": {data: {PAPERS_MODEL: settings} for data, settings in authors.RELEASED.items()},
+    "table2": {data: {PAPERS_MODEL: settings} for data, settings in authors.TABLE2.items()},
 }
 NAMES = tuple(TABLES)
 

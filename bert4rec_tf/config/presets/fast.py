@@ -119,6 +119,7 @@ FAST_SETTINGS: Table = {
         **{model: {"steps": 10_000, "evaluate_every": 500, "patience": 5} for model in OPTIMIZERS},
         "bert4rec": {},
         "sasrec": {},
+        "auto": {},
     },
 }
 """The settings beside OPTIMIZERS. For BERT4Rec and SASRec on your own data, `own` has the rules."""

@@ -6,8 +6,9 @@ given by name overrides them.
 
 from typing import Any
 
-from bert4rec_tf.config.model_settings import TRANSITIONS
+from bert4rec_tf.config.model_settings import AUTO, TRANSITIONS
 from bert4rec_tf.config.presets.authors import OPTIMIZERS
+from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.config.transition_settings import LONG_HISTORIES
 
 FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
@@ -102,5 +103,13 @@ def make_bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     }
 
 
-RULES = {"bert4rec": make_bert4rec_settings, "sasrec": make_sasrec_settings}
+def make_auto_settings(num_users: int, num_actions: int) -> dict[str, Any]:
+    """Returns the settings of both networks side by side: SASRec's, and how BERT4Rec's examples are cut and masked."""
+    shared = make_sasrec_settings(num_users, num_actions)
+    bert4rec = make_bert4rec_settings(num_users, num_actions)
+    names = ("attention_dropout", "initial_layers", *MaskingSettings.__dataclass_fields__)
+    return {**shared, **{name: bert4rec[name] for name in names if name in bert4rec}, "hidden_dim": 64}
+
+
+RULES = {"bert4rec": make_bert4rec_settings, "sasrec": make_sasrec_settings, AUTO: make_auto_settings}
 """Model -> (number of users, number of actions) -> settings."""

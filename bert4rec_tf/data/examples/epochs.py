@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
+from bert4rec_tf.data.examples.joined import JoinedFeed
 from bert4rec_tf.data.examples.rows import Examples, Feed
 from bert4rec_tf.foundation.graphs import no_autograph
 from bert4rec_tf.foundation.types import Batch
@@ -15,7 +16,7 @@ READ_AT_ONCE = 64
 """Steps that are read together, because each call of a generator takes TensorFlow as long as a small step."""
 
 
-def make_epochs(feed: Feed) -> tf.data.Dataset:
+def make_epochs(feed: Feed | JoinedFeed) -> tf.data.Dataset:
     """Returns a dataset of which each pass has the batches of one epoch, and goes on where the pass before ended.
 
     TensorFlow keeps each generator function until the process ends. So this one does not hold the examples; the dataset
