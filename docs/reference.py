@@ -42,6 +42,15 @@ NAMES = [
         "Recommender",
         "UserError",
     ),
+    *(
+        "Bert4RecWarning",
+        "DataWarning",
+        "DataNote",
+        "UnknownIdWarning",
+        "FileWarning",
+        "TrainingWarning",
+        "ServingWarning",
+    ),
 ]
 MADE = "*Made from the code by `python docs/reference.py`. Change the docstrings, not this page.*"
 

@@ -14,9 +14,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error, wrong_type_error
-from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.startup import exit_on_error, import_tensorflow
 from bert4rec_tf.foundation.stores import expand_path
+from bert4rec_tf.foundation.warning import FileWarning, warn
 from experiments import merging
 from experiments.findings import Findings
 from experiments.plan import Plan
@@ -203,7 +203,7 @@ def fetch(names: Sequence[str], sweep: Sweep) -> bool:
         try:
             datasets.find_or_download(name, sweep.data_dir)
         except UserError as error:
-            warn(str(error))
+            warn(str(error), FileWarning)
             are_there = False
     return are_there
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files, plots
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import Bert4RecWarning, warn
 from experiments.findings import Findings
 from experiments.results import Results
 from experiments.tables import MODELS, PROPORTIONS, SEQUENTIAL, TABLES, WIDTHS
@@ -20,7 +20,7 @@ Picture = tuple[str, str]
 def draw(findings: Mapping[str, Findings], results: Results) -> dict[str, list[Picture]]:
     """Draws the figures that have results, into the results' folder. Returns figure -> pictures."""
     if not plots.is_available():
-        warn("The figures need matplotlib: pip install '.[plots]'")
+        warn("The figures need matplotlib: pip install '.[plots]'", Bert4RecWarning)
         return {}
     makers = {"figure2": draw_attention, "figure3": draw_widths, "figure4": draw_proportions}
     return {

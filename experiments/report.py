@@ -15,7 +15,8 @@ from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import POPULAR
 from bert4rec_tf.foundation import files, plots
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import format_clock, warn
+from bert4rec_tf.foundation.progress import format_clock
+from bert4rec_tf.foundation.warning import FileWarning, warn
 from experiments import answer, claims, figures, significance
 from experiments.findings import ALPHA, Findings, find_runs_on_other_files
 from experiments.grids import (
@@ -373,7 +374,7 @@ def load_statistics(findings: Findings, sweep: Sweep) -> dict[str, dict[str, str
                 columns = datasets.format_table1_columns(datasets.load(name, sweep.data_dir))
                 new_rows[name] = {"data_file": file, "columns": columns}
             except UserError as error:
-                warn(str(error))
+                warn(str(error), FileWarning)
     if new_rows:
         with sweep.results.lock():
             rows = {**sweep.results.read_json(STATISTICS), **new_rows}

@@ -11,7 +11,7 @@ import numpy as np
 from bert4rec_tf.evaluation.metrics import METRICS, POPULAR
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import FileWarning, warn
 from bert4rec_tf.runs import comparison
 from bert4rec_tf.runs.folder import WorkDirectory
 from experiments.findings import Findings
@@ -51,7 +51,7 @@ def compare_all(names: Iterable[str], folders: Mapping[str, Path], results: Resu
                 for protocol, metrics in comparison.compare(*both).items()
             }
         except UserError as error:
-            warn(str(error))
+            warn(str(error), FileWarning)
     with results.lock():
         lines, older = results.read(), results.read_json(FILE)
         fitting = {name: one for name, one in older.items() if _is_of_lines(name, one, lines)}

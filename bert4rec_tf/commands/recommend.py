@@ -13,9 +13,9 @@ from bert4rec_tf.data.reading.feature_files import check_matches
 from bert4rec_tf.export.layout import require_saved_model
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.startup import import_tensorflow
 from bert4rec_tf.foundation.stores import expand_path
+from bert4rec_tf.foundation.warning import UnknownIdWarning, warn
 from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.trust import TRUST
 
@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> None:
         if options.history is not None:
             users, histories = [options.user or ""], [split_ids(options.history)]
             if model.needs_users and not options.user:
-                warn("this model needs --user; without it, you get the most popular items")
+                warn("this model needs --user; without it, you get the most popular items", UnknownIdWarning)
         else:
             users = split_ids(options.user)
             if not users:
@@ -123,7 +123,9 @@ def main(arguments: list[str]) -> None:
         answer = model.recommend(histories, users, choices)
         for unknown, history in zip(answer.unknown, histories):
             if unknown:
-                warn(f"{unknown} of the {len(history)} ids in the history are unknown and were skipped")
+                warn(
+                    f"{unknown} of the {len(history)} ids in the history are unknown and were skipped", UnknownIdWarning
+                )
         if options.history is None:
             warn_of_popular(answer.num_popular, len(users))
         print(make_tables(answer, titles, [f"user {user}" for user in users]))

@@ -9,7 +9,7 @@ import numpy as np
 from bert4rec_tf.data.sequences import PAD, Sequences, draw_items
 from bert4rec_tf.evaluation.metrics import POPULAR, UNIFORM
 from bert4rec_tf.foundation import files, npz
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import FileWarning, warn
 
 FORMAT = 2
 MAX_BLOCK_CELLS = 1 << 25
@@ -75,9 +75,9 @@ def load_or_draw(
                 stored = npz.read(path, SAMPLERS)
                 if all(part.shape == (len(users), num_negatives) for part in stored.values()):
                     return stored
-                warn(f"{path}: was drawn for other users; drawn again")
+                warn(f"{path}: was drawn for other users; drawn again", FileWarning)
             except npz.CorruptFileError as error:
-                warn(f"{error}; drawn again")
+                warn(f"{error}; drawn again", FileWarning)
         negatives = {name: draw(sequences, users, num_negatives, seed) for name, draw in SAMPLERS.items()}
         npz.write(path, negatives)
         return negatives

@@ -15,7 +15,7 @@ import filelock
 
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.processes import get_host_code, is_running, make_writer_name
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import FileWarning, warn
 
 LOCK = ".lock"
 MOUNTS = Path("/proc/self/mountinfo")
@@ -284,5 +284,5 @@ def acquire_lock(lock: filelock.BaseFileLock, path: Path, waiting: str, busy: st
         except filelock.Timeout:
             if busy is not None:
                 raise UserError(f"{path}: {busy}") from None
-            warn(f"{path}: {waiting}")
+            warn(f"{path}: {waiting}", FileWarning)
             lock.acquire()

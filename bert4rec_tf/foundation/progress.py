@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from bert4rec_tf.foundation.errors import word_for_caller
-
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # In a notebook without ipywidgets, tqdm warns and shows a bar of text.
     from tqdm.auto import tqdm as ProgressBar
@@ -108,7 +106,3 @@ def has_bars() -> bool:
 def format_clock(seconds: float) -> str:
     """Returns hours, minutes and seconds as 1:02:03."""
     return str(timedelta(seconds=round(seconds)))
-
-
-def warn(line: str, kind: str = "warning") -> None:
-    print(f"{kind}: {word_for_caller(line)}", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from bert4rec_tf.foundation import xla_cache
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.warning import print_warnings
 
 
 def exit_on_error(main: Callable[[], None]) -> None:
@@ -18,7 +19,8 @@ def exit_on_error(main: Callable[[], None]) -> None:
     Ctrl-C exits with 130. This is the one place where errors end.
     """
     try:
-        main()
+        with print_warnings():
+            main()
     except UserError as error:
         exit_with_error(str(error))
     except BrokenPipeError:

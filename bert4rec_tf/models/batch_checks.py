@@ -11,8 +11,8 @@ import tensorflow as tf
 from bert4rec_tf.data.examples.joined import join_columns, split_columns
 from bert4rec_tf.data.sequences import PAD, mask_token
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.foundation.warning import UnknownIdWarning, warn
 
 TRAINING_COLUMNS = {"masked": ("items", "mask_positions", "mask_targets"), "shifted": ("items", "targets")}
 """Kind of examples -> the columns that its batches must have. The other kinds need `targets`."""
@@ -170,4 +170,7 @@ class UnknownItems:
         before = self.read()
         yield
         if number := self.read() - before:
-            warn(f"{number:,} item numbers were out of range, and were read as unknown items (`model.num_unknown`)")
+            warn(
+                f"{number:,} item numbers were out of range, and were read as unknown items (`model.num_unknown`)",
+                UnknownIdWarning,
+            )

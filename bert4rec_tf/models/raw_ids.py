@@ -12,7 +12,7 @@ from bert4rec_tf.data.id_types import have_type
 from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import TrainingWarning, UnknownIdWarning, warn
 from bert4rec_tf.models.rows import ITEMS, USERS, copy_rows
 from bert4rec_tf.nn.layers import check_size
 from bert4rec_tf.nn.top_items import Blocks, find_best
@@ -73,7 +73,7 @@ def recommend(model: Any, history: Iterable[Any], k: int, user: Any, exclude_see
     texts = [str(raw) for raw in history]
     items = model.ids.vocabulary.encode(texts)
     if num_unknown := np.count_nonzero(items == PAD):
-        warn(f"{num_unknown} of the {len(items)} items in the history are unknown and were skipped")
+        warn(f"{num_unknown} of the {len(items)} items in the history are unknown and were skipped", UnknownIdWarning)
     items = items[items != PAD]
     batch: dict[str, np.ndarray] = {"items": items[None]}
     if model.needs_users:
@@ -95,7 +95,7 @@ def grow(model: Any, new_items: Iterable[Any] | Vocabulary, features: Mapping[st
     if isinstance(new_items, Vocabulary):
         vocabulary = new_items
         if lost := len(set(old) - set(vocabulary.items)):
-            warn(f"{lost:,} items of the model are not in the vocabulary, and lose their rows")
+            warn(f"{lost:,} items of the model are not in the vocabulary, and lose their rows", TrainingWarning)
     else:
         added = [str(raw) for raw in new_items]
         if repeated := len(old) + len(added) - len({*old, *added}):

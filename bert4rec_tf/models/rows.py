@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import TrainingWarning, warn
 
 ITEMS, USERS = "items", "users"
 FROM_FIRST, FROM_LAST = "positions from the first", "positions from the last"
@@ -46,7 +46,8 @@ def report_lost_rows(filepath: Any, skip_mismatch: bool) -> Iterator[None]:
     if caught:
         warn(
             f"{filepath} has other sizes, so some tables keep their first values, and lose their rows. To keep these, "
-            "load it into a model of its size, and call `model.grow(new_items)`"
+            "load it into a model of its size, and call `model.grow(new_items)`",
+            TrainingWarning,
         )
 
 

@@ -42,9 +42,10 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files, npz, plots, stores
 from bert4rec_tf.foundation.errors import UserError, speak_python
 from bert4rec_tf.foundation.processes import claim_tensorflow
-from bert4rec_tf.foundation.progress import Progress, warn
+from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.stores import LocalCopy, Url
 from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.foundation.warning import DataWarning, TrainingWarning, UnknownIdWarning, warn
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
 from bert4rec_tf.notebook.id_texts import list_users, load_titles, to_text, to_texts
@@ -150,7 +151,10 @@ class FittedModel:
         request = self.saved.restrict(request, where, self._read_attributes(attributes))
         answer = self.saved.recommend([items], [user_id], request)
         if answer.unknown[0]:
-            warn(f"{answer.unknown[0]} of the {len(items)} items in the history are unknown and were skipped")
+            warn(
+                f"{answer.unknown[0]} of the {len(items)} items in the history are unknown and were skipped",
+                UnknownIdWarning,
+            )
         table = self._table(answer.items[0], answer.scores[0])
         if not explain:
             return table
@@ -306,12 +310,16 @@ class FittedModel:
         if not is_known.any():
             raise UserError("`test` must have rows of known users and items. Received: none")
         if not is_known.all():
-            warn(f"{(~is_known).sum():,} of {len(users):,} test rows have an unknown user or item and were left out")
+            warn(
+                f"{(~is_known).sum():,} of {len(users):,} test rows have an unknown user or item and were left out",
+                UnknownIdWarning,
+            )
         users, targets = users[is_known], targets[is_known]
         if 2 * (had := np.count_nonzero(known_histories.have_items(users, targets))) > len(users):
             warn(
                 f"{had:,} of {len(users):,} test rows are items that the user already has in the known histories. If "
-                "they are the same actions, the model was trained on them, and the metrics are too high"
+                "they are the same actions, the model was trained on them, and the metrics are too high",
+                DataWarning,
             )
         extended = _append_targets(known_histories, users, targets)
         sizes = EvaluationSettings()
@@ -377,7 +385,10 @@ class FittedModel:
             train = bool(options.keys() - {"silent"}) or test_from is not None
             train = train or new.num_actions >= TRAINED_SHARE * num_known
         if not train:
-            warn(f"{new.num_actions:,} new actions are few, and so counted but not trained on; train=True trains")
+            warn(
+                f"{new.num_actions:,} new actions are few, and so counted but not trained on; train=True trains",
+                TrainingWarning,
+            )
             return self._update(new)
         if self.workdir is None:
             raise UserError("`continue_training` needs the work directory of the training: open that")

@@ -23,7 +23,7 @@ from bert4rec_tf.foundation import files, npz, stores
 from bert4rec_tf.foundation.errors import UserError, format_error
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.npz import CorruptFileError
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import TrainingWarning, warn
 
 Part = TypeVar("Part", "RawIds", Features)
 
@@ -246,7 +246,8 @@ class WorkDirectory:
         if config.environment != environment:
             changed = _describe_first_difference(config.environment, environment)
             warn(
-                f"{self.path}: was started in another environment ({changed}); the last bits of its results may differ"
+                f"{self.path}: was started in another environment ({changed}); the last bits of its results may differ",
+                TrainingWarning,
             )
 
     def read_config(self) -> RunConfig:

@@ -21,7 +21,7 @@ from bert4rec_tf.export.layout import ASSETS, TITLES, USERS, make_histories_comm
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import DataWarning, warn
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.models import rows as kinds
 from bert4rec_tf.runs.trainings import make_model
@@ -61,7 +61,7 @@ def join_more(saved: SavedRecommender, new: Sequences) -> tuple[Sequences, int]:
         raise UserError("`more` must have rows. Received: none")
     data, num_repeats = join_actions(read_all_histories(saved), new)
     if num_repeats:
-        warn(f"{num_repeats:,} new rows repeat user, item and time of a known one, which count once")
+        warn(f"{num_repeats:,} new rows repeat user, item and time of a known one, which count once", DataWarning)
     return data, num_repeats
 
 

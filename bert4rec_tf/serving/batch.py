@@ -17,8 +17,9 @@ from pyarrow import csv, parquet
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import Progress, warn
+from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.stores import Url
+from bert4rec_tf.foundation.warning import FileWarning, UnknownIdWarning, warn
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 
 BATCH_USERS = 256
@@ -54,7 +55,8 @@ def warn_about_unknown(model: SavedRecommender, sequences: Sequences) -> None:
         without_known = np.count_nonzero(np.bincount(users, is_known, sequences.num_users) == 0)
         warn(
             f"{np.count_nonzero(~is_known):,} of {len(is_known):,} ids are unknown and were skipped; "
-            f"{without_known:,} of {sequences.num_users:,} users have no known item"
+            f"{without_known:,} of {sequences.num_users:,} users have no known item",
+            UnknownIdWarning,
         )
 
 
@@ -116,7 +118,7 @@ def _discard_other_parts(job: dict, parts: Path) -> None:
             return
     old = [path for path in parts.iterdir() if path.name.startswith("part-")]
     if old:
-        warn(f"{parts}: holds parts of another job; starting again")
+        warn(f"{parts}: holds parts of another job; starting again", FileWarning)
     for path in old:
         path.unlink()
     files.write_json(job_file, job)

@@ -15,7 +15,7 @@ from bert4rec_tf.config import popularity_option
 from bert4rec_tf.export.functions import INPUTS, POPULAR, SCALARS
 from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import UnknownIdWarning, warn
 from bert4rec_tf.serving import explanation, rules
 from bert4rec_tf.serving.ids import pad_ids
 from bert4rec_tf.serving.rules import Attributes
@@ -116,7 +116,7 @@ class SavedRecommender(LoadedModel):
         for name in ("exclude", "candidates"):
             ids = getattr(choices, name)
             if unknown := len(ids) - self.items.contains_each(ids).sum():
-                warn(f"{unknown} of the {len(ids)} items in `{name}` are unknown and were skipped")
+                warn(f"{unknown} of the {len(ids)} items in `{name}` are unknown and were skipped", UnknownIdWarning)
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:
         """Recommends to raw histories, oldest item first. `users` only matters if the model has user embeddings.
@@ -194,7 +194,10 @@ def is_whole_number(number: Any) -> bool:
 def warn_of_popular(num_popular: int, total: int) -> None:
     """Warns of users without a history that the model can use."""
     if num_popular:
-        warn(f"{num_popular:,} of {total:,} users have no history that the model knows, and get what is popular")
+        warn(
+            f"{num_popular:,} of {total:,} users have no history that the model knows, and get what is popular",
+            UnknownIdWarning,
+        )
 
 
 def _make_recommendations(outputs: dict[str, np.ndarray]) -> Recommendations:

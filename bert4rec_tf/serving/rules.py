@@ -13,7 +13,7 @@ from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.reading.small_tables import read_columns
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import FileWarning, warn
 from bert4rec_tf.serving.titles import IDS
 
 ALLOWED = (
@@ -105,7 +105,7 @@ class WatchedFile(Generic[Content]):
             try:
                 self._content = self._parse(self._path)
             except UserError as error:
-                warn(f"{error}; what it held before still counts")
+                warn(f"{error}; what it held before still counts", FileWarning)
         return self._content
 
 

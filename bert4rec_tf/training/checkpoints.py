@@ -11,7 +11,7 @@ import numpy as np
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import FileWarning, warn
 
 HEADER = "header"
 NUM_CHECKPOINTS = 2
@@ -109,7 +109,7 @@ class Series:
                 failure = failure or error
                 continue
             if failure:
-                warn(f"{failure}; resuming from {path.name}")
+                warn(f"{failure}; resuming from {path.name}", FileWarning)
             return result
         if failure:
             raise CorruptFileError(f"{failure}, and there is no older one; delete {self.folder} to start again")

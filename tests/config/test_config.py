@@ -15,6 +15,7 @@ from bert4rec_tf.config.run_record import EvaluationSettings, MaskingSettings, R
 from bert4rec_tf.config.setting_fields import get_field_type
 from bert4rec_tf.data.sources.datasets import DATASETS
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.warning import TrainingWarning
 from bert4rec_tf.runs.trainings import list_trainings
 
 every_preset = pytest.mark.parametrize("entry", presets.PRESETS.values(), ids=lambda entry: entry.command[30:])
@@ -148,22 +149,22 @@ class Size:
 
 
 @pytest.mark.parametrize("dataset", ["steam", "steam-sample", "new"])
-def test_a_data_set_without_a_preset_takes_the_one_for_own_data_of_its_size(capsys, dataset):
+def test_a_data_set_without_a_preset_takes_the_one_for_own_data_of_its_size(dataset):
     for size in (Size(1_000, 9_000), Size(90_000, 900_000)):
-        run = presets.make_run(dataset, "sasrec", "best", size=size)
-        assert capsys.readouterr().err.startswith(f"warning: sasrec has no preset 'best' for '{dataset}'; its settings")
+        with pytest.warns(TrainingWarning, match=f"^sasrec has no preset 'best' for '{dataset}'; its settings"):
+            run = presets.make_run(dataset, "sasrec", "best", size=size)
         expected = own.make_sasrec_settings(size.num_users, size.num_actions)
         assert run.flatten().items() >= expected.items() and run.dataset == dataset
         assert run.training.protocol == "select_and_retrain", "the protocol of a data set"
     assert presets.uses_own_data_rule("best", dataset, "sasrec") and presets.uses_own_data_rule("fast", "new", "caser")
 
 
-def test_only_a_data_set_without_a_preset_falls_back(capsys):
+@pytest.mark.filterwarnings("error::bert4rec_tf.Bert4RecWarning")
+def test_only_a_data_set_without_a_preset_falls_back():
     assert presets.make_run("beauty", "sasrec", "best", size=Size(9, 99)) == presets.make_run(
         "beauty", "sasrec", "best"
     )
     assert not any(presets.uses_own_data_rule("best", name, "sasrec") for name in ("beauty", "beauty-raw", "own-shop"))
-    assert not capsys.readouterr().err
     with pytest.raises(UserError, match="Model 'sasrec' has no preset 'best' for 'steam'"):
         presets.make_run("steam", "sasrec", "best")  # without its size
 

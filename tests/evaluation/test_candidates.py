@@ -1,5 +1,6 @@
 """Candidates: unseen, distinct, drawn by their law, and kept on the disk."""
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from support.ranking_oracle import FEW, any_histories, make_sequences
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation.candidates import SAMPLERS, draw_popular, draw_uniform, load_or_draw
 from bert4rec_tf.evaluation.metrics import POPULAR
+from bert4rec_tf.foundation.warning import FileWarning
 
 either_law = pytest.mark.parametrize("draw", SAMPLERS.values(), ids=SAMPLERS)
 
@@ -145,13 +147,13 @@ def test_candidates_are_never_more_than_the_items(tmp_path):
     )
 
 
-def test_candidates_are_drawn_once(tmp_path, kept, monkeypatch, capsys):
+@pytest.mark.filterwarnings("error::bert4rec_tf.Bert4RecWarning")
+def test_candidates_are_drawn_once(tmp_path, kept, monkeypatch):
     before = the_file(tmp_path).read_bytes()
     for law in SAMPLERS:
         monkeypatch.setitem(SAMPLERS, law, None)
     np.testing.assert_equal(load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5), kept)
     assert the_file(tmp_path).read_bytes() == before
-    assert capsys.readouterr().err == ""
 
 
 def test_other_seeds_sizes_and_data_are_other_files(tmp_path, kept):
@@ -179,20 +181,19 @@ def flipped(content, bit):
     return bytes(changed)
 
 
+@pytest.mark.filterwarnings("error::bert4rec_tf.Bert4RecWarning")
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_damaged_candidates_are_drawn_again(tmp_path, kept, damage, capsys):
+def test_damaged_candidates_are_drawn_again(tmp_path, kept, damage):
     path = the_file(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
-    np.testing.assert_equal(load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5), kept)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"warning: {path}: cannot be read") and line.endswith("; drawn again")
+    with pytest.warns(FileWarning, match=rf"{re.escape(str(path))}: cannot be read.*; drawn again$"):
+        np.testing.assert_equal(load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5), kept)
     assert path.read_bytes() == whole
     np.testing.assert_equal(load_or_draw(tmp_path, SEQUENCES, USERS, 10, 5), kept)
-    assert capsys.readouterr().err == ""
 
 
-def test_candidates_of_other_users_are_drawn_again(tmp_path, kept, capsys):
-    fewer = load_or_draw(tmp_path, SEQUENCES, USERS[:2], 10, 5)
+def test_candidates_of_other_users_are_drawn_again(tmp_path, kept):
+    with pytest.warns(FileWarning, match="drawn for other users"):
+        fewer = load_or_draw(tmp_path, SEQUENCES, USERS[:2], 10, 5)
     assert {found.shape for found in fewer.values()} == {(2, 10)}
-    assert "drawn for other users" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import re
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -69,18 +70,18 @@ def test_all_users_get_what_each_gets_alone(counted):
     assert some["user"].tolist() == [5, 9]
 
 
-def test_unknown_users_and_empty_histories_get_what_was_popular_of_late(counted, learnt, capsys):
+def test_unknown_users_and_empty_histories_get_what_was_popular_of_late(counted, learnt):
     newest = FRAME[FRAME["timestamp"] >= FRAME["timestamp"].quantile(0.9, interpolation="lower")]["movieId"]
     recent, all_time = newest.value_counts(), FRAME["movieId"].value_counts()
     popular = sorted(counted.items, key=lambda item: (-recent.get(item, 0), -all_time[item]))[:4]
-    found = counted.recommend_all(users=[5, "nobody", "9"], k=4, silent=True)
+    with pytest.warns(b4r.UnknownIdWarning, match="^1 of 3 users have no history that the model knows"):
+        found = counted.recommend_all(users=[5, "nobody", "9"], k=4, silent=True)
     assert found.groupby("user", sort=False)["basis"].first().to_dict() == {
         "5": "history",
         "nobody": "popular",
         "9": "history",
     }
     assert sorted(found[found["basis"] == "popular"]["item"]) == sorted(popular)
-    assert "1 of 3 users have no history that the model knows, and get what is popular" in capsys.readouterr().err
     table = pd.DataFrame({"user_id": [5, 7, 5], "x": 0})
     pd.testing.assert_frame_equal(counted.recommend(users=table, k=2), counted.recommend_all([5, 7], k=2, silent=True))
     rows = [["i1", "i3"], [], ["none of ours"], histories()["3"]]
@@ -155,10 +156,10 @@ def test_a_user_s_other_test_rows_are_no_rivals(learnt):
     assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
-def test_unknown_test_rows_are_skipped_with_a_warning(learnt, capsys):
+def test_unknown_test_rows_are_skipped_with_a_warning(learnt):
     more = pd.concat([LATER, pd.DataFrame([(99, "i1", 9), (3, "new", 9)], columns=FRAME.columns)])
-    pd.testing.assert_frame_equal(learnt.evaluate(more), learnt.evaluate(LATER))
-    assert "2 of 62 test rows have an unknown user or item" in capsys.readouterr().err
+    with pytest.warns(b4r.UnknownIdWarning, match="^2 of 62 test rows have an unknown user or item"):
+        pd.testing.assert_frame_equal(learnt.evaluate(more), learnt.evaluate(LATER))
     with pytest.raises(b4r.UserError, match="`test` must have rows of known users and items"):
         learnt.evaluate(more[-2:-1])
 
@@ -282,10 +283,22 @@ def test_invalid_arguments_are_errors(counted, call, message):
         ({"exclude": ["i1"]}, ""),
     ],
 )
-def test_unknown_items_in_exclude_and_candidates_are_a_warning(counted, capsys, choices, told):
+def test_unknown_items_in_exclude_and_candidates_are_a_warning(counted, recwarn, choices, told):
     counted.recommend(user=3, **choices)
     counted.recommend_all([3], silent=True, **choices)
-    assert capsys.readouterr().err.count(told or "warning") == 2 * bool(told)
+    lines = [str(one.message) for one in recwarn if issubclass(one.category, b4r.Bert4RecWarning)]
+    assert [line.startswith(told) for line in lines] == [True] * 2 * bool(told)
+
+
+def test_a_filter_decides_about_unknown_ids_and_the_users_line_is_named(counted):
+    with pytest.warns(b4r.UnknownIdWarning, match="^1 of the 2 items in the history are unknown") as told:
+        expected = counted.recommend(history=["i1", "nothing"])
+    assert [one.filename for one in told] == [__file__]
+    with warnings.catch_warnings(action="error", category=b4r.UnknownIdWarning):
+        with pytest.raises(b4r.UnknownIdWarning, match="1 of the 2 items in the history"):
+            counted.recommend(history=["i1", "nothing"])
+        warnings.simplefilter("ignore", b4r.UnknownIdWarning)
+        pd.testing.assert_frame_equal(counted.recommend(history=["i1", "nothing"]), expected)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded")
@@ -314,25 +327,27 @@ def test_fractions_that_pandas_makes_of_whole_ids_are_these_ids():
         model.recommend(user=3, exclude=pd.Series([7.0, None]))
 
 
-def test_known_actions_in_new_data_are_a_warning(counted, capsys):
-    counted.evaluate(LATER.rename(columns={"timestamp": "stars"}))
-    assert capsys.readouterr().err == ""
-    counted.evaluate(FRAME)
-    assert f"{len(FRAME)} of {len(FRAME)} test rows are items that the user already has" in capsys.readouterr().err
-    counted.continue_training(pd.concat([FRAME, LATER]), silent=True)
-    assert f"{len(FRAME):,} new rows repeat user, item and time of a known one" in capsys.readouterr().err
+def test_known_actions_in_new_data_are_a_warning(counted):
+    with warnings.catch_warnings(action="error", category=b4r.Bert4RecWarning):
+        counted.evaluate(LATER.rename(columns={"timestamp": "stars"}))
+    with pytest.warns(
+        b4r.DataWarning, match=f"^{len(FRAME)} of {len(FRAME)} test rows are items that the user already"
+    ):
+        counted.evaluate(FRAME)
+    with pytest.warns(b4r.DataWarning, match=f"^{len(FRAME):,} new rows repeat user, item and time of a known one"):
+        counted.continue_training(pd.concat([FRAME, LATER]), silent=True)
 
 
-def test_actions_before_the_known_ones_come_first_in_a_continued_training(counted, capsys, tmp_path):
+def test_actions_before_the_known_ones_come_first_in_a_continued_training(counted, tmp_path):
     known, earlier = histories()["3"], pd.DataFrame([(3, "i39", -1)], columns=FRAME.columns)
     counted.continue_training(earlier, silent=True).save(tmp_path / "more")
-    again = b4r.open(tmp_path / "more").continue_training(pd.concat([FRAME[::-1], LATER, earlier]), silent=True)
+    with pytest.warns(b4r.DataWarning, match="new rows repeat user, item and time of a known one, which count once"):
+        again = b4r.open(tmp_path / "more").continue_training(pd.concat([FRAME[::-1], LATER, earlier]), silent=True)
     assert again.saved.get_history("3") == ["i39", *known, "i25"]
-    assert "new rows repeat user, item and time of a known one, which count once" in capsys.readouterr().err
     (tmp_path / "more/saved_model" / TIMES).unlink()  # as in a model of an older version
-    last = b4r.open(tmp_path / "more").continue_training(earlier, silent=True)
+    with pytest.warns(b4r.DataWarning, match="^the known actions have no times"):
+        last = b4r.open(tmp_path / "more").continue_training(earlier, silent=True)
     assert last.saved.get_history("3") == ["i39", *known, "i39"]
-    assert "the known actions have no times" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("raw", [{"i1", "i3"}, frozenset(["i1", "i3"])])

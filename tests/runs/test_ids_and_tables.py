@@ -193,7 +193,7 @@ def test_whole_numbers_of_a_file_have_a_type(tmp_path):
     assert columns["zeros.csv"] == {**columns["rows.csv"], "user": {"name": "client"}}, "leading zeros stay texts"
 
 
-def test_messages_name_arguments_and_no_flags(counted, tmp_path, capsys):
+def test_messages_name_arguments_and_no_flags(counted, tmp_path):
     (tmp_path / "rows.csv").write_text("Kunde,Artikel,Kaufdatum\n" + "1,2,3\n" * 9)
     for call, words in (
         (lambda: b4r.fit(tmp_path / "rows.csv"), "give `user`, `item`, `time`"),
@@ -206,12 +206,10 @@ def test_messages_name_arguments_and_no_flags(counted, tmp_path, capsys):
             call()
         assert "_column" not in str(raised.value) and "--" not in str(raised.value)
     counted.evaluate(LATER)
-    capsys.readouterr()
     rows = [f"{user},{item},{item}\n" for user, items in (("a", "xyz"), ("b", "yzx"), ("c", "wxy")) for item in items]
     (tmp_path / "open.csv").write_text("user,item,Kaufdatum\n" + "".join(rows))
-    b4r.fit(tmp_path / "open.csv", **COUNTING)
-    warning = capsys.readouterr().err
-    assert "Name one with `time=`, of: Kaufdatum; or give `time=none`" in warning
+    with pytest.warns(b4r.DataWarning, match="Name one with `time=`, of: Kaufdatum; or give `time=none`"):
+        b4r.fit(tmp_path / "open.csv", **COUNTING)
 
 
 def test_the_figure_has_the_curve_and_both_parts_beside_counting(monkeypatch):

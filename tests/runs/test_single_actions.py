@@ -75,5 +75,5 @@ def test_one_line_says_how_many(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "read: 81 users, 13 items, 281 actions" in printed and "kept: 81 users" in printed
     assert "41 of 81 users have one action: they get recommendations" in printed
-    b4r.interactions(FRAME)
-    assert "note: the table: 41 of 81 users have one action" in capsys.readouterr().err
+    with pytest.warns(b4r.DataNote, match="^the table: 41 of 81 users have one action"):
+        b4r.interactions(FRAME)

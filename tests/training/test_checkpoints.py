@@ -13,6 +13,7 @@ from support.trainings import STEP_40, new_model, scripted, train, weights
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
+from bert4rec_tf.foundation.warning import FileWarning
 from bert4rec_tf.training import checkpoints
 from bert4rec_tf.training.checkpoints import NUM_CHECKPOINTS, Series
 from bert4rec_tf.training.loop import BEST, load_weights
@@ -152,16 +153,16 @@ def test_only_the_newest_checkpoints_stay(tmp_path):
 @pytest.mark.parametrize(
     "damage", [lambda path: flip(path, 4_000), lambda path: path.write_bytes(b""), damage_an_array]
 )
-def test_where_the_newest_is_damaged_the_one_before_it_serves_and_both_are_named(tmp_path, capsys, damage):
+def test_where_the_newest_is_damaged_the_one_before_it_serves_and_both_are_named(tmp_path, damage):
     series_of(tmp_path, 10, 20)
     damage(tmp_path / "step-000000020.npz")
-    assert Series(tmp_path).read_state() == {"step": 10}
+    line = r"step-000000020\.npz: cannot be read.*resuming from step-000000010\.npz$"
+    with pytest.warns(FileWarning, match=line):
+        assert Series(tmp_path).read_state() == {"step": 10}
     series = Series(tmp_path)
-    capsys.readouterr()
-    assert restored(series) == 10
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("warning: ")
-    assert "step-000000020.npz: cannot be read" in line and "resuming from step-000000010.npz" in line
+    with pytest.warns(FileWarning, match=line) as told:
+        assert restored(series) == 10
+    assert len(told) == 1
     series.save(groups(fill=11), 11, {"step": 11})
     assert names(tmp_path) == ["step-000000010.npz", "step-000000011.npz"]
     assert restored(series) == 11

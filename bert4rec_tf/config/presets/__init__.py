@@ -9,7 +9,7 @@ from bert4rec_tf.config.model_settings import MODEL_SETTINGS, PAPERS_MODEL
 from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, SELECT_AND_RETRAIN, Run, TrainingSettings, check_values
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import TrainingWarning, warn
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,10 @@ def make_run(
     if uses_own_data_rule(preset, dataset, model):
         if size is None:
             raise _no_preset_error(preset, dataset, model)
-        warn(f"{model} has no preset {preset!r} for {dataset!r}; its settings are those for your own data of this size")
+        warn(
+            f"{model} has no preset {preset!r} for {dataset!r}; its settings are those for your own data of this size",
+            TrainingWarning,
+        )
     if size is not None:
         size = getattr(size, "training_size", size)  # users with one action are no examples
     defaults = make_defaults(entry, size, {"protocol": ALL} if is_own(dataset) else {}, settings)

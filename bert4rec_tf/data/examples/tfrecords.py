@@ -15,7 +15,7 @@ import tensorflow as tf
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import no_autograph
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import FileWarning, warn
 
 MANIFEST = "manifest.json"
 LENGTHS_SUFFIX = "_lengths"
@@ -96,7 +96,7 @@ class Shards:
             return all_shards
         damaged = [number for number in all_shards if self._is_damaged(number, checksums[number])]
         for number in damaged:
-            warn(f"{self.folder / self.names[number]}: damaged; written again")
+            warn(f"{self.folder / self.names[number]}: damaged; written again", FileWarning)
         return damaged
 
     def _is_damaged(self, number: int, checksum: str) -> bool:

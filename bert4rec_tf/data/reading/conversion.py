@@ -24,8 +24,9 @@ from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import show_transfer, warn
+from bert4rec_tf.foundation.progress import show_transfer
 from bert4rec_tf.foundation.stores import Url
+from bert4rec_tf.foundation.warning import FileWarning, warn
 
 CONVERSION_FORMAT = 8
 """The version of stored conversions. Raise it when the conversion changes, so that older ones are not read."""
@@ -147,14 +148,14 @@ def load_or_convert(
     try:
         converted = load(path) if path.exists() else None
     except npz.CorruptFileError as error:
-        warn(f"{error}; converted again")
+        warn(f"{error}; converted again", FileWarning)
     if converted is None:
         converted = convert()
         try:
             files.make_folder(path.parent)
             save(path, *converted)
         except UserError as error:
-            warn(f"{error}; the converted data are not kept")
+            warn(f"{error}; the converted data are not kept", FileWarning)
     sequences, report = converted[0], replace(converted[1], path=interactions.title)
     if interactions.is_published:
         return sequences, report

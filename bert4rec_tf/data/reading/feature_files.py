@@ -22,8 +22,8 @@ from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, has_fraction,
 from bert4rec_tf.data.reading.times import BLANKS
 from bert4rec_tf.data.sequences import Sequences, find_bad_id
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
+from bert4rec_tf.foundation.warning import DataWarning, warn
 
 ID_NAMES = {ITEM_FEATURES: (*ITEM_NAMES, "id"), USER_FEATURES: (*USER_NAMES, "id")}
 """Common names of the column of ids, preferred names first."""
@@ -101,7 +101,7 @@ def check_matches(name: str, ids: Iterable[str], known_ids: Iterable[str]) -> st
         )
     line = f"{name}: {num_shared:,} of the {len(known_ids):,} ids of the data match; {len(ids) - num_shared:,} others"
     if num_shared < FEW * len(known_ids):
-        warn(line)
+        warn(line, DataWarning)
     return line
 
 
@@ -152,7 +152,10 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
         else:
             column_names, entries = _list_entries(column, values, rows, title)
             if not column_names:
-                warn(f"{title}: column {column} is ignored, because no value of it is shared by {FEWEST} ids")
+                warn(
+                    f"{title}: column {column} is ignored, because no value of it is shared by {FEWEST} ids",
+                    DataWarning,
+                )
             pairs.append(entries + np.array([0, len(names)]))
             names += column_names
     if not names and not numbers:
@@ -229,7 +232,7 @@ def _parse_numbers(cells: Sequence[Any], whose: str) -> np.ndarray | None:
     if len(odd) > FEW_ODD * (len(odd) + len(good)) or len(np.unique(good)) <= BINS:
         return None
     if odd:
-        warn(f"{whose} has numbers; {len(odd):,} other cells are left out, such as {str(odd[0])[:40]!r}")
+        warn(f"{whose} has numbers; {len(odd):,} other cells are left out, such as {str(odd[0])[:40]!r}", DataWarning)
     return numbers
 
 
@@ -281,7 +284,7 @@ def _find_separator(texts: Collection[str], whose: str) -> re.Pattern:
     is_list = len(parts) < num_different
     if is_list or num_different < len(texts):
         meaning = "several values, because these repeat" if is_list else "one value; put | between several"
-        warn(f"{whose}: a cell with commas or semicolons, such as {example[:40]!r}, is read as {meaning}")
+        warn(f"{whose}: a cell with commas or semicolons, such as {example[:40]!r}, is read as {meaning}", DataWarning)
     return GUESSED_SEPARATOR if is_list else SURE_SEPARATOR
 
 

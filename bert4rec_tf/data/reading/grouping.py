@@ -13,7 +13,7 @@ from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import count_units
 from bert4rec_tf.data.sequences import ActionTimes, Sequences
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import DataWarning, warn
 
 WHOLE = "^(0|[1-9][0-9]*)$"
 """Ids that are ordered as numbers."""
@@ -138,7 +138,10 @@ def join_times(parts: list[np.ndarray], title: str) -> np.ndarray:
     times = np.concatenate(parts)
     whole = [part for part in parts if part.dtype != times.dtype and len(part)]
     if any(np.abs(part.astype(np.float64)).max() > 2**53 for part in whole):
-        warn(f"{title}: times that differ may become equal, because float64 cannot hold both fractions and these times")
+        warn(
+            f"{title}: times that differ may become equal, because float64 cannot hold both fractions and these times",
+            DataWarning,
+        )
     return times
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from bert4rec_tf.data.reading.grouping import join_times, order_actions, sort_ids
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, number_within_groups
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import DataWarning, warn
 
 
 def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
@@ -23,7 +23,7 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
     if known.times is None or new.times is None:
         if known.times is not new.times:
             side = "known" if known.times is None else "new"
-            warn(f"the {side} actions have no times, so all new ones count as later than the known ones")
+            warn(f"the {side} actions have no times, so all new ones count as later than the known ones", DataWarning)
         _warn_of_repeated_histories(known, new)
     elif known.times.meaning != new.times.meaning:
         raise UserError(
@@ -63,5 +63,6 @@ def _warn_of_repeated_histories(known: Sequences, new: Sequences) -> None:
     if num_users:
         warn(
             f"the new actions of {num_users:,} users begin with all known ones, and without times they count again: "
-            "pass new actions alone, or the times of all"
+            "pass new actions alone, or the times of all",
+            DataWarning,
         )

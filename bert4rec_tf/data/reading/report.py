@@ -7,7 +7,7 @@ import numpy as np
 
 from bert4rec_tf.data.reading.rows import HEADER_AGAIN, Rows
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import DataNote, DataWarning, warn
 
 MAX_SHARE, MAX_MULTIPLE = 0.1, 5
 """More than this share of all actions, and than this multiple of the average user's, are too many for one user."""
@@ -46,14 +46,14 @@ class Report:
 
     def warn_of_doubts(self, sequences: Sequences) -> None:
         for line in [*self.doubts, *list_doubts(sequences)]:
-            warn(f"{self.path}: {line}")
+            warn(f"{self.path}: {line}", DataWarning)
 
     def warn_of_notes(self, to_train: Sequences | None = None) -> None:
         """Says on the error stream what the report has on rows and, for data to train on, on ratings and users."""
         for line in self.notes:
-            warn(f"{self.path}: {line}")
+            warn(f"{self.path}: {line}", DataWarning)
         for line in [] if to_train is None else [*self.remarks, *describe_singles(to_train)]:
-            warn(f"{self.path}: {line}", "note")
+            warn(f"{self.path}: {line}", DataNote)
 
     def __str__(self) -> str:
         sizes_before, sizes_after = (

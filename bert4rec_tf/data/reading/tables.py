@@ -22,8 +22,8 @@ from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.errors import UserError, speak_python
 from bert4rec_tf.foundation.files import unreadable_error
-from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
+from bert4rec_tf.foundation.warning import DataWarning, warn
 
 ROWS_PER_BATCH = 1 << 20
 TITLE = "the table"
@@ -155,7 +155,7 @@ def read_frame(frame: Any, options: Interactions, to_train: bool = True) -> Sequ
     frame = load_frame(frame, "`frame`")
     layout = Columns(TITLE, options, flag="{}=").layout_from_sample(PARQUET, list_names(frame), read_sample(frame))
     for doubt in layout.doubts:  # a wrong column explains the errors of its rows
-        warn(f"{TITLE}: {doubt}")
+        warn(f"{TITLE}: {doubt}", DataWarning)
     table = select_columns(frame, layout.used_columns)
     layout = replace(layout, doubts=(), integer_types=list_integer_types(table.schema))
     rows = Rows(TITLE, Times(), layout, options, option='bad_rows="skip"')

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import DataWarning, warn
 
 NUMBER, DATE, ZONED = "number", "date", "date with a zone"
 TYPES = {NUMBER: (pa.int64(), pa.float64()), DATE: (pa.timestamp("ns"),), ZONED: (pa.timestamp("ns", "UTC"),)}
@@ -77,7 +77,10 @@ def _choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str |
         raise UserError(f"{title}: the times must have one unit. Received: {mixed} since 1970")
     if counts[units[0]] < num_times:
         others = num_times - counts[units[0]]
-        warn(f"{title}: {others:,} of the {num_times:,} times, in {UNIT_NAMES[units[0]]}, are not from 1980 to 2099")
+        warn(
+            f"{title}: {others:,} of the {num_times:,} times, in {UNIT_NAMES[units[0]]}, are not from 1980 to 2099",
+            DataWarning,
+        )
     return units[0]
 
 
@@ -153,7 +156,10 @@ class Times:
         values = pc.if_else(good, values, pa.scalar(0, values.type))
         if not self._has_warned and _loses_order(column, values):
             self._has_warned = True
-            warn(f"{source}: times that differ may become equal, because {column.type} or float64 cannot hold them all")
+            warn(
+                f"{source}: times that differ may become equal, because {column.type} or float64 cannot hold them all",
+                DataWarning,
+            )
         if pa.types.is_floating(values.type) and pc.all(pc.equal(values, pc.floor(values)), min_count=0).as_py():
             values = values.cast(pa.int64())  # so that other batches keep their 64 bits
         return values, ~good.to_numpy(zero_copy_only=False)

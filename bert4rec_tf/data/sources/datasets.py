@@ -16,8 +16,8 @@ from bert4rec_tf.data.sources import download
 from bert4rec_tf.data.sources.download import Remote
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue, OrderlessCatalogue
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
-from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url, expand_path
+from bert4rec_tf.foundation.warning import DataWarning, warn
 
 AUTHORS = "https://raw.githubusercontent.com/FeiSun/BERT4Rec/615eaf2004abecda487a38d5b0c72f3dcfcae5b3/data/"
 GROUPLENS = "https://files.grouplens.org/datasets/movielens/"
@@ -190,7 +190,10 @@ def _read_authors_file(source: Source, path: Path) -> Sequences:
     if source.remote is not None and source.remote.member is None:
         expected = source.remote.checksum
         if download.checksum_as(io.BytesIO(content), expected) != expected:
-            warn(f"{path}: is not the file that the authors published ({expected}); results may differ from theirs")
+            warn(
+                f"{path}: is not the file that the authors published ({expected}); results may differ from theirs",
+                DataWarning,
+            )
     return conversion.parse_pairs(content, path)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.progress import warn
+from bert4rec_tf.foundation.warning import ServingWarning, warn
 from bert4rec_tf.serving.http.app import JSON, Service, make_error_response, open_versions
 from bert4rec_tf.serving.http.guard import is_loopback
 from bert4rec_tf.serving.http.server_settings import ServerSettings
@@ -118,7 +118,10 @@ async def accept_connections(listener: socket.socket, make_connection: Callable[
                 continue
             if loop.time() >= silent_until:
                 silent_until = loop.time() + 60
-                warn(f"new callers have to wait ({error.strerror}); raise the limit of open files with ulimit -n")
+                warn(
+                    f"new callers have to wait ({error.strerror}); raise the limit of open files with ulimit -n",
+                    ServingWarning,
+                )
             await asyncio.sleep(1)
 
 
@@ -139,6 +142,7 @@ def open_listener(settings: ServerSettings) -> socket.socket:
     if not is_loopback(place[0]):
         warn(
             f"{settings.host} can be reached from other machines, and the server has no authentication; put a proxy "
-            "with TLS and authentication in front of it"
+            "with TLS and authentication in front of it",
+            ServingWarning,
         )
     return listener

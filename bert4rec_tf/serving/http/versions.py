@@ -13,8 +13,8 @@ from typing import Any
 
 from bert4rec_tf.export.layout import MODEL
 from bert4rec_tf.foundation.errors import UserError, format_error
-from bert4rec_tf.foundation.progress import warn
 from bert4rec_tf.foundation.stores import Url
+from bert4rec_tf.foundation.warning import ServingWarning, warn
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
@@ -106,7 +106,7 @@ class Versions:
             if is_refused or stamps[number] != before.get(number):
                 continue
             if (loaded := self._try_to_load(number, stamps[number], self._look_seconds)) is not None:
-                warn(f"version {number} replaces version {self.current.version}")
+                warn(f"version {number} replaces version {self.current.version}", ServingWarning)
                 self.current = loaded
                 self._loading = {newer: job for newer, job in self._loading.items() if newer > number}
                 gc.collect()  # The old version's graph is large and has reference cycles.
@@ -126,7 +126,7 @@ class Versions:
             return None
         except UserError as error:
             self._refused[number] = (stamp, str(error))
-            warn(f"version {number} cannot be served: {error}")
+            warn(f"version {number} cannot be served: {error}", ServingWarning)
             loaded = None
         else:
             self._refused.pop(number, None)

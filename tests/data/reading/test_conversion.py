@@ -36,6 +36,7 @@ from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.data.sources.download import Remote
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.warning import DataWarning, FileWarning
 
 ROWS = [(f"u{user}", f"i{(user + step) % 9}", 100 - step) for step in range(6) for user in range(12)]
 ROWS += [("rare", "i1", 5), ("u1", "once", 1)]
@@ -129,7 +130,7 @@ def test_a_change_of_any_of_several_files_is_seen(path, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut short", "flipped", "something else"])
-def test_a_damaged_conversion_is_made_again(path, tmp_path, capfd, damage):
+def test_a_damaged_conversion_is_made_again(path, tmp_path, damage):
     first, _ = conversion.convert_once(Interactions(path), tmp_path / "data")
     (kept,) = (tmp_path / "data" / "converted").iterdir()
     whole = kept.read_bytes()
@@ -140,15 +141,15 @@ def test_a_damaged_conversion_is_made_again(path, tmp_path, capfd, damage):
         kept.write_bytes(
             whole[:middle] + (b"" if damage == "cut short" else bytes([whole[middle] ^ 255]) + whole[middle + 1 :])
         )
-    again, _ = conversion.convert_once(Interactions(path), tmp_path / "data")
-    assert "converted again" in capfd.readouterr().err
+    with pytest.warns(FileWarning, match="; converted again$"):
+        again, _ = conversion.convert_once(Interactions(path), tmp_path / "data")
     assert again.fingerprint == first.fingerprint and kept.read_bytes() == whole
 
 
-def test_data_are_read_where_the_conversion_cannot_be_stored(path, tmp_path, capfd):
-    sequences, _ = conversion.convert_once(Interactions(path), path)
+def test_data_are_read_where_the_conversion_cannot_be_stored(path):
+    with pytest.warns(FileWarning, match="the converted data are not kept"):
+        sequences, _ = conversion.convert_once(Interactions(path), path)
     assert histories(sequences) == plainly(ROWS)
-    assert "the converted data are not kept" in capfd.readouterr().err
 
 
 def test_the_report_counts_rows_read_and_kept(path):
@@ -192,25 +193,25 @@ def test_the_rare_items_of_ml_20m_stay(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["beauty.txt", "beauty.txt.gz"])
-def test_an_unknown_authors_file_is_read_once_with_a_warning(tmp_path, capfd, name):
+def test_an_unknown_authors_file_is_read_once_with_a_warning(tmp_path, name):
     content, opened = b"1 2\n1 3\n", []
     write(tmp_path, name, content)
     path = str(tmp_path / name)
     sys.addaudithook(lambda event, args: opened.append(event) if event == "open" and str(args[0]) == path else None)
-    datasets.load("beauty", tmp_path)
+    with pytest.warns(DataWarning, match=r"is not the file that the authors published \(git:16718a33"):
+        datasets.load("beauty", tmp_path)
     assert len(opened) == 1
-    assert "is not the file that the authors published (git:16718a33" in capfd.readouterr().err
 
 
+@pytest.mark.filterwarnings("error::bert4rec_tf.Bert4RecWarning")
 @pytest.mark.parametrize("name", ["beauty.txt", "beauty.txt.gz"])
-def test_the_published_authors_file_gives_no_warning(tmp_path, capfd, monkeypatch, name):
+def test_the_published_authors_file_gives_no_warning(tmp_path, monkeypatch, name):
     content = b"1 2\n1 3\n"
     write(tmp_path, name, content)
     blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
     source = datasets.Source("beauty.txt", Remote(("http://localhost/",), f"git:{blob}"))
     monkeypatch.setitem(datasets.DATASETS, "beauty", datasets.Dataset("Beauty", source))
     datasets.load("beauty", tmp_path)
-    assert not capfd.readouterr().err
 
 
 def test_the_published_sources_are_named_with_their_checksums():

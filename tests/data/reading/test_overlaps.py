@@ -11,6 +11,7 @@ from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading.overlaps import join_actions
 from bert4rec_tf.data.reading.tables import read_frame
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.warning import DataWarning
 
 COLUMNS = ["user", "item", "time"]
 ROWS = st.tuples(st.integers(1, 4), st.integers(1, 12), st.integers(0, 30))
@@ -61,26 +62,24 @@ def test_what_comes_after_the_first_held_out_new_action_is_held_out():
     assert histories(both) == expected and both.num_later.tolist() == [2, 0, 0, 2]
 
 
-def test_times_of_another_unit_are_refused_and_missing_ones_are_a_warning(capsys):
+@pytest.mark.filterwarnings("error::bert4rec_tf.Bert4RecWarning")
+def test_times_of_another_unit_are_refused_and_missing_ones_are_a_warning():
     first = 1_600_000_000
     known = read([(1, item, first + item) for item in range(4)])
     for more in ([(1, 9, 1_000 * first)], [(1, 9, "2020-01-01")], [(1, 9, 7)]):
         with pytest.raises(UserError, match="the times must be seconds since 1970, like those of the known actions"):
             join_actions(known, read(more))
-    assert capsys.readouterr().err == ""
-    both, _ = join_actions(known, read([(1, 9, 0)], time_column="none"))
+    with pytest.warns(DataWarning, match="the new actions have no times, so all new ones count as later"):
+        both, _ = join_actions(known, read([(1, 9, 0)], time_column="none"))
     assert histories(both) == {"1": ["0", "1", "2", "3", "9"]} and both.times is None
-    assert "the new actions have no times, so all new ones count as later" in capsys.readouterr().err
 
 
-def test_without_times_all_new_actions_count_and_repeated_histories_are_warned_of(capsys):
+@pytest.mark.filterwarnings("error::bert4rec_tf.Bert4RecWarning")
+def test_without_times_all_new_actions_count_and_repeated_histories_are_warned_of():
     known = make_sequences([[1, 2, 3], [1, 2]], 9)
     both, num_repeats = join_actions(known, make_sequences([[4, 3], [2]], 9))
     assert num_repeats == 0
-    assert (
-        next(iter(histories(both).values())) == [f"item{item}" for item in (1, 2, 3, 4, 3)]
-        and not capsys.readouterr().err
-    )
-    both, _ = join_actions(known, make_sequences([[1, 2, 3, 5], [2, 1]], 9))
+    assert next(iter(histories(both).values())) == [f"item{item}" for item in (1, 2, 3, 4, 3)]
+    with pytest.warns(DataWarning, match="the new actions of 1 users begin with all known ones"):
+        both, _ = join_actions(known, make_sequences([[1, 2, 3, 5], [2, 1]], 9))
     assert both.lengths.tolist() == [7, 4]
-    assert "the new actions of 1 users begin with all known ones" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import pytest
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.sources import datasets
+from bert4rec_tf.foundation.warning import DataWarning
 
 WARNING = "these rows are sorted"
 
@@ -29,6 +30,7 @@ def write(path, order, ids, has_times=False):
         (np.sort, lambda item: f"p{item:03}", True, False),
     ],
 )
-def test_sorted_rows_without_times_are_warned_of(tmp_path, capsys, order, ids, has_times, warns):
+def test_sorted_rows_without_times_are_warned_of(tmp_path, recwarn, order, ids, has_times, warns):
     datasets.load(write(tmp_path / "rows.csv", order, ids, has_times), tmp_path)
-    assert (WARNING in capsys.readouterr().err) == warns
+    told = [str(one.message) for one in recwarn if issubclass(one.category, DataWarning)]
+    assert any(WARNING in line for line in told) == warns

@@ -1,8 +1,7 @@
 """Times of every kind: their order, units and zones."""
 
-import contextlib
 import datetime
-import io
+import warnings
 from decimal import Decimal
 
 import numpy as np
@@ -93,11 +92,11 @@ def test_times_in_two_units_are_refused(tmp_path):
     assert expected in refusal(write(tmp_path, "a.csv", as_csv(rows)))
 
 
-def test_a_first_line_that_may_be_a_header_is_warned_of(tmp_path, capsys):
+def test_a_first_line_that_may_be_a_header_is_warned_of(tmp_path):
     pairs = ["0,1", *(f"{user},{item}" for user in range(3) for item in range(10, 14))]
-    sequences = b4r.load(b4r.Interactions(write(tmp_path, "b.csv", "\n".join(pairs).encode())), tmp_path)
-    assert sequences.num_actions == 13
-    assert capsys.readouterr().err.count("its first line, 0 and 1, may be a header") == 1
+    with pytest.warns(b4r.DataWarning, match="its first line, 0 and 1, may be a header") as told:
+        sequences = b4r.load(b4r.Interactions(write(tmp_path, "b.csv", "\n".join(pairs).encode())), tmp_path)
+    assert sequences.num_actions == 13 and sum("may be a header" in str(one.message) for one in told) == 1
 
 
 @settings(max_examples=25, deadline=None)
@@ -105,11 +104,10 @@ def test_a_first_line_that_may_be_a_header_is_warned_of(tmp_path, capsys):
 def test_times_outside_the_unit_of_most_are_warned_of(folder, unit, odd):
     rows = [("a", f"i{n}", (CUT + n) * UNITS[unit]) for n in range(9)]
     odd = [time for time in odd if not any(count_units(np.array([time])).values())]
-    errors = io.StringIO()
-    with contextlib.redirect_stderr(errors):
+    with warnings.catch_warnings(record=True, action="always") as caught:
         read(write(folder, "a.csv", as_csv([*rows, *(("a", "odd", time) for time in odd)])))
     told = f"{len(odd)} of the {9 + len(odd)} times, in {UNIT_NAMES[unit]}, are not from 1980 to 2099"
-    assert (told in errors.getvalue()) == bool(odd)
+    assert any(told in str(one.message) for one in caught) == bool(odd)
 
 
 @pytest.mark.parametrize("zone", [" UTC", "UTC", " GMT", "Z", " +00:00", "+0000"])
@@ -155,9 +153,9 @@ def test_64_bits_of_times_keep_their_order_beside_a_whole_fraction(folder, offse
         pa.array([str(NEAR), f"{NEAR}.5"]),
     ],
 )
-def test_times_in_a_type_that_cannot_hold_their_order_are_warned_of(times, capfd):
-    b4r.interactions(pa.table({"user": ["a", "a"], "item": ["x", "y"], "time": times}))
-    assert "times that differ may become equal" in capfd.readouterr().err
+def test_times_in_a_type_that_cannot_hold_their_order_are_warned_of(times):
+    with pytest.warns(b4r.DataWarning, match="times that differ may become equal"):
+        b4r.interactions(pa.table({"user": ["a", "a"], "item": ["x", "y"], "time": times}))
 
 
 def test_a_zone_in_some_times_alone_is_refused():

@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import expand_path
+from bert4rec_tf.foundation.warning import ServingWarning
 from bert4rec_tf.serving.http.app import Served, open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.http.versions import Versions
@@ -65,12 +67,14 @@ def test_versions_in_a_store_are_served_as_they_come(memory, told):
 
 
 @pytest.fixture
-def told(capsys):
+def told(recwarn):
     """Returns the warnings since the last call."""
+    warnings.simplefilter("always")
 
     def read():
-        lines = capsys.readouterr().err.splitlines()
-        return [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
+        lines = [str(one.message) for one in recwarn if issubclass(one.category, ServingWarning)]
+        recwarn.clear()
+        return lines
 
     return read
 
