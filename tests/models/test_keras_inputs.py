@@ -141,7 +141,7 @@ def test_next_items_are_the_only_targets_of_every_model(name):
     trained = next(iter(b4r.datasets.training_batches(model, SEQUENCES, 60)))
     columns = [column for column in trained if column != "bert4rec/lengths"]  # which no loss reads
     assert [batch[column].ndim for column in columns] == [len(trained[column].shape) for column in columns]
-    negatives = batch["negatives"].reshape(60, -1)
+    negatives = batch["sasrec/negatives" if model.networks else "negatives"].reshape(60, -1)
     assert not (negatives == targets.numpy()[:, None]).any() and negatives.min(initial=1) >= 1
     if name == "sasrec":  # at the last item of each history
         rows = np.array([row[: len(row)] for row in batch["items"]])

@@ -53,7 +53,7 @@ def expected_of(old, fresh, items=(OLD_ITEMS, NEW_ITEMS), users=(OLD_USERS, NEW_
     """What a weight must become, told by its length alone."""
     for ids, before, special in ((items, ["padding"], ["mask"]), (users, [], [])):
         for labels in ([[*before, *side] for side in ids], [[*before, *side, *special] for side in ids]):
-            if [len(old), len(fresh)] == [len(side) for side in labels]:
+            if [*old.shape[:1], *fresh.shape[:1]] == [len(side) for side in labels]:
                 return moved_by_labels(old, fresh, *labels)
     assert old.shape == fresh.shape
     return old
