@@ -121,7 +121,7 @@ def training_batches(
     if model.examples is None:
         raise UserError(f"{type(model).__name__} is not trained by steps; call `model.adapt(sequences)` instead")
 
-    def make_feed(network: Recommender) -> Feed:
+    def make_feed(network: Recommender, batch_size: int) -> Feed:
         if network.examples == "masked":
             examples: Examples = MaskedExamples(sequences, network.max_length, masking or MaskingSettings())
         else:
@@ -129,8 +129,9 @@ def training_batches(
         return Feed(examples, batch_size, seed, samples_items(network.settings))
 
     if not model.networks:
-        return make_epochs(make_feed(model))
-    return make_epochs(JoinedFeed({name: make_feed(network) for name, network in model.networks.items()}))
+        return make_epochs(make_feed(model, batch_size))
+    sizes = model.choose_batch_sizes(batch_size)
+    return make_epochs(JoinedFeed({name: make_feed(model.networks[name], size) for name, size in sizes.items()}))
 
 
 def next_item_batches(sequences: Sequences, batch_size: int = 256) -> tf.data.Dataset:

@@ -134,13 +134,13 @@ def resolve_run(
         return config.run, None if config.interactions is None else Interactions(**config.interactions), None
     if machines is not None and options.mode in TRAINS:
         settings.setdefault("replicas", machines.count)
-    named = (options.model, options.preset, options.seed, options.source)
+    named = (request.model, options.preset, options.seed, options.source)
     data = interactions or data_names.add_source(options.dataset, options.source)
     presets.check_settings(data, *named, **settings)
     if budget is not None:
-        budget.check_settings(options.model, **settings)
+        budget.check_settings(request.model, **settings)
     sequences = None
-    if interactions is not None or presets.uses_own_data_rule(options.preset, data, options.model):
+    if interactions is not None or presets.uses_own_data_rule(options.preset, data, request.model):
         name = interactions.name if interactions else data
         sequences = load_data(request, name, interactions, request.features)
     run = presets.make_run(data, *named, sequences, **settings)

@@ -6,9 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from bert4rec_tf.config import popularity_option, presets
-from bert4rec_tf.config.data_names import Interactions, list_column_options
+from bert4rec_tf.config.data_names import OWN, Interactions, list_column_options
 from bert4rec_tf.config.execution import ExecutionSettings
-from bert4rec_tf.config.model_settings import ITEM_FEATURES, MODEL_SETTINGS, USER_FEATURES, settings_for_features
+from bert4rec_tf.config.model_settings import (
+    AUTO,
+    ITEM_FEATURES,
+    MODEL_SETTINGS,
+    PAPERS_MODEL,
+    USER_FEATURES,
+    settings_for_features,
+)
 from bert4rec_tf.config.run_record import list_settings
 from bert4rec_tf.config.setting_fields import setting
 from bert4rec_tf.export.layout import FORMATS, SAVED_MODEL
@@ -45,7 +52,9 @@ class RunOptions(ExecutionSettings):
     )
     user_features: str | None = setting(None, "CSV or Parquet as for --item_features, with a column of user ids")
     new_items: bool = setting(False, "also rank items that occur only in --item_features")
-    model: str = setting("bert4rec", "model: " + ", ".join(MODEL_SETTINGS))
+    model: str | None = setting(
+        None, f"model: {', '.join(MODEL_SETTINGS)} (default: {AUTO} for your own data, else {PAPERS_MODEL})"
+    )
     preset: str = setting("fast", "preset of settings: " + ", ".join(presets.NAMES))
     seed: int = setting(1, "seed of masks, initial weights, dropout and the order of examples")
     data_dir: str | None = setting(
@@ -104,12 +113,14 @@ class Request:
 
     Attributes:
         options: the flags that are not settings of the run.
+        model: the name of the model.
         settings: the settings given as flags, and those with which the model uses the given features.
         interactions: the user's own data; None for a data set.
         named: the flags that are given.
     """
 
     options: RunOptions
+    model: str
     settings: dict[str, Any]
     interactions: Interactions | None
     named: frozenset[str]
@@ -123,11 +134,12 @@ class Request:
         settings = {name: value for name, value in given.items() if name in list_settings()}
         named = frozenset(given)
         features = [name for name in (ITEM_FEATURES, USER_FEATURES) if name in named]
-        settings = {**settings_for_features(options.model, features), **settings}
+        model = options.model or presets.choose_model(OWN if options.interactions else options.dataset)
+        settings = {**settings_for_features(model, features), **settings}
         if columns and options.interactions is None:
             raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")
         interactions = None if options.interactions is None else Interactions(options.interactions, **columns)
-        request = cls(options, settings, interactions, named)
+        request = cls(options, model, settings, interactions, named)
         request._check()
         return request
 

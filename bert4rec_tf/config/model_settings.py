@@ -280,6 +280,10 @@ class AutoSettings(BERT4RecSettings):
         at_most=1,
     )
 
+    masked_batch_size: int | None = _declare_size(
+        None, "BERT4Rec's examples in a step; SASRec has batch_size (default: batch_size)", may_change=True
+    )
+
     def select(self, kind: type[AttentionSettings]) -> AttentionSettings:
         """Returns the settings of one of the networks. The evidence joins their sum, not each of them."""
         values = {field.name: getattr(self, field.name) for field in fields(kind)}

@@ -129,6 +129,10 @@ class Recommender(KerasModel):
     def build(self, input_shape: Shape | None = None) -> None:
         """Does nothing: `make_variables` has made the variables."""
 
+    def choose_batch_sizes(self, batch_size: int) -> dict[str, int]:
+        """Returns, for each of `networks`, how many examples it has in a step of a run with this `batch_size`."""
+        return dict.fromkeys(self.networks, batch_size)
+
     def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
         """Returns the loss of a training batch, float32 [], or [p] for p networks; their sum is minimised.
 

@@ -44,7 +44,7 @@ def fit(
     user: str | None = None,
     item: str | None = None,
     time: str | None = None,
-    model: str | type[Recommender] = "bert4rec",
+    model: str | type[Recommender] | None = None,
     preset: str = "fast",
     seed: int = 1,
     holdout: int | str | None = PRESET,
@@ -73,7 +73,8 @@ def fit(
             `b4r.interactions`.
         user, item, time: the columns; None to guess them by their names. `time="none"`: the rows are in order. The
             names hold for the other tables too, if these have such columns.
-        model: a name in `b4r.MODELS`, or a class of your own (`b4r.register`).
+        model: a name in `b4r.MODELS`, or a class of your own (`b4r.register`). None for "auto" on your own data, and
+            for "bert4rec" on a data set.
         preset: name of the settings to start from. For your own data, they depend on the size of the data.
         seed: seed of everything random.
         holdout: how many of each user's last actions the final model is not trained on: 1, 2, or None for none, which
@@ -101,7 +102,8 @@ def fit(
         UserError: for data that cannot be read or trained on, or a setting that is unknown, out of range or unused
             (models that only count take the settings of training, and ignore them).
     """
-    model = resolve_name(model)
+    dataset = data if inputs.is_data_set(data) else inputs.FRAME
+    model = presets.choose_model(dataset) if model is None else resolve_name(model)
     budget = None if minutes is None else Budget(minutes, named=settings)
     if tune and budget is not None:
         raise UserError("`minutes` must be left out with `tune`, whose trainings have no budget. Received: both")
@@ -116,7 +118,6 @@ def fit(
         settings["protocol"] = HELD_OUT[holdout]
     sources = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
     features: dict[str, Any] = {kind: source for kind, source in sources.items() if source is not None}
-    dataset = data if inputs.is_data_set(data) else inputs.FRAME
     early = {**settings_for_features(model, features), **settings}
     presets.check_settings(dataset, model, preset, seed, **early)  # reports mistakes before the data are read
     if budget is not None:
@@ -147,7 +148,7 @@ def fit(
 @speak_python()
 def compare(
     data: Any,
-    models: Sequence[str | type[Recommender]] = ("bert4rec", "sasrec", "item_transitions"),
+    models: Sequence[str | type[Recommender]] = ("auto", "bert4rec", "sasrec", "item_transitions"),
     *,
     user: str | None = None,
     item: str | None = None,
@@ -249,7 +250,7 @@ def cross_validate(
     data: Any,
     folds: int = 4,
     test_days: float = 7,
-    models: Sequence[str | type[Recommender]] = ("bert4rec", "item_transitions", "pop"),
+    models: Sequence[str | type[Recommender]] = ("auto", "item_transitions", "pop"),
     *,
     user: str | None = None,
     item: str | None = None,

@@ -375,11 +375,13 @@ class Experiment:
 
     def make_feed(self, name: str, model: Recommender) -> Feed | JoinedFeed:
         """Returns the training batches of a training."""
-        if model.networks:
-            return JoinedFeed({key: self._make_feed(name, network) for key, network in model.networks.items()})
-        return self._make_feed(name, model)
+        batch_size = self.run.training.batch_size
+        if not model.networks:
+            return self._make_feed(name, model, batch_size)
+        sizes = model.choose_batch_sizes(batch_size)
+        return JoinedFeed({key: self._make_feed(name, model.networks[key], size) for key, size in sizes.items()})
 
-    def _make_feed(self, name: str, model: Recommender) -> Feed:
+    def _make_feed(self, name: str, model: Recommender, batch_size: int) -> Feed:
         if model.examples == MASKED:
             examples: Examples = (
                 self._prepare_examples(name)
@@ -388,7 +390,7 @@ class Experiment:
             )
         else:
             examples = in_memory.EXAMPLE_KINDS[model.examples](self.select_data(name), **model.example_options)
-        return Feed(examples, self.run.training.batch_size, self.run.seed, samples_items(self.run.architecture))
+        return Feed(examples, batch_size, self.run.seed, samples_items(self.run.architecture))
 
     def make_validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
         """Returns what measures the model on the validation items, and first chooses how evidence joins its scores."""

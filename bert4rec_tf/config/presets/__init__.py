@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bert4rec_tf.config.data_names import OWN, Interactions, add_source, is_own, remove_source
-from bert4rec_tf.config.model_settings import MODEL_SETTINGS, PAPERS_MODEL
+from bert4rec_tf.config.model_settings import AUTO, MODEL_SETTINGS, PAPERS_MODEL
 from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, SELECT_AND_RETRAIN, Run, TrainingSettings, check_values
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
@@ -62,6 +62,11 @@ PRESETS: dict[tuple[str, str, str], Preset] = {
 
 SAME_AS = {"steam-sample": "steam"}
 """Data set -> the one whose presets it takes."""
+
+
+def choose_model(dataset: str | None) -> str:
+    """Returns the model to train on data if none is named: the paper's on a data set, and AUTO on your own data."""
+    return AUTO if dataset is not None and is_own(dataset) else PAPERS_MODEL
 
 
 def add_own_model(name: str, is_trained: bool) -> None:
