@@ -1,72 +1,74 @@
 """Writes actions.csv and titles.csv: an invented shop, with no real person and no real purchase.
 
-A customer has one or two hobbies and buys most things of a hobby in the usual order, sometimes skips one, and now and
-then buys something else. Run it in this folder: `python make_shop.py`. Equal versions of Python write equal files.
+A customer does several hobbies, one after the other, and has a favourite maker. For each hobby they first buy what
+nearly everybody begins with, then one or two tools, mostly by that maker. So the last product tells the hobby of the
+next tool, and tools of other hobbies tell its maker. Pairs of products are rare; a network can join what both say.
+
+Run it in this folder: `python make_shop.py`. Equal versions of Python write equal files.
 """
 
 import csv
 import datetime
 import random
 
-ACTIONS = 2_000
+CUSTOMERS = 600
+LOYALTY = 0.9
+"""How often a tool is by the favourite maker of its buyer."""
+
+MAKERS = ("Arbo", "Lumen", "Norr", "Vela")
 HOBBIES = {
-    "coffee": "hand grinder, pour-over cone, paper filters, gooseneck kettle, kitchen scale, single-origin beans, "
-    "milk frother, espresso cups, moka pot, espresso machine, tamper, descaling powder",
-    "bread": "bread flour, dry yeast, loaf tin, dough scraper, proofing basket, sourdough jar, baking stone, bread "
-    "knife, rye flour, linen cloth, cast-iron pot, grain mill",
-    "garden": "seed tray, tomato seeds, potting soil, watering can, hand trowel, plant labels, pruning shears, "
-    "garden gloves, compost bin, raised bed, rain barrel, cold frame",
-    "cycling": "bike lock, helmet, front light, rear light, floor pump, tyre levers, inner tube, bottle cage, rain "
-    "jacket, pannier bag, repair stand, chain cleaner",
-    "camping": "two-person tent, sleeping bag, sleeping mat, head torch, gas stove, cooking pot, water filter, "
-    "pocket knife, dry bag, camping chair, tarp, hammock",
-    "watercolour": "student paint set, round brush, mixing palette, watercolour pad, masking tape, pencil, kneaded "
-    "eraser, flat brush, masking fluid, artist paint set, cold-pressed paper, field easel",
-    "knitting": "wool yarn, knitting needles, stitch markers, tapestry needle, circular needles, pattern book, row "
-    "counter, sock yarn, cable needle, blocking mats, yarn swift, ball winder",
-    "running": "running shoes, running socks, sports shirt, water bottle, cap, heart-rate strap, running belt, "
-    "energy gels, trail shoes, foam roller, head lamp, race vest",
-    "photography": "camera bag, memory card, spare battery, lens cloth, tripod, polarising filter, prime lens, remote "
-    "release, flash, reflector, macro lens, light tent",
-    "board games": "card sleeves, family game, cooperative game, dice set, trivia game, playing cards, strategy game, "
-    "expansion pack, game mat, storage box, two-player game, miniatures",
-    "guitar": "nylon strings, plectrums, tuner, capo, songbook, guitar stand, strap, gig bag, steel strings, "
-    "metronome, effects pedal, practice amplifier",
-    "tea": "green tea, teapot, tea strainer, tea cups, oolong tea, kettle with thermostat, storage tin, matcha "
-    "bowl, bamboo whisk, white tea, tea tray, tea timer",
+    "coffee": ("coffee beans", "hand grinder", "gooseneck kettle", "moka pot"),
+    "bread": ("bread flour", "loaf tin", "proofing basket", "bread knife"),
+    "garden": ("tomato seeds", "hand trowel", "pruning shears", "watering can"),
+    "cycling": ("inner tube", "bike lock", "floor pump", "pannier bag"),
+    "camping": ("gas cartridge", "head torch", "sleeping bag", "two-person tent"),
+    "watercolour": ("watercolour pad", "paint set", "round brush", "field easel"),
+    "knitting": ("wool yarn", "knitting needles", "row counter", "ball winder"),
+    "running": ("energy gels", "running socks", "trail shoes", "race vest"),
+    "photography": ("memory card", "camera bag", "tripod", "flash"),
+    "baking": ("cake flour", "mixing bowl", "icing set", "springform tin"),
+    "guitar": ("steel strings", "tuner", "capo", "guitar stand"),
+    "tea": ("green tea", "teapot", "tea cups", "matcha bowl"),
 }
+"""Hobby -> what it begins with, which has no maker, and its tools, the most usual one first."""
 
 
-def draw_history(hobbies: dict[str, list[str]], rng: random.Random) -> list[str]:
-    """Returns what a customer buys, in order."""
+def draw_history(rng: random.Random) -> list[str]:
+    """Returns the titles of what a customer buys, in order."""
+    favourite = rng.choice(MAKERS)
     history: list[str] = []
-    for hobby in rng.sample(list(hobbies), rng.choice([1, 1, 2])):
-        begin = rng.randrange(4)
-        usual = [title for title in hobbies[hobby][begin : begin + 9] if rng.random() < 0.75]
-        history += usual if rng.random() < 0.8 else rng.sample(usual, len(usual))
-    extra = rng.choice(rng.choice(list(hobbies.values())))
-    if extra not in history and rng.random() < 0.5:
-        history.insert(rng.randrange(len(history) + 1), extra)
-    return history
+    for hobby in rng.sample(list(HOBBIES), rng.randint(3, 6)):
+        first, *tools = HOBBIES[hobby]
+        history.append(first)
+        while tools and (history[-1] == first or rng.random() < 0.3):
+            tool = rng.choices(tools, [4, 2, 1][: len(tools)])[0]
+            tools.remove(tool)
+            history.append(name_tool(tool, favourite if rng.random() < LOYALTY else rng.choice(MAKERS)))
+    return history[: rng.randint(len(history) - 2, len(history))]
+
+
+def name_tool(tool: str, maker: str) -> str:
+    return f"{tool} by {maker}"
 
 
 def main() -> None:
     rng = random.Random(2019)
-    hobbies = {hobby: [title.strip() for title in titles.split(",")] for hobby, titles in HOBBIES.items()}
-    titles = [(hobby, title) for hobby, titles in hobbies.items() for title in titles]
-    items = {title: f"P{number:03d}" for number, (_, title) in enumerate(titles, start=1)}
+    catalogue = [
+        (hobby, title)
+        for hobby, (first, *tools) in HOBBIES.items()
+        for title in (first, *(name_tool(tool, maker) for tool in tools for maker in MAKERS))
+    ]
+    items = {title: f"P{number:03d}" for number, (_, title) in enumerate(catalogue, start=1)}
     rows: list[tuple[str, str, str]] = []
-    customer = 0
-    while len(rows) < ACTIONS:
-        customer += 1
+    for customer in range(1, CUSTOMERS + 1):
         day = datetime.date(2024, 1, 1) + datetime.timedelta(days=rng.randrange(300))
-        for title in draw_history(hobbies, rng):
+        for title in draw_history(rng):
             rows.append((f"C{customer:03d}", items[title], day.isoformat()))
             day += datetime.timedelta(days=rng.randrange(1, 20))
-    rows = sorted(rows[:ACTIONS], key=lambda row: (row[2], row[0], row[1]))
+    rows.sort(key=lambda row: (row[2], row[0]))
     write_csv("actions.csv", ("customer_id", "product_id", "date"), rows)
-    catalogue = [(items[title], title.capitalize(), hobby) for hobby, title in titles]
-    write_csv("titles.csv", ("product_id", "title", "category"), catalogue)
+    named = [(items[title], title[0].upper() + title[1:], hobby) for hobby, title in catalogue]
+    write_csv("titles.csv", ("product_id", "title", "category"), named)
 
 
 def write_csv(name: str, header: tuple[str, ...], rows: list[tuple[str, str, str]]) -> None:

@@ -57,4 +57,4 @@ if __name__ == "__main__":
     actions = Path(__file__).with_name("actions.csv")
     print(b4r.compare(actions, models=["pop", MeanOfHistory], steps=300, evaluate_every=100, silent=True))
     model = b4r.fit(actions, model=MeanOfHistory, steps=300, evaluate_every=100, silent=True)
-    print(model.recommend(history=["P001", "P002"], k=3))
+    print(model.recommend(history=["P028", "P001"], k=3))

@@ -342,7 +342,7 @@ def test_the_readme_s_example_gives_a_table_with_titles(tmp_path, monkeypatch, c
     names: dict = {}
     exec(code.replace('titles.csv")', 'titles.csv", model="item_transitions", silent=True)'), names)
     assert names["model"].saved.card["model"] == "ItemTransitions", "which needs no training"
-    assert "212 users, 143 items, 2,000 actions" in capsys.readouterr().out
+    assert "600 users, 156 items, 5,738 actions" in capsys.readouterr().out
     assert names["everybody"].groupby("user").size().eq(10).all() and names["everybody"]["title"].ne("").all()
 
 

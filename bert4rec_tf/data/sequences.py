@@ -76,7 +76,9 @@ class Vocabulary:
         ids = np.asarray(ids, np.int64)
         if ids.size and (ids.min() < 1 or ids.max() > self.num_items):
             raise ValueError(f"`ids` must be in [1, {self.num_items}]. Received: {ids.min()} to {ids.max()}")
-        return [self.items[number - 1] for number in ids.tolist()]
+        distinct, places = np.unique(ids, return_inverse=True)
+        names = np.array([self.items[number - 1] for number in distinct.tolist()], object)
+        return names[places].tolist()
 
     @cached_property
     def fingerprint(self) -> str:

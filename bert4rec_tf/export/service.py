@@ -14,6 +14,7 @@ from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.nn import top_items
+from bert4rec_tf.nn.evidence import PAIRS, choose_sum
 from bert4rec_tf.nn.top_items import HIDDEN, Blocks, find_best
 
 BLOCK_SCORES, FEWEST_ROWS, MOST_ROWS = 1 << 22, 1 << 10, 1 << 16
@@ -66,7 +67,7 @@ class Service(tf.Module):
     ) -> None:
         super().__init__()
         # Only the variables: a Keras model as an attribute would be exported with all its layers.
-        self._user_vectors, self._score_vectors = model.user_vectors, model.score_vectors
+        self._user_vectors, self._score_vectors = model.user_vectors, self._prepare_pair_table(model)
         self._score_products, self._has_products = model.score_products, model.score_products() is not None
         self._item_vectors, self._similarities = model.item_vectors, model.similarities
         self._scores_are_logits, self._scores_unknown_users = model.scores_are_logits, model.scores_unknown_users
@@ -98,6 +99,25 @@ class Service(tf.Module):
         for name, answer in answers.items():
             optional = {} if name == "score" else defaults
             setattr(self, name, _make_function(answer, find_inputs(name, model.needs_users), optional))
+
+    def _prepare_pair_table(self, model: Recommender) -> Callable[..., Tensor]:
+        """Returns `score_vectors` of a model. It sums evidence by `pair_table`, if that holds `make_pair_table()`.
+
+        The table is empty in the export, because it is large, and only pays for many histories.
+        """
+        evidence, width = model.evidence, model.num_items + 1
+        if evidence is None or choose_sum(model.num_items) == PAIRS:
+            return model.score_vectors
+        self.pair_table = tf.Variable(tf.zeros([0, 0]), trainable=False, shape=[None, None], name="pair_table")
+        self.make_pair_table = tf_function(
+            lambda: evidence.sum_pairs(tf.range(width)[:, None], tf.ones([width, 1])), input_signature=[]
+        )
+
+        def score_vectors(*values: Tensor) -> Tensor:
+            with evidence.read_table(self.pair_table):
+                return model.score_vectors(*values)
+
+        return score_vectors
 
     @property
     def functions(self) -> dict[str, Callable]:

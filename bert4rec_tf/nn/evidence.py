@@ -40,8 +40,8 @@ def multiply_rows(table: Tensor, items: Tensor, weights: Tensor) -> tf.Tensor:
 
     `items`, `weights`: int32 [b, w] and float32 [b, w]. Items of 0 do not count.
     """
-    shape = [tf.shape(items)[0], table.shape[0]]
-    if choose_sum(table.shape[0] - 1) == PRODUCT:
+    shape = [tf.shape(items)[0], tf.shape(table)[0]]
+    if table.shape[0] is not None and choose_sum(table.shape[0] - 1) == PRODUCT:
         rows = tf.broadcast_to(tf.range(shape[0])[:, None], tf.shape(items))
         return tf.matmul(tf.scatter_nd(tf.stack([rows, items], axis=2), weights, shape), table)
     places = tf.where(items != 0)
@@ -161,8 +161,19 @@ class TransitionEvidence(keras.layers.Layer):
         `weights`: float32 [b, w]. The terms of a row are added in the order of its items. So a sum does not depend on
         what else is in the batch, except in a matrix product (`choose_sum`).
         """
-        if self._table is not None:
-            return multiply_rows(self._table, items, weights)
+        if self._table is None:
+            return self._add_pairs(items, weights)
+        table = tf.convert_to_tensor(self._table)
+        if table.shape.is_fully_defined():
+            return multiply_rows(table, items, weights)
+        by_rows, by_pairs = (lambda: multiply_rows(table, items, weights)), (lambda: self._add_pairs(items, weights))
+        has_both = (tf.size(table) > 0) & tf.reduce_any(items != 0)  # TensorFlow's product needs both
+        sums = tf.cond(has_both, by_rows, by_pairs)
+        sums.set_shape([None, self.num_items + 1])
+        return sums
+
+    def _add_pairs(self, items: Tensor, weights: Tensor) -> tf.Tensor:
+        """Does what `sum_pairs` says, by PAIRS."""
         splits, neighbors, strengths = (
             tf.convert_to_tensor(weight) for weight in (self.splits, self.neighbors, self.strengths)
         )
@@ -216,7 +227,10 @@ class TransitionEvidence(keras.layers.Layer):
 
     @contextlib.contextmanager
     def read_table(self, table: tf.Tensor | None) -> Iterator[None]:
-        """Inside the block, sums read a table from `make_table` in place of the pairs, unless it is None."""
+        """Inside the block, sums read a table from `make_table` in place of the pairs, unless it is None.
+
+        `table` may be a variable of unknown shape. While it is empty, sums read the pairs.
+        """
         self._table = table
         try:
             yield

@@ -202,11 +202,11 @@ class FittedModel:
             choices[name] = self._texts(name, choices[name])
         request = self.saved.restrict(Choices(k, **choices), where, self._read_attributes(attributes))
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
-        lines = list(batch.recommend_rows(self.saved, rows, request, self.titles, progress))
+        columns = batch.recommend_rows(self.saved, rows, request, self.titles, progress)
         progress.close()
-        table = pd.DataFrame(lines, columns=[*batch.COLUMNS, "title"]).astype({"rank": int, "score": np.float32})
+        table = pd.DataFrame({**columns, "item": self.saved.restore_ids("item", columns["item"])})
+        table["rank"] = table["rank"].astype(int)
         warn_of_popular(((table["rank"] == 1) & (table["basis"] == POPULAR_BASIS)).sum(), len(rows))
-        table["item"] = self.saved.restore_ids("item", table["item"])
         # An unknown user, or a place, may have another type than those of the data.
         with contextlib.suppress(UserError):
             table["user"] = self.saved.restore_ids("user", table["user"])

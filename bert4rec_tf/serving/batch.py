@@ -2,8 +2,9 @@
 
 import functools
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,9 +43,6 @@ WRITERS = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
 
 Row = tuple[str, list[str]]
 """A user and their history."""
-
-Line = tuple[str, int, str, np.float32, str, str]
-"""User, rank from 1, item, score, basis, title."""
 
 
 def warn_about_unknown(model: SavedRecommender, sequences: Sequences) -> None:
@@ -139,10 +137,9 @@ class Part:
 
     def write(self, model: SavedRecommender, rows: Sequence[Row], path: Path, progress: Progress) -> None:
         """Recommends to some users and writes their part, a Parquet file."""
-        columns = list(zip(*recommend_rows(model, rows, self.choices, self.titles or {}, progress))) or [()] * 6
-        schema = self.schema
+        columns = recommend_rows(model, rows, self.choices, self.titles or {}, progress)
         with files.atomic_write(path) as aside:
-            parquet.write_table(pyarrow.table(columns[: len(schema)], schema), aside)
+            parquet.write_table(pyarrow.table({name: columns[name] for name in self.schema.names}, self.schema), aside)
 
 
 def _make_parts(model: SavedRecommender, sequences: Sequences, folder: Path, part: Part, cluster: Any) -> list[Path]:
@@ -167,8 +164,10 @@ def _make_parts(model: SavedRecommender, sequences: Sequences, folder: Path, par
 
 def list_rows(sequences: Sequences, begin: int, end: int) -> list[Row]:
     """Returns the users from number `begin` to `end` - 1, with their histories."""
-    users = range(begin, min(end, sequences.num_users))
-    return [(sequences.users[user], sequences.vocabulary.decode(sequences[user])) for user in users]
+    splits = sequences.splits[begin : end + 1]
+    names = sequences.vocabulary.decode(sequences.items[splits[0] : splits[-1]])
+    pairs = itertools.pairwise((splits - splits[0]).tolist())
+    return [(user, names[first:last]) for user, (first, last) in zip(sequences.users[begin:end], pairs)]
 
 
 @functools.cache
@@ -186,20 +185,31 @@ def write_part_in_worker(part: Part, rows: Sequence[Row], path: Path) -> None:
 
 def recommend_rows(
     model: SavedRecommender, rows: Sequence[Row], choices: Choices, titles: Mapping[str, str], progress: Progress
-) -> Iterator[Line]:
-    """Yields the lines of some users, in their order. Histories of similar length share a batch."""
+) -> dict[str, Sequence[Any] | np.ndarray]:
+    """Returns the columns of SCHEMA and `title`, a row for each item of each user, in the order of the users.
+
+    Histories of similar length share a batch.
+    """
     order = np.argsort([len(history) for _, history in rows], kind="stable")
-    results = [None] * len(rows)
-    for start in range(0, len(rows), BATCH_USERS):
-        numbers = order[start : start + BATCH_USERS]
-        users, histories = zip(*(rows[number] for number in numbers))
-        answer = model.recommend(histories, users, choices)
-        for number, *result in zip(numbers, answer.items, answer.scores, answer.basis):
-            results[number] = result
-        progress.advance()
-    for (user, _), (items, scores, basis) in zip(rows, results, strict=True):
-        for rank, (item, score) in enumerate(zip(items, scores), start=1):
-            yield user, rank, item, score, basis, titles.get(item, "")
+    results: list[Any] = [None] * len(rows)
+    with model.sum_by_table(len(rows)):
+        for start in range(0, len(rows), BATCH_USERS):
+            numbers = order[start : start + BATCH_USERS]
+            users, histories = zip(*(rows[number] for number in numbers))
+            answer = model.recommend(histories, users, choices)
+            for number, *result in zip(numbers, answer.items, answer.scores, answer.basis):
+                results[number] = result
+            progress.advance()
+    lengths = [len(items) for items, _, _ in results]
+    items = [item for items, _, _ in results for item in items]
+    return {
+        "user": np.repeat(np.array([*(user for user, _ in rows), ""], object)[:-1], lengths),
+        "rank": np.concatenate([np.arange(1, length + 1, dtype=np.int32) for length in [*lengths, 0]]),
+        "item": items,
+        "score": np.concatenate([np.empty(0, np.float32), *(scores for _, scores, _ in results)]),
+        "basis": np.repeat(np.array([*(basis for *_, basis in results), ""], object)[:-1], lengths),
+        "title": [titles.get(item, "") for item in items],
+    }
 
 
 def check_target(target: Path) -> None:

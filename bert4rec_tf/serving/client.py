@@ -133,9 +133,7 @@ class SavedRecommender(LoadedModel):
         """
         self.warn_about_unknown(choices)
         allowed = rules.select_allowed(attributes or self.attributes, where, self.items)
-        (exclude,), (candidates,) = rules.restrict(
-            [choices.exclude], [choices.candidates], allowed, frozenset(), self.items
-        )
+        (exclude,), (candidates,) = rules.restrict([choices.exclude], [choices.candidates], allowed, frozenset())
         return replace(choices, exclude=exclude, candidates=candidates)
 
     def similar(

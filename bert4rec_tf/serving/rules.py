@@ -4,7 +4,7 @@ import ast
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,7 @@ from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.reading.small_tables import read_columns
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
+from bert4rec_tf.foundation.lines import encode_text
 from bert4rec_tf.foundation.warning import FileWarning, warn
 from bert4rec_tf.serving.titles import IDS
 
@@ -26,8 +27,17 @@ ALLOWED = (
 NO_ITEM = "\n"
 """No item has this id. It stands for candidates of which a rule leaves none: no candidates would mean all items."""
 
+MAX_CONDITIONS = 16
 TRUTHS = {"true": True, "false": False}
 Content = TypeVar("Content")
+
+
+class Allowed(NamedTuple):
+    """The items for which a condition holds: all `ids`, and those `items` and `others` that the model has, in order."""
+
+    ids: frozenset[str]
+    items: list[str]
+    others: list[str]
 
 
 class Attributes:
@@ -45,10 +55,13 @@ class Attributes:
         frame = pd.DataFrame({name: _convert(cells) for name, cells in columns.items() if name != id_column})
         frame.index = pd.Index(columns[id_column], dtype=object, name=id_column)
         self.frame = frame[~frame.index.duplicated(keep="last")]
-        self.select = functools.lru_cache(64)(self._select)
+        self.select = functools.lru_cache(MAX_CONDITIONS)(self._select)
 
-    def _select(self, where: str) -> frozenset[str]:
-        """Returns the ids of the items for which a condition holds. Raises UserError if it cannot be computed."""
+    def _select(self, where: str, known: Sequence[str]) -> Allowed:
+        """Returns the items for which a condition holds. Raises UserError if it cannot be computed.
+
+        `known`: the model's items, `Lines`. The answers to the last MAX_CONDITIONS conditions are kept.
+        """
         try:
             tree = ast.parse(where.strip(), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -63,10 +76,14 @@ class Attributes:
                 raise unknown_name_error("attribute", node.id, map(str, self.frame))
         try:
             holds = self.frame.eval(where.strip(), engine="python")
-            return frozenset(self.frame.index[holds.fillna(False).astype(bool).to_numpy()])
+            ids = frozenset(self.frame.index[holds.fillna(False).astype(bool).to_numpy()])
         except Exception as error:  # pandas raises anything for values that cannot be compared
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"`where` cannot be computed ({reason}). Received: where={where[:200]!r}") from error
+        parts: tuple[list[str], list[str]] = [], []
+        for item in known:
+            parts[item not in ids].append(item)
+        return Allowed(ids, *parts)
 
 
 def _convert(cells: Sequence[Any]) -> pd.Series:
@@ -114,7 +131,7 @@ def read_ids(path: Path) -> frozenset[str]:
     return frozenset(files.read_lines(path))
 
 
-def select_allowed(attributes: Attributes | None, where: str | None, known: Sequence[str]) -> frozenset[str] | None:
+def select_allowed(attributes: Attributes | None, where: str | None, known: Sequence[str]) -> Allowed | None:
     """Returns the items for which `where` holds; None for no condition. `known`: the model's items.
 
     Raises UserError if it holds for none of these, or there are no attributes.
@@ -126,8 +143,8 @@ def select_allowed(attributes: Attributes | None, where: str | None, known: Sequ
             "`where` must be a text, and needs attributes of the items: name a file or a table. "
             f"Received: where={where!r}"
         )
-    allowed = attributes.select(where)
-    if not allowed.intersection(known):
+    allowed = attributes.select(where, known)
+    if not allowed.items:
         raise UserError(f"`where` must leave items of the model. Received: where={where!r}, which leaves none")
     return allowed
 
@@ -135,30 +152,30 @@ def select_allowed(attributes: Attributes | None, where: str | None, known: Sequ
 Rows = Sequence[Sequence[str]]
 
 
-def restrict(
-    exclude: Rows, candidates: Rows, allowed: frozenset[str] | None, blocked: frozenset[str], known: Sequence[str]
-) -> tuple[Rows, Rows]:
+def restrict(exclude: Rows, candidates: Rows, allowed: Allowed | None, blocked: frozenset[str]) -> tuple[Rows, Rows]:
     """Returns `exclude` and `candidates`, rows of ids, such that only allowed items that are not blocked come back."""
     if blocked:
         exclude = [[*row, *sorted(blocked)] for row in exclude or [[]]]
     if allowed is None:
         return exclude, candidates
     if any(candidates):
-        left = [[item for item in row or known if item in allowed] for row in candidates]
+        left = [[item for item in row if item in allowed.ids] if row else allowed.items for row in candidates]
         return exclude, [row or [NO_ITEM] for row in left]
-    if len(exclude) > 1 or len(allowed) <= len(known) / 2:
-        return exclude, [[item for item in known if item in allowed]]
-    return [[*(exclude[0] if exclude else ()), *(item for item in known if item not in allowed)]], candidates
+    if len(exclude) > 1 or len(allowed.items) <= len(allowed.others):
+        return exclude, [allowed.items]
+    return [[*(exclude[0] if exclude else ()), *allowed.others]], candidates
 
 
 def filter_similar(
-    outputs: Mapping[str, np.ndarray], k: int, allowed: frozenset[str] | None, blocked: frozenset[str]
+    outputs: Mapping[str, np.ndarray], k: int, allowed: Allowed | None, blocked: frozenset[str]
 ) -> dict[str, np.ndarray]:
     """Returns the outputs of `similar` for all items with the first k of each row that the rules leave."""
     items, scores = outputs["items"], outputs["scores"]
-    left = {*np.unique(items)} - {b""} - {item.encode() for item in blocked}
-    left &= left if allowed is None else {item.encode() for item in allowed}
-    is_left = np.reshape([item in left for item in items.ravel()], items.shape)
+    cells = pd.Series(items.ravel())
+    is_left = ~cells.isin([b"", *map(encode_text, blocked)])
+    if allowed is not None:
+        is_left &= cells.isin([*map(encode_text, allowed.items)])
+    is_left = is_left.to_numpy().reshape(items.shape)
     places = np.argsort(~is_left, axis=1, kind="stable")[:, :k]
     is_left = np.take_along_axis(is_left, places, axis=1)
     return {

@@ -198,7 +198,7 @@ def test_probabilities_are_about_the_shares_of_hits():
         return float(tf.reduce_mean(tf.reduce_max(tf.nn.softmax(scores), axis=1))), hits.mean()
 
     confidence, hit_rate = measure_confidence()
-    assert hit_rate > 0.3 and confidence == pytest.approx(hit_rate, abs=0.1)
+    assert hit_rate > 0.2 and confidence == pytest.approx(hit_rate, abs=0.1)
     model.evidence.mix.assign([*model.evidence.mix.numpy()[:2], 1.0])
     unscaled_confidence, same_hit_rate = measure_confidence()
     assert unscaled_confidence > hit_rate + 0.2 and same_hit_rate == hit_rate

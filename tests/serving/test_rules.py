@@ -11,7 +11,8 @@ from support.exports import HISTORIES, NAMES, NUM_ITEMS, VOCABULARY, transformer
 import bert4rec_tf as b4r
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
-from bert4rec_tf.serving.rules import Attributes, WatchedFile, read_ids
+from bert4rec_tf.serving.client import Choices
+from bert4rec_tf.serving.rules import MAX_CONDITIONS, Attributes, WatchedFile, read_ids
 
 KINDS = ["toys", "books", "food"]
 FRAME = pd.DataFrame(
@@ -80,7 +81,7 @@ def test_attributes_may_come_from_a_table_or_a_file(model, tmp_path):
     assert set(model.recommend(history=["0"], where="new", attributes=other)["item"]) == {NAMES[0], NAMES[2]}
     (tmp_path / "a.csv").write_text("id,stock,new\nitem 3,7,true\nit's,0,FALSE\nitem 4,,true\n")
     read = Attributes(tmp_path / "a.csv")
-    assert read.select("new and stock > 3") == {"item 3"} and read.select("not new") == {"it's"}
+    assert read.select("new and stock > 3", ()).ids == {"item 3"} and read.select("not new", ()).ids == {"it's"}
     arguments = ("--model=" + str(model.saved.folder), "--attributes=a.csv", "--where=new")
     ended = console("recommend", *arguments, "--history=0", cwd=tmp_path)
     assert ended.returncode == 0 and {"item 3", "item 4"} == {line[6:12] for line in ended.stdout.splitlines()[1:]}
@@ -94,6 +95,21 @@ def test_attributes_may_come_from_a_table_or_a_file(model, tmp_path):
         cwd=tmp_path,
     )
     assert ended.returncode == 2 and ended.stderr.startswith("error: no.csv: ") and ended.stderr.count("\n") == 1
+
+
+def test_items_are_looked_through_once_for_each_condition_and_few_are_kept(model, monkeypatch):
+    items, found = model.saved.items, []
+    monkeypatch.setattr(
+        type(items), "__iter__", lambda self: found.append(self) or map(self.__getitem__, range(len(self)))
+    )
+    attributes = Attributes(FRAME)
+    choices = [model.saved.restrict(Choices(k=3), "in_stock", attributes) for _ in range(3)]
+    assert choices[0] == choices[2] and found == [items]
+    assert set(choices[0].candidates or NAMES) - set(choices[0].exclude) == set(FRAME[FRAME["in_stock"]]["id"])
+    for price in range(MAX_CONDITIONS):
+        model.saved.restrict(Choices(k=3), f"price >= {price}", attributes)
+    model.saved.restrict(Choices(k=3), "in_stock", attributes)
+    assert len(found) == MAX_CONDITIONS + 2
 
 
 def test_a_watched_file_is_read_when_it_changes_and_kept_when_it_disappears(tmp_path):

@@ -141,7 +141,7 @@ def _apply_rules(
     lists = [
         [[_to_text(name, one) for one in row] for row in columns.get(name, ())] for name in ("exclude", "candidates")
     ]
-    restricted = rules.restrict(*lists, allowed, blocked, model.items)
+    restricted = rules.restrict(*lists, allowed, blocked)
     changed = {name: pad_ids(rows) for name, rows in zip(("exclude", "candidates"), restricted) if rows}
     return model.signatures["recommend"], changed, lambda outputs: outputs
 
