@@ -53,7 +53,7 @@ class RunOptions(ExecutionSettings):
     user_features: str | None = setting(None, "CSV or Parquet as for --item_features, with a column of user ids")
     new_items: bool = setting(False, "also rank items that occur only in --item_features")
     model: str | None = setting(
-        None, f"model: {', '.join(MODEL_SETTINGS)} (default: {AUTO} for your own data, else {PAPERS_MODEL})"
+        None, f"model: {', '.join(MODEL_SETTINGS)} (default: {AUTO}; with --dataset, {PAPERS_MODEL})"
     )
     preset: str = setting("fast", "preset of settings: " + ", ".join(presets.NAMES))
     seed: int = setting(1, "seed of masks, initial weights, dropout and the order of examples")

@@ -204,7 +204,7 @@ class FittedModel:
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
         columns = batch.recommend_rows(self.saved, rows, request, self.titles, progress)
         progress.close()
-        table = pd.DataFrame({**columns, "item": self.saved.restore_ids("item", columns["item"])})
+        table = pd.DataFrame({**columns, "item": self.saved.restore_ids("item", list(columns["item"]))})
         table["rank"] = table["rank"].astype(int)
         warn_of_popular(((table["rank"] == 1) & (table["basis"] == POPULAR_BASIS)).sum(), len(rows))
         # An unknown user, or a place, may have another type than those of the data.

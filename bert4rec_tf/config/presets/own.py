@@ -13,7 +13,7 @@ from bert4rec_tf.config.transition_settings import LONG_HISTORIES
 
 FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
 FEW_USERS = 3_000
-MIN_STEPS, MIN_SASREC_STEPS, MAX_OWN_STEPS = 1_000, 2_500, 10_000
+MIN_STEPS, MIN_STEPS_OF_TWO, MIN_SASREC_STEPS, MAX_OWN_STEPS = 1_000, 1_500, 2_500, 10_000
 EPOCHS, SASREC_EPOCHS_LONG, EPOCHS_MASKED, EPOCHS_LIKE_BEAUTY = 15, 85, (6, 3), (8, 4)
 """Passes at most: usually; SASRec's over long histories; BERT4Rec's over long ones, masked as in the paper, up to
 MANY_ACTIONS and from there on; and its passes over prefixes, trained as Beauty's, up to there and from there on.
@@ -25,6 +25,9 @@ MEASUREMENTS, PATIENCE = 8, 3
 PREFIXES = {"prefix_copies": 1, "mask_copies": 0, "max_predictions": 1}
 LIKE_BEAUTY = {"hidden_dim": 128, "dropout": 0.5, "epsilon": 1e-4, "learning_rate": 2e-3, "batch_size": 512}
 """What Beauty's preset `best` and the rule for short histories share, unless they are few."""
+
+WIDTH_OF_TWO = 64
+"""The width of each of two networks side by side."""
 
 SOFTMAX_SASREC = {**OPTIMIZERS["sasrec"], "loss": "cross_entropy", "schedule": "linear"}
 
@@ -54,7 +57,7 @@ def _make_shared_settings(num_users: int, num_actions: int, steps: float, dropou
     }
 
 
-def make_sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
+def make_sasrec_settings(num_users: int, num_actions: int, min_steps: int = MIN_SASREC_STEPS) -> dict[str, Any]:
     """Returns the settings of SASRec, trained by a softmax over all items; one example is a whole history.
 
     Short histories have more dropout, and more passes if there are few of them.
@@ -65,7 +68,7 @@ def make_sasrec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     return {
         **SOFTMAX_SASREC,
         **_make_shared_settings(
-            num_users, num_actions, steps if is_long else max(steps, MIN_SASREC_STEPS), 0.2 if is_long else 0.3
+            num_users, num_actions, steps if is_long else max(steps, min_steps), 0.2 if is_long else 0.3
         ),
         "batch_size": batch_size,
     }
@@ -104,11 +107,17 @@ def make_bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
 
 
 def make_auto_settings(num_users: int, num_actions: int) -> dict[str, Any]:
-    """Returns the settings of both networks side by side: SASRec's, and how BERT4Rec's examples are cut and masked."""
-    shared = make_sasrec_settings(num_users, num_actions)
+    """Returns the settings of both networks side by side.
+
+    They are SASRec's, at WIDTH_OF_TWO, and BERT4Rec's ways to cut and mask histories. BERT4Rec has as many examples in
+    a step as suit its own rule: so both learn in about the same passes as alone.
+    """
+    min_steps = MIN_STEPS_OF_TWO if num_actions < FEW_ACTIONS else MIN_SASREC_STEPS
+    shared = make_sasrec_settings(num_users, num_actions, min_steps)
     bert4rec = make_bert4rec_settings(num_users, num_actions)
     names = ("attention_dropout", "initial_layers", *MaskingSettings.__dataclass_fields__)
-    return {**shared, **{name: bert4rec[name] for name in names if name in bert4rec}, "hidden_dim": 64}
+    own = {name: bert4rec[name] for name in names if name in bert4rec}
+    return {**shared, **own, "hidden_dim": WIDTH_OF_TWO, "masked_batch_size": bert4rec["batch_size"]}
 
 
 RULES = {"bert4rec": make_bert4rec_settings, "sasrec": make_sasrec_settings, AUTO: make_auto_settings}
