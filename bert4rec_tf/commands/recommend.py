@@ -15,7 +15,7 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import import_tensorflow
 from bert4rec_tf.foundation.stores import expand_path
-from bert4rec_tf.foundation.warning import UnknownIdWarning, warn
+from bert4rec_tf.foundation.warning import UnknownIdWarning, warn, warn_of_unknown
 from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.trust import TRUST
 
@@ -122,10 +122,7 @@ def main(arguments: list[str]) -> None:
             histories = [history for _, history in batch.list_rows(known, 0, len(users))]
         answer = model.recommend(histories, users, choices)
         for unknown, history in zip(answer.unknown, histories):
-            if unknown:
-                warn(
-                    f"{unknown} of the {len(history)} ids in the history are unknown and were skipped", UnknownIdWarning
-                )
+            warn_of_unknown(unknown, len(history), "ids in the history")
         if options.history is None:
             warn_of_popular(answer.num_popular, len(users))
         print(make_tables(answer, titles, [f"user {user}" for user in users]))

@@ -51,6 +51,12 @@ def warn(line: str, category: type[Bert4RecWarning]) -> None:
     warnings.warn(word_for_caller(line), category, stacklevel=level)
 
 
+def warn_of_unknown(number: int, total: int, what: str) -> None:
+    """Warns of unknown ids, if there are any among the `total`. `what`: whose ids."""
+    if number:
+        warn(f"{number} of the {total} {what} are unknown and were skipped", UnknownIdWarning)
+
+
 @contextlib.contextmanager
 def print_warnings() -> Iterator[None]:
     """Within it, each of these warnings is one line on the error stream, however often and whatever the filters."""

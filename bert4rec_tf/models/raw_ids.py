@@ -12,7 +12,7 @@ from bert4rec_tf.data.id_types import have_type
 from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.warning import TrainingWarning, UnknownIdWarning, warn
+from bert4rec_tf.foundation.warning import TrainingWarning, warn, warn_of_unknown
 from bert4rec_tf.models.rows import ITEMS, USERS, copy_rows
 from bert4rec_tf.nn.layers import check_size
 from bert4rec_tf.nn.top_items import Blocks, find_best
@@ -72,8 +72,7 @@ def recommend(model: Any, history: Iterable[Any], k: int, user: Any, exclude_see
         raise UserError(f"`history` must be a list of raw ids, oldest first. Received: history={history!r}")
     texts = [str(raw) for raw in history]
     items = model.ids.vocabulary.encode(texts)
-    if num_unknown := np.count_nonzero(items == PAD):
-        warn(f"{num_unknown} of the {len(items)} items in the history are unknown and were skipped", UnknownIdWarning)
+    warn_of_unknown(np.count_nonzero(items == PAD), len(items), "items in the history")
     items = items[items != PAD]
     batch: dict[str, np.ndarray] = {"items": items[None]}
     if model.needs_users:

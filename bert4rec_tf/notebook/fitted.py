@@ -45,7 +45,7 @@ from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.stores import LocalCopy, Url
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.foundation.warning import DataWarning, TrainingWarning, UnknownIdWarning, warn
+from bert4rec_tf.foundation.warning import DataWarning, TrainingWarning, UnknownIdWarning, warn, warn_of_unknown
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
 from bert4rec_tf.notebook.id_texts import list_users, load_titles, to_text, to_texts
@@ -150,11 +150,7 @@ class FittedModel:
         request = Choices(k, exclude_seen, *lists, popularity_correction)
         request = self.saved.restrict(request, where, self._read_attributes(attributes))
         answer = self.saved.recommend([items], [user_id], request)
-        if answer.unknown[0]:
-            warn(
-                f"{answer.unknown[0]} of the {len(items)} items in the history are unknown and were skipped",
-                UnknownIdWarning,
-            )
+        warn_of_unknown(answer.unknown[0], len(items), "items in the history")
         table = self._table(answer.items[0], answer.scores[0])
         if not explain:
             return table

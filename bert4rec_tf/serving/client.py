@@ -15,7 +15,7 @@ from bert4rec_tf.config import popularity_option
 from bert4rec_tf.export.functions import INPUTS, POPULAR, SCALARS
 from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.warning import UnknownIdWarning, warn
+from bert4rec_tf.foundation.warning import UnknownIdWarning, warn, warn_of_unknown
 from bert4rec_tf.serving import explanation, rules
 from bert4rec_tf.serving.ids import pad_ids
 from bert4rec_tf.serving.rules import Attributes
@@ -115,8 +115,7 @@ class SavedRecommender(LoadedModel):
         """Warns of ids to leave out or to rank that are no items of the model."""
         for name in ("exclude", "candidates"):
             ids = getattr(choices, name)
-            if unknown := len(ids) - self.items.contains_each(ids).sum():
-                warn(f"{unknown} of the {len(ids)} items in `{name}` are unknown and were skipped", UnknownIdWarning)
+            warn_of_unknown(len(ids) - self.items.contains_each(ids).sum(), len(ids), f"items in `{name}`")
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:
         """Recommends to raw histories, oldest item first. `users` only matters if the model has user embeddings.
