@@ -335,7 +335,7 @@ def settings_for_features(model: str, kinds: Collection[str]) -> dict[str, Any]:
     """
     for name in kinds:
         if model not in ATTENTION_MODELS:
-            raise UserError(f"`{name}` needs model={' or '.join(ATTENTION_MODELS)}. Received: model={model}")
+            raise UserError(f"`{name}` needs model={', '.join(ATTENTION_MODELS)}. Received: model={model}")
     return {f"use_{name}": {ITEM_FEATURES: ADD, USER_FEATURES: True}[name] for name in kinds}
 
 

@@ -80,7 +80,7 @@ OF_FLAGS = [
     of_flags(
         "features for another model",
         "--dataset=synthetic --model=bpr_mf --item_features=absent.csv",
-        "`item_features` needs model=bert4rec or sasrec. Received: model=bpr_mf",
+        "`item_features` needs model=bert4rec, sasrec, auto. Received: model=bpr_mf",
     ),
     of_flags(
         "no features",
