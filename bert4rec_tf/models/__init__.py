@@ -23,7 +23,10 @@ from bert4rec_tf.models.sasrec import SASRec
 
 _BY_SETTINGS = {
     kind.settings_type: kind
-    for kind in (Pop, BprMf, Ncf, Fpmc, GRU4Rec, GRU4RecPlus, Caser, SASRec, BERT4Rec, ItemTransitions, Ensemble)
+    for kind in (
+        *(Pop, BprMf, Ncf, Fpmc, GRU4Rec, GRU4RecPlus, Caser, SASRec, BERT4Rec),
+        *(ItemTransitions, Ensemble),
+    )
 }
 MODELS: dict[str, type[Recommender]] = {name: _BY_SETTINGS[settings] for name, settings in MODEL_SETTINGS.items()}
 
