@@ -86,10 +86,15 @@ def attend(
         through which no gradient flows.
     """
 
+    # One head has no axes to change. The converter to ONNX would take the wrong shape from changing an axis of one.
     def split(joined: tf.Tensor, order: tuple[int, ...], length: tf.Tensor) -> tf.Tensor:
+        if num_heads == 1:
+            return (joined if order == BY_ROWS else tf.linalg.matrix_transpose(joined))[:, None]
         return tf.transpose(tf.reshape(joined, [batch, length, num_heads, width // num_heads]), order)
 
     def join(heads: tf.Tensor, order: tuple[int, ...], length: tf.Tensor) -> tf.Tensor:
+        if num_heads == 1:
+            return (heads if order == BY_ROWS else tf.linalg.matrix_transpose(heads))[:, 0]
         ordered = tf.transpose(heads, [order.index(axis) for axis in range(4)])
         return tf.reshape(ordered, [batch, length, width])
 

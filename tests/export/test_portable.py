@@ -47,6 +47,16 @@ def test_onnx_files_give_the_model_s_numbers(tmp_path, name):
     np.testing.assert_allclose(one, vectors[1:2], atol=1e-4)
 
 
+def test_onnx_files_of_attention_with_one_head_give_the_model_s_numbers(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra [export] is not installed")
+    pytest.importorskip("tf2onnx", reason="the extra [export] is not installed")
+    model = MODELS["sasrec"](len(VOCABULARY.items), hidden_dim=8, num_heads=1, max_length=6)
+    portable.export(model, VOCABULARY, tmp_path / "onnx", "onnx")
+    encoder = onnxruntime.InferenceSession(tmp_path / "onnx" / "encoder.onnx")
+    (vectors,) = encoder.run(["vectors"], {name: HISTORIES[name] for name in ("items", "lengths")})
+    np.testing.assert_allclose(vectors, expected(model)[0], rtol=1e-4, atol=1e-4)
+
+
 @some_models
 def test_litert_files_give_the_model_s_numbers(tmp_path, name):
     interpreter = pytest.importorskip("ai_edge_litert.interpreter", reason="the extra [export] is not installed")
