@@ -11,6 +11,7 @@ from bert4rec_tf.config.execution import ExecutionSettings
 from bert4rec_tf.config.model_settings import samples_items
 from bert4rec_tf.config.run_record import MaskingSettings, TrainingSettings
 from bert4rec_tf.data.examples import in_memory
+from bert4rec_tf.data.examples.joined import JoinedFeed
 from bert4rec_tf.data.examples.masked import MaskedExamples
 from bert4rec_tf.data.examples.rows import Feed
 from bert4rec_tf.foundation import devices
@@ -40,6 +41,9 @@ VARIANTS = {
 
 
 def make_feed(model, masking="static shares", size=16):
+    if model.networks:
+        sizes = {"bert4rec": size, "sasrec": size + 3}
+        return JoinedFeed({name: make_feed(model.networks[name], masking, rows) for name, rows in sizes.items()})
     if model.examples == "masked":
         examples = MaskedExamples(SEQUENCES, model.max_length, MASKS[masking])
     else:
