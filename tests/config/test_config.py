@@ -135,7 +135,7 @@ def test_every_model_has_a_preset_for_every_data_set(model, dataset):
     run = presets.make_run(dataset, model, size=Size(*own.SHOP) if model == AUTO else None)
     assert run.model == model and Run.from_dict(run.to_dict()) == run
     if model == AUTO and not is_own(dataset):
-        with pytest.raises(UserError, match=f"Model 'auto' has no preset 'fast' for '{dataset}'"):
+        with pytest.raises(UserError, match=f"`size` must be the data: auto on '{dataset}' has"):
             presets.make_run(dataset, model)
     elif model != "bert4rec":
         with pytest.raises(UserError, match=f"Model '{model}' has no preset 'released' for '{dataset}'. It has: fast"):

@@ -10,7 +10,7 @@ from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs.experiment import execute
 
 PERSONAL = ("bpr_mf", "ncf")
-SEQUENTIAL = tuple(name for name in MODELS if name not in ("pop", *PERSONAL))
+SEQUENTIAL = tuple(name for name in MODELS if name not in ("pop", "auto", *PERSONAL))
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ from support.profiles import slow_but
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import OWN
-from bert4rec_tf.config.model_settings import ATTENTION_MODELS, MODEL_SETTINGS
+from bert4rec_tf.config.model_settings import ALONE, ATTENTION_MODELS, AUTO, MODEL_SETTINGS
 from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation import evidence_search
@@ -66,13 +66,16 @@ def list_slow_cases():
             yield Case(model, name, OWN_DATA if dataset == OWN else dataset)
             if dataset == OWN:
                 yield Case(model, name, OWN_DATA, is_long=True)
+    own = {AUTO: {"dataset": OWN_DATA}}  # it has no preset for a data set
     for model, kind in MODEL_SETTINGS.items():
         for field in dataclasses.fields(kind):
             for choice in field.metadata["limits"].get("choices", ()):
                 if choice != field.default:
-                    yield Case(model, settings=((field.name, choice),))
+                    # The rule for your own data sets first item vectors, which `alone` has none of.
+                    more = (("initial_vectors", "random"),) if model == AUTO and choice == ALONE else ()
+                    yield Case(model, settings=((field.name, choice), *more), **own.get(model, {}))
     for model in ATTENTION_MODELS:
-        yield Case(model, settings=SAMPLED)
+        yield Case(model, settings=SAMPLED, **own.get(model, {}))
     yield Case("fpmc", "fast", OWN_DATA, (("negatives", "popular"),))
     yield Case("bert4rec", "best", OWN_DATA, (("use_user_features", True),))
 

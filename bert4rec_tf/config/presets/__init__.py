@@ -115,6 +115,11 @@ def _no_preset_error(name: str, dataset: str, model: str) -> UserError:
     if data not in datasets:
         return unknown_name_error("dataset", data, datasets - {OWN})
     names = [entry.name for entry in PRESETS.values() if (entry.dataset, entry.model) == (data, model)]
+    if not names and (name, OWN, model) in PRESETS:
+        return UserError(
+            f"`size` must be the data: {model} on {dataset!r} has the settings of your own data, which follow their "
+            "size. Received: none"
+        )
     return UserError(f"Model {model!r} has no preset {name!r} for {dataset!r}. It has: {', '.join(names)}")
 
 
