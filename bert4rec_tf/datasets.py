@@ -16,7 +16,7 @@ from bert4rec_tf.config.model_settings import samples_items
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.epochs import lay_out_once, make_epochs
-from bert4rec_tf.data.examples.joined import JoinedFeed
+from bert4rec_tf.data.examples.joined import make_model_feed
 from bert4rec_tf.data.examples.masked import MaskedExamples
 from bert4rec_tf.data.examples.rows import Examples, Feed
 from bert4rec_tf.data.sequences import Sequences, Vocabulary, pad_rows
@@ -128,10 +128,7 @@ def training_batches(
             examples = in_memory.EXAMPLE_KINDS[network.examples](sequences, **network.example_options)
         return Feed(examples, batch_size, seed, samples_items(network.settings))
 
-    if not model.networks:
-        return make_epochs(make_feed(model, batch_size))
-    sizes = model.choose_batch_sizes(batch_size)
-    return make_epochs(JoinedFeed({name: make_feed(model.networks[name], size) for name, size in sizes.items()}))
+    return make_epochs(make_model_feed(model, batch_size, make_feed))
 
 
 def next_item_batches(sequences: Sequences, batch_size: int = 256) -> tf.data.Dataset:

@@ -36,8 +36,10 @@ def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict
         UserError: if a column is missing, is not of numbers or has another shape; outside a graph also for what is not
             whole or out of range.
     """
-    if to_train and model.networks:
-        return _check_joined(model, batch)
+    if to_train:
+        _refuse_other_loss(model)
+        if model.networks:
+            return _check_joined(model, batch)
     convert = np.asarray if tf.executing_eagerly() else tf.convert_to_tensor
     batch = batch if isinstance(batch, Mapping) else {"items": batch}
     columns: dict[str, Tensor] = {name: convert(column) for name, column in batch.items()}
@@ -54,13 +56,11 @@ def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict
 
 def _check_joined(model: Any, batch: Batch | Tensor) -> tuple[dict[str, Tensor], Tensor | int]:
     """Does what `check_batch` does to train several networks, each with its own columns."""
-    _refuse_other_loss(model)
     columns = batch if isinstance(batch, Mapping) else {}
     parts = split_columns(columns, model.networks)
     checked = {name: check_batch(network, parts[name], to_train=True) for name, network in model.networks.items()}
-    return join_columns({name: part for name, (part, _) in checked.items()}), sum(
-        count for _, count in checked.values()
-    )
+    joined = join_columns({name: part for name, (part, _) in checked.items()})
+    return joined, sum(count for _, count in checked.values())
 
 
 def check_arrays(
@@ -113,8 +113,6 @@ def _has_values(column: Any) -> bool:
 
 
 def _require_columns(model: Any, columns: Mapping[str, Tensor], to_train: bool) -> None:
-    if to_train:
-        _refuse_other_loss(model)
     needed: tuple[str, ...] = ("items", "users") if type(model).needs_users else ("items",)
     if to_train and model.examples is not None:
         needed = TRAINING_COLUMNS.get(model.examples, ("targets",))

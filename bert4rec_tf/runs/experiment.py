@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -21,7 +22,7 @@ from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.examples import in_memory, preparation
-from bert4rec_tf.data.examples.joined import JoinedFeed
+from bert4rec_tf.data.examples.joined import JoinedFeed, make_model_feed
 from bert4rec_tf.data.examples.masked import MaskedExamples, StoredExamples
 from bert4rec_tf.data.examples.rows import Examples, Feed
 from bert4rec_tf.data.feature_values import select_features
@@ -375,11 +376,7 @@ class Experiment:
 
     def make_feed(self, name: str, model: Recommender) -> Feed | JoinedFeed:
         """Returns the training batches of a training."""
-        batch_size = self.run.training.batch_size
-        if not model.networks:
-            return self._make_feed(name, model, batch_size)
-        sizes = model.choose_batch_sizes(batch_size)
-        return JoinedFeed({key: self._make_feed(name, model.networks[key], size) for key, size in sizes.items()})
+        return make_model_feed(model, self.run.training.batch_size, functools.partial(self._make_feed, name))
 
     def _make_feed(self, name: str, model: Recommender, batch_size: int) -> Feed:
         if model.examples == MASKED:

@@ -1,6 +1,6 @@
 """The batches of several networks that are trained side by side."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -54,3 +54,11 @@ class JoinedFeed:
         return join_columns(
             {part: feed.lay_out(own_tables[part], own_columns[part]) for part, feed in self.feeds.items()}
         )
+
+
+def make_model_feed(model: Any, batch_size: int, make_feed: Callable[[Any, int], Feed]) -> Feed | JoinedFeed:
+    """Returns the feed of a model: what `make_feed(model, batch_size)` returns, or that of each of its `networks`."""
+    if not model.networks:
+        return make_feed(model, batch_size)
+    sizes = model.choose_batch_sizes(batch_size)
+    return JoinedFeed({name: make_feed(model.networks[name], size) for name, size in sizes.items()})
