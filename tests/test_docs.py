@@ -21,7 +21,6 @@ from support.paths import ROOT
 from bert4rec_tf.commands import compare, data, recommend, run, serve, similar, update
 from bert4rec_tf.config import presets
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.runs.experiment import execute
 from bert4rec_tf.runs.exporting import export
@@ -317,22 +316,6 @@ def test_the_example_of_mlflow_logs_the_curve(tmp_path, monkeypatch, quick):
     assert [row.step for row in history] == [3, 6] and run.data.params["batch_size"].isdigit()
     assert 0 <= run.data.metrics["test_ndcg_10"] <= 1
     assert len(mlflow.MlflowClient().list_artifacts(run.info.run_id, "shop")) > 3
-
-
-@pytest.mark.slow
-def test_the_example_of_training_learns(folder, capsys):
-    (code,) = python_blocks(TEXTS[ROOT / "docs" / "training.md"])
-    names: dict = {}
-    exec(code, names)
-    sequences = names["sequences"]
-    assert sequences.num_users == datasets.load("synthetic").num_users
-    scores = np.asarray(names["scores"])[0]
-    assert sequences.vocabulary.encode([str(item) for item in sequences.vocabulary.decode(names["best"])])[0] == (
-        scores.argmax() + 1
-    )
-    assert "item" in capsys.readouterr().out
-    metrics = names["result"].metrics
-    assert metrics["test"]["popular"]["ndcg@10"] > 2 * metrics["pop"]["popular"]["ndcg@10"]
 
 
 def test_the_readme_s_example_gives_a_table_with_titles(tmp_path, monkeypatch, capsys):

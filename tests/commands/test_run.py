@@ -176,9 +176,7 @@ def test_histories_are_kept_in_the_export_of_a_finished_run(copy):
     command = r"to add them: bert4rec run --mode=export --workdir=.*work --with_histories=1000000"
     with pytest.raises(UserError, match=command):
         SavedRecommender(copy / "work/bare").get_history(sequences.users[0])
-    finished(
-        "--mode=export", "--workdir=work", "--export_dir=none", "--dataset=synthetic", "--with_histories=0", cwd=copy
-    )
+    finished("--mode=export", *WHOLE, "--export_dir=none", "--with_histories=0", cwd=copy)
     assert SavedRecommender(copy / "none").histories is None
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import bert4rec_tf as b4r
+from bert4rec_tf.foundation import plots
 
 pytestmark = pytest.mark.usefixtures("quick")
 DAY = 86_400
@@ -35,6 +36,8 @@ def test_each_period_is_measured_by_what_came_before(tmp_path, monkeypatch):
     expected = np.average(shares["ndcg@10"], weights=shares["cases"])
     assert found.summary.loc["pop", "ndcg@10"] == pytest.approx(expected)
     assert found.summary.loc["pop", "high"] < 0 and np.isnan(found.summary.loc["item_transitions", "low"])
+    pytest.importorskip("matplotlib", reason="the extra [plots] is not installed")
+    monkeypatch.setattr(plots, "is_available", lambda: True)
     axes = found.plot().axes[0]
     assert len(axes.containers) == 2 and axes.get_ylabel() == "ndcg@10"
 
