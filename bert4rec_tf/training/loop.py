@@ -199,7 +199,7 @@ class Training:
         is_compiled = "calls" in self.__dict__
         calls, pace = self.calls, self._make_pace(self.calls)
         num_pauses = -(-self.last_step // training.evaluate_every) - state.step // training.evaluate_every
-        self.progress = self.watch.start_progress(self.last_step, state.step, training.batch_size, num_pauses)
+        self.progress = self.watch.start_progress(self.last_step, state.step, calls.feed.batch_size, num_pauses)
         if not is_compiled:
             self.progress.say(f"{self.watch.title}: compiling the graph, which makes the first step slow")
         self.tensorboard = TensorBoardWriter(

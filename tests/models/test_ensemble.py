@@ -86,6 +86,7 @@ def test_a_joined_feed_has_the_batches_of_each_feed():
         for column, values in expected.items():
             np.testing.assert_array_equal(part[column], values)
     assert joined.steps_per_epoch == feeds["one"].steps_per_epoch > feeds["other"].steps_per_epoch
+    assert joined.batch_size == 11
 
 
 def test_columns_are_joined_and_split():

@@ -40,6 +40,11 @@ class JoinedFeed:
         return join_columns({part: feed.tables for part, feed in self.feeds.items()})
 
     @property
+    def batch_size(self) -> int:
+        """Examples in a step, of all feeds together."""
+        return sum(feed.batch_size for feed in self.feeds.values())
+
+    @property
     def steps_per_epoch(self) -> int:
         """Steps until every example of every feed was in a batch."""
         return max(feed.steps_per_epoch for feed in self.feeds.values())
