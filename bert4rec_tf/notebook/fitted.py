@@ -11,31 +11,25 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import tensorflow as tf
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.presets import shorten_warmup
-from bert4rec_tf.config.run_record import ALL, SELECT, EvaluationSettings, Run
+from bert4rec_tf.config.run_record import ALL, SELECT, Run
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import check_matches, with_features
-from bert4rec_tf.data.sequences import Sequences, Vocabulary
+from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import inputs
-from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import (
     ANY,
     COUNT_BASELINES,
-    DISTANCES,
     FULL,
     METRICS,
     NDCG,
     POPULAR,
-    compute_distances_per_user,
     compute_per_user,
     name_metrics,
 )
-from bert4rec_tf.evaluation.ranking import Ranker
-from bert4rec_tf.evaluation.ranking_task import RankingTask
 from bert4rec_tf.export.functions import POPULAR as POPULAR_BASIS
 from bert4rec_tf.export.layout import CONFIG, MODEL, SAVED_MODEL
 from bert4rec_tf.export.options import ExportOptions
@@ -44,11 +38,10 @@ from bert4rec_tf.foundation.errors import UserError, speak_python
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.stores import LocalCopy, Url
-from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.foundation.warning import DataWarning, TrainingWarning, UnknownIdWarning, warn, warn_of_unknown
+from bert4rec_tf.foundation.warning import TrainingWarning, warn, warn_of_unknown
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
 from bert4rec_tf.notebook.id_texts import list_users, load_titles, to_text, to_texts
+from bert4rec_tf.notebook.measuring import measure_actions
 from bert4rec_tf.runs import exporting, updating
 from bert4rec_tf.runs.experiment import COUNTED, HISTORY_LENGTHS, TARGET_COUNTS, open_experiment, run_mode
 from bert4rec_tf.runs.folder import WorkDirectory
@@ -68,9 +61,6 @@ COUNTER = "item_transitions"
 
 TRAINED_SHARE = 0.01
 """`continue_training` trains if new actions are this share of the known ones."""
-
-DISTANCE_WIDTH = 64
-"""The width of the co-occurrence vectors by which the distances of items are measured."""
 
 NOT_COPIED = ("prepared", ".lock")
 """What `save` does not copy from a work directory."""
@@ -298,57 +288,9 @@ class FittedModel:
         """
         names = METRICS if k is None else name_metrics(k)
         claim_tensorflow()
-        known_histories, columns = self._histories, self.saved.columns
+        known, columns = updating.read_all_histories(self.saved), self.saved.columns
         rows = inputs.load_any(test, user, item, time, to_train=False, ordered=False, known_columns=columns)[1]
-        targets = known_histories.vocabulary.encode(rows.vocabulary.items.tolist())[rows.items - 1]
-        users = np.repeat(pd.Index(known_histories.users).get_indexer(rows.users), rows.lengths)
-        is_known = (users >= 0) & (targets > 0)
-        if not is_known.any():
-            raise UserError("`test` must have rows of known users and items. Received: none")
-        if not is_known.all():
-            warn(
-                f"{(~is_known).sum():,} of {len(users):,} test rows have an unknown user or item and were left out",
-                UnknownIdWarning,
-            )
-        users, targets = users[is_known], targets[is_known]
-        if 2 * (had := np.count_nonzero(known_histories.have_items(users, targets))) > len(users):
-            warn(
-                f"{had:,} of {len(users):,} test rows are items that the user already has in the known histories. If "
-                "they are the same actions, the model was trained on them, and the metrics are too high",
-                DataWarning,
-            )
-        extended = _append_targets(known_histories, users, targets)
-        sizes = EvaluationSettings()
-        num_negatives = min(sizes.num_negatives, known_histories.num_items)
-        negatives = {
-            name: draw(extended, users, num_negatives, sizes.candidates_seed) for name, draw in SAMPLERS.items()
-        }
-        with_seen = not self.saved.card.get("exclude_seen", True)
-        task = RankingTask(
-            known_histories, users, targets, negatives, all_items=True, excluded=extended, with_seen=with_seen
-        )
-        ranked = Ranker(self._score, self.saved.card.get("max_history")).rank_and_list(task, with_lists=distances)
-        between = {protocol: np.empty([len(users), 0]) for protocol in ranked.ranks}
-        if distances:
-            histories = [known_histories[user] for user in users.tolist()]
-            vectors = make_cooccurrence_vectors(known_histories, DISTANCE_WIDTH)
-            for protocol, lists in ranked.lists.items():
-                between[protocol] = compute_distances_per_user(lists, targets, histories, vectors)
-        if not per_user:
-            means = {name: values.mean(axis=0) for name, values in task.add_new_protocol(between).items()}
-            measured = ranked.compute_metrics(names)
-            return pd.DataFrame(
-                {name: {**ours, **dict(zip(DISTANCES, means[name]))} for name, ours in measured.items()}
-            )
-        protocol = ANY if with_seen else FULL
-        ranks = ranked.ranks[protocol]
-        ids = {
-            "user": np.asarray(known_histories.users, object)[users].tolist(),
-            "item": known_histories.vocabulary.decode(targets),
-        }
-        table = pd.DataFrame({role: self.saved.restore_ids(role, texts) for role, texts in ids.items()})
-        metrics = {name: compute_per_user(name, ranks) for name in names}
-        return table.assign(rank=ranks + 1, **metrics, **dict(zip(DISTANCES, between[protocol].T)))
+        return measure_actions(self.saved, known, rows, names, per_user, distances)
 
     @speak_python()
     def continue_training(
@@ -509,11 +451,6 @@ class FittedModel:
             lines.append(f"  best of {len(self.trials)} trials: {best}")
         return "\n".join([*lines, f"  in {self.workdir or self.saved.folder}"])
 
-    @cached_property
-    def _histories(self) -> Sequences:
-        """The users' histories. Raises UserError if the export has none."""
-        return updating.read_all_histories(self.saved)
-
     def _read_attributes(self, source: Any) -> Attributes | None:
         return None if source is None else Attributes(source, self.saved.columns.get("item", {}).get("name"))
 
@@ -524,13 +461,6 @@ class FittedModel:
         ids = self.saved.restore_ids("item", items)
         table = pd.DataFrame({"rank": range(1, len(items) + 1), "item": ids, "score": scores})
         return table.assign(title=[self.titles.get(item, "") for item in items]) if self.titles else table
-
-    def _score(self, batch: Batch, candidates: Tensor | None) -> Tensor:
-        """Scores as `Recommender.score` does, by the SavedModel."""
-        names = tf.constant(["", *self.saved.items])
-        numbers = tf.range(1, len(self.saved.items) + 1)[None, :] if candidates is None else candidates
-        users = tf.gather(tf.constant(self.saved.require_histories().users), batch["users"])
-        return self.saved.scores(tf.gather(names, batch["items"]), users, tf.gather(names, numbers))
 
 
 def train_and_open(
@@ -571,15 +501,6 @@ def train_and_open(
         exporting.export(experiment.workdir, options=ExportOptions(histories=sequences, attributes=attributes))
     saved = SavedRecommender(experiment.workdir.export, trusted=True)  # made here, perhaps by a model of the user's own
     return FittedModel(saved, experiment.workdir.path, saved.titles, _scratch=scratch)
-
-
-def _append_targets(histories: Sequences, users: np.ndarray, targets: np.ndarray) -> Sequences:
-    """Returns the histories with each user's targets appended, so that they are not ranked against each other."""
-    owners = np.concatenate([np.repeat(np.arange(histories.num_users), histories.lengths), users])
-    items = np.concatenate([histories.items, targets])[np.argsort(owners, kind="stable")]
-    splits = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=histories.num_users))])
-    counts = np.bincount(items, minlength=histories.num_items + 1)[1:]
-    return Sequences(items, splits, histories.users, Vocabulary(histories.vocabulary.items, counts))
 
 
 @speak_python()

@@ -1,0 +1,112 @@
+"""Measures an exported model on actions that it was not trained on (`FittedModel.evaluate`)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import tensorflow as tf
+
+from bert4rec_tf.config.run_record import EvaluationSettings
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
+from bert4rec_tf.evaluation.candidates import SAMPLERS
+from bert4rec_tf.evaluation.metrics import (
+    ANY,
+    DISTANCES,
+    FULL,
+    compute_distances_per_user,
+    compute_per_user,
+)
+from bert4rec_tf.evaluation.ranking import Ranker
+from bert4rec_tf.evaluation.ranking_task import RankingTask
+from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.foundation.warning import DataWarning, UnknownIdWarning, warn
+from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
+from bert4rec_tf.serving.client import SavedRecommender
+
+DISTANCE_WIDTH = 64
+"""The width of the co-occurrence vectors by which the distances of items are measured."""
+
+
+def measure_actions(
+    saved: SavedRecommender,
+    known: Sequences,
+    test: Sequences,
+    names: Sequence[str],
+    per_user: bool = False,
+    distances: bool = False,
+) -> pd.DataFrame:
+    """Returns how high a model ranks each action of `test`, given the user's whole known history.
+
+    Args:
+        saved: the model.
+        known: the histories that it was trained on.
+        test: the actions to find. Those of unknown users and items are left out with a warning.
+        names: of metrics (`evaluation.metrics`).
+        per_user, distances: as for `FittedModel.evaluate`, which describes the table.
+
+    Raises UserError if no action has a known user and item.
+    """
+    users, targets = _select_known(known, test)
+    extended = _append_targets(known, users, targets)
+    sizes = EvaluationSettings()
+    num_negatives = min(sizes.num_negatives, known.num_items)
+    negatives = {name: draw(extended, users, num_negatives, sizes.candidates_seed) for name, draw in SAMPLERS.items()}
+    with_seen = not saved.card.get("exclude_seen", True)
+    task = RankingTask(known, users, targets, negatives, all_items=True, excluded=extended, with_seen=with_seen)
+
+    def score(batch: Batch, candidates: Tensor | None) -> Tensor:
+        """Scores as `Recommender.score` does, by the SavedModel."""
+        items = tf.constant(["", *saved.items])
+        numbers = tf.range(1, len(saved.items) + 1)[None, :] if candidates is None else candidates
+        owners = tf.gather(tf.constant(known.users), batch["users"])
+        return saved.scores(tf.gather(items, batch["items"]), owners, tf.gather(items, numbers))
+
+    ranked = Ranker(score, saved.card.get("max_history")).rank_and_list(task, with_lists=distances)
+    between = {protocol: np.empty([len(users), 0]) for protocol in ranked.ranks}
+    if distances:
+        histories = [known[user] for user in users.tolist()]
+        vectors = make_cooccurrence_vectors(known, DISTANCE_WIDTH)
+        for protocol, lists in ranked.lists.items():
+            between[protocol] = compute_distances_per_user(lists, targets, histories, vectors)
+    if not per_user:
+        means = {name: values.mean(axis=0) for name, values in task.add_new_protocol(between).items()}
+        measured = ranked.compute_metrics(names)
+        return pd.DataFrame({name: {**ours, **dict(zip(DISTANCES, means[name]))} for name, ours in measured.items()})
+    protocol = ANY if with_seen else FULL
+    ids = {"user": np.asarray(known.users, object)[users].tolist(), "item": known.vocabulary.decode(targets)}
+    table = pd.DataFrame({role: saved.restore_ids(role, texts) for role, texts in ids.items()})
+    ranks = ranked.ranks[protocol]
+    metrics = {name: compute_per_user(name, ranks) for name in names}
+    return table.assign(rank=ranks + 1, **metrics, **dict(zip(DISTANCES, between[protocol].T)))
+
+
+def _select_known(known: Sequences, test: Sequences) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the users and items of the test actions that have both known, int [cases] each, by the known numbers."""
+    targets = known.vocabulary.encode(test.vocabulary.items.tolist())[test.items - 1]
+    users = np.repeat(pd.Index(known.users).get_indexer(test.users), test.lengths)
+    is_known = (users >= 0) & (targets > 0)
+    if not is_known.any():
+        raise UserError("`test` must have rows of known users and items. Received: none")
+    if not is_known.all():
+        warn(
+            f"{(~is_known).sum():,} of {len(users):,} test rows have an unknown user or item and were left out",
+            UnknownIdWarning,
+        )
+    users, targets = users[is_known], targets[is_known]
+    if 2 * (had := np.count_nonzero(known.have_items(users, targets))) > len(users):
+        warn(
+            f"{had:,} of {len(users):,} test rows are items that the user already has in the known histories. If "
+            "they are the same actions, the model was trained on them, and the metrics are too high",
+            DataWarning,
+        )
+    return users, targets
+
+
+def _append_targets(histories: Sequences, users: np.ndarray, targets: np.ndarray) -> Sequences:
+    """Returns the histories with each user's targets appended, so that they are not ranked against each other."""
+    owners = np.concatenate([np.repeat(np.arange(histories.num_users), histories.lengths), users])
+    items = np.concatenate([histories.items, targets])[np.argsort(owners, kind="stable")]
+    splits = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=histories.num_users))])
+    counts = np.bincount(items, minlength=histories.num_items + 1)[1:]
+    return Sequences(items, splits, histories.users, Vocabulary(histories.vocabulary.items, counts))
