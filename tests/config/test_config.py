@@ -324,6 +324,16 @@ def test_released_settings_are_the_authors_scripts():
     assert presets.make_run("steam", preset="table2").architecture.num_heads == 8
 
 
+def test_a_gain_of_evidence_that_is_not_given_is_chosen_on_validation_items():
+    def protocol(**settings):
+        return presets.make_run("beauty", evidence="transitions", **settings).training.protocol
+
+    assert protocol() == "select_and_retrain"
+    assert protocol(evidence_gain=2.0, evidence_popularity=0.0) == "fixed"
+    with pytest.raises(UserError, match="must be given with protocol=fixed"):
+        protocol(protocol="fixed")
+
+
 def test_steps_chosen_for_one_architecture_are_chosen_anew_for_another():
     def training(**settings):
         made = presets.make_run("beauty", "sasrec", **settings).training

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bert4rec_tf.config.data_names import OWN, Interactions, add_source, is_own, remove_source
-from bert4rec_tf.config.model_settings import AUTO, MODEL_SETTINGS, PAPERS_MODEL
+from bert4rec_tf.config.model_settings import AUTO, MODEL_SETTINGS, PAPERS_MODEL, TRANSITIONS
 from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, SELECT_AND_RETRAIN, Run, TrainingSettings, check_values
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
@@ -135,7 +135,8 @@ def make_run(
     """Makes the run of a preset, with single settings changed.
 
     A preset's fixed number of steps is for its own protocol and, if it has `Preset.search`, its own architecture. With
-    another one the number is selected, unless you ask for `protocol="fixed"`. The protocol of your own data is "all".
+    another one, and with evidence whose gain is not given, the number is selected, unless you ask for
+    `protocol="fixed"`. The protocol of your own data is "all".
 
     Args:
         dataset: a name in `DATASETS`, or your own files (or their `name`).
@@ -180,7 +181,8 @@ def make_defaults(
         defaults |= entry.rule(*(own.SHOP if size is None else (size.num_users, size.num_actions)))
     defaults |= usual
     protocol, is_fixed = given.get("protocol"), defaults.get("protocol") == FIXED_STEPS
-    if is_fixed and protocol != FIXED_STEPS and (protocol or (entry.search and _changes_architecture(entry, given))):
+    is_other = entry.search and _changes_architecture(entry, given)
+    if is_fixed and protocol != FIXED_STEPS and (protocol or is_other or _leaves_gain_open({**defaults, **given})):
         defaults |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
     if not is_fixed and protocol == FIXED_STEPS:
         defaults.pop("patience", None)  # nothing is measured during a fixed training
@@ -208,6 +210,11 @@ def shorten_warmup(warmup_steps: int, steps: int, new_steps: Any) -> int:
     if not isinstance(new_steps, int):
         return warmup_steps  # such steps are refused later
     return min(warmup_steps, max(new_steps * warmup_steps // steps, new_steps // 10))
+
+
+def _leaves_gain_open(settings: Mapping[str, Any]) -> bool:
+    """Returns whether the gain of evidence is to be chosen on the validation items."""
+    return settings.get("evidence") == TRANSITIONS and settings.get("evidence_gain") is None
 
 
 def _changes_architecture(entry: Preset, given: Mapping[str, Any]) -> bool:
