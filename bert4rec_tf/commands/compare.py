@@ -31,9 +31,9 @@ class CompareOptions(Settings):
 def main(arguments: list[str]) -> None:
     fields = list_fields(CompareOptions)
     title = f"bert4rec compare FIRST [SECOND]\n\n{__doc__}"
-    given = parse_command(title, arguments, fields, words=("first", "second"), num_required=1)
-    folders = [expand_path(given[name]) for name in ("first", "second") if name in given]
-    cutoffs = CompareOptions(given.get("k")).list_cutoffs()
+    flags = parse_command(title, arguments, fields, words=("first", "second"), num_required=1)
+    folders = [expand_path(flags[name]) for name in ("first", "second") if name in flags]
+    cutoffs = CompareOptions(flags.get("k")).list_cutoffs()
     metrics = METRICS if cutoffs is None else name_metrics(cutoffs)
     num_negatives = WorkDirectory(folders[0]).read_config().run.evaluation.num_negatives
     if len(folders) == 1:

@@ -28,9 +28,9 @@ class DataOptions(Settings):
 
 def main(arguments: list[str]) -> None:
     columns = list_column_options()
-    given = parse_command(__doc__ or "", arguments, {**list_fields(DataOptions), **columns})
-    column_options = {name: given.pop(name) for name in columns if name in given}
-    options = DataOptions(**given)
+    flags = parse_command(__doc__ or "", arguments, {**list_fields(DataOptions), **columns})
+    column_options = {name: flags.pop(name) for name in columns if name in flags}
+    options = DataOptions(**flags)
     if (options.dataset is None) == (options.interactions is None):
         raise UserError("Give either --dataset or --interactions")
     data: Interactions | str

@@ -71,15 +71,15 @@ def parse_command(
     values = flags.FlagValues()
     values.set_gnu_getopt()
     define_flags(values, fields)
-    given, others = read_flags(values, arguments)
+    values_by_name, others = read_flags(values, arguments)
     if len(others) > len(words):
         raise UserError(f"Flags start with --. Received: {others[len(words)]!r}")
     for name in words[len(others) : num_required]:
         raise UserError(f"The {name} is required")
     for name, field in fields.items():
-        if field.default is dataclasses.MISSING and name not in given:
+        if field.default is dataclasses.MISSING and name not in values_by_name:
             raise UserError(f"--{name} is required")
-    return {**given, **dict(zip(words, others))}
+    return {**values_by_name, **dict(zip(words, others))}
 
 
 def list_helps(texts: Mapping[str, str]) -> list[str]:

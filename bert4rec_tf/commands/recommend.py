@@ -89,9 +89,9 @@ class RecommendOptions(ModelOptions):
 
 
 def main(arguments: list[str]) -> None:
-    given = parse_command(__doc__ or "", arguments, {**list_fields(RecommendOptions), **INTERACTION_COLUMNS})
-    columns = {name: given.pop(name) for name in INTERACTION_COLUMNS if name in given}
-    options = RecommendOptions(**given)
+    flags = parse_command(__doc__ or "", arguments, {**list_fields(RecommendOptions), **INTERACTION_COLUMNS})
+    columns = {name: flags.pop(name) for name in INTERACTION_COLUMNS if name in flags}
+    options = RecommendOptions(**flags)
     if columns and options.interactions is None:
         raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")
     require_saved_model(options.folder)
@@ -118,8 +118,8 @@ def main(arguments: list[str]) -> None:
             users = split_ids(options.user)
             if not users:
                 raise UserError("--user must name users. Received: nothing")
-            known = model.select_histories(users)
-            histories = [history for _, history in batch.list_rows(known, 0, len(users))]
+            sequences = model.select_histories(users)
+            histories = [history for _, history in batch.list_rows(sequences, 0, len(users))]
         answer = model.recommend(histories, users, choices)
         for unknown, history in zip(answer.unknown, histories):
             warn_of_unknown(unknown, len(history), "ids in the history")

@@ -134,16 +134,16 @@ def resolve_run(
         return config.run, None if config.interactions is None else Interactions(**config.interactions), None
     if machines is not None and options.mode in TRAINS:
         settings.setdefault("replicas", machines.count)
-    named = (request.model, options.preset, options.seed, options.source)
+    preset_names = (request.model, options.preset, options.seed, options.source)
     data = interactions or data_names.add_source(options.dataset, options.source)
-    presets.check_settings(data, *named, **settings)
+    presets.check_settings(data, *preset_names, **settings)
     if budget is not None:
         budget.check_settings(request.model, **settings)
     sequences = None
     if interactions is not None or presets.uses_own_data_rule(options.preset, data, request.model):
         name = interactions.name if interactions else data
         sequences = load_data(request, name, interactions, request.features)
-    run = presets.make_run(data, *named, sequences, **settings)
+    run = presets.make_run(data, *preset_names, sequences, **settings)
     if budget is not None:
         budget.check(run)
     return run, interactions, sequences

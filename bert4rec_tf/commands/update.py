@@ -36,9 +36,9 @@ class UpdateOptions(Settings):
 
 
 def main(arguments: list[str]) -> None:
-    given = parse_command(__doc__ or "", arguments, {**list_fields(UpdateOptions), **INTERACTION_COLUMNS})
-    columns = {name: given.pop(name) for name in INTERACTION_COLUMNS if name in given}
-    options = UpdateOptions(**given)
+    flags = parse_command(__doc__ or "", arguments, {**list_fields(UpdateOptions), **INTERACTION_COLUMNS})
+    columns = {name: flags.pop(name) for name in INTERACTION_COLUMNS if name in flags}
+    options = UpdateOptions(**flags)
     folder = find_model_folder(stores.expand_path(options.model))
     target = folder
     numbers = [] if (folder / MODEL).exists() or not folder.is_dir() else stores.list_content(folder)

@@ -212,9 +212,9 @@ class Run:
     def _check_mix(self) -> None:
         """Raises UserError if only a part of the evidence's mix is given, or nothing and nothing can be chosen."""
         settings = self.architecture
-        given = settings.evidence_gain, settings.evidence_popularity
-        needs_both = given != (None, None) or settings.evidence_temperature != 1.0
-        if None not in given or not (needs_both or SELECT not in TRAININGS[self.training.protocol]):
+        mix = settings.evidence_gain, settings.evidence_popularity
+        needs_both = mix != (None, None) or settings.evidence_temperature != 1.0
+        if None not in mix or not (needs_both or SELECT not in TRAININGS[self.training.protocol]):
             return
         why = (
             "together, and with `evidence_temperature`"
@@ -223,7 +223,7 @@ class Run:
         )
         raise UserError(
             f"`evidence_gain` and `evidence_popularity` must be given {why}. "
-            f"Received: evidence_gain={given[0]}, evidence_popularity={given[1]}"
+            f"Received: evidence_gain={mix[0]}, evidence_popularity={mix[1]}"
         )
 
     @property

@@ -57,13 +57,13 @@ def count_transitions(
     first = 0
     while first < size:
         after = max(int(np.searchsorted(bounds, bounds[first] + block_actions, side="right")) - 1, first + 1)
-        here = by_item[bounds[first] : bounds[after]]
+        block_places = by_item[bounds[first] : bounds[after]]
         # One number has the row, the item near it, and their distance. Short numbers are sorted in half the time.
         dtype = np.min_scalar_type((after - first) << (item_bits + column_bits)).type
-        rows = (spaced[here] - first).astype(dtype) << dtype(item_bits + column_bits)
+        rows = (spaced[block_places] - first).astype(dtype) << dtype(item_bits + column_bits)
         parts = []
         for column, step in enumerate(steps):
-            items = spaced[here + step]
+            items = spaced[block_places + step]
             is_item = items != PAD
             parts.append(rows[is_item] | (items[is_item].astype(dtype) << dtype(column_bits)) | dtype(column))
         keys = np.sort(np.concatenate(parts))

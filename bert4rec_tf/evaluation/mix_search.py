@@ -147,16 +147,16 @@ class MixSearch:
         network = _find_nearest(self._networks, self._model.get_network_share())
         if not gain:
             return _combine(GAINS, [self._start], [self._networks[network]])
-        here = [
+        current = [
             int(np.argmin(np.abs(np.log(np.array(GAINS) / gain)))),
             _find_nearest(SHARES, popularity / gain),
             network,
         ]
-        axes, near = (GAINS, SHARES, self._networks), [here]
+        axes, near = (GAINS, SHARES, self._networks), [current]
         for axis, values in enumerate(axes):
-            for place in (here[axis] - 1, here[axis] + 1):
+            for place in (current[axis] - 1, current[axis] + 1):
                 if 0 <= place < len(values):
-                    near.append([*here[:axis], place, *here[axis + 1 :]])
+                    near.append([*current[:axis], place, *current[axis + 1 :]])
         return [Mix(*(np.float32(values[place]) for values, place in zip(axes, places))) for places in near]
 
 

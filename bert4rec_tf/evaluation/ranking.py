@@ -291,10 +291,10 @@ def read_scores(
         nothing = tf.fill(tf.shape(listed), HIDDEN), tf.zeros([number], tf.int32), tf.constant(False)
         return scan_blocks(blocks, visit, (*nothing, start_best(number, k), start_best(number, k)))
 
-    found = scan(None if blocks.is_whole else expected)
+    results = scan(None if blocks.is_whole else expected)
     if not blocks.is_whole:
-        found = tf.cond(tf.reduce_all(found[0][:, 0] == expected), lambda: found, lambda: scan(found[0][:, 0]))
-    return ReadScores(*found[:3], *map(list_best, found[3:]))
+        results = tf.cond(tf.reduce_all(results[0][:, 0] == expected), lambda: results, lambda: scan(results[0][:, 0]))
+    return ReadScores(*results[:3], *map(list_best, results[3:]))
 
 
 class SharedScores(NamedTuple):

@@ -104,8 +104,8 @@ def hide_bad_numbers(name: str, values: Tensor, least: int, most: int) -> tuple[
     is_good = (wide >= least) & (wide <= most)
     if kind.is_floating:
         is_good &= wide == tf.floor(wide)
-    known = tf.where(is_good, wide, tf.zeros_like(wide)) if name in ITEM_COLUMNS else wide
-    return tf.cast(known, tf.int32), tf.math.count_nonzero(~is_good)
+    checked = tf.where(is_good, wide, tf.zeros_like(wide)) if name in ITEM_COLUMNS else wide
+    return tf.cast(checked, tf.int32), tf.math.count_nonzero(~is_good)
 
 
 def _has_values(column: Any) -> bool:

@@ -166,9 +166,9 @@ class Recommender(KerasModel):
             targets: int32 [b]; 0 for a row that does not count.
         """
         options, rows = self.example_options, tf.shape(targets)[0]
-        made = {"users": batch.get("users", tf.zeros([rows], tf.int32))}
+        columns = {"users": batch.get("users", tf.zeros([rows], tf.int32))}
         if samples_items(self.settings):
-            made["draw"] = tf.tile(tf.constant([NEXT_ITEMS_SEED], tf.int64), [rows, 1])
+            columns["draw"] = tf.tile(tf.constant([NEXT_ITEMS_SEED], tf.int64), [rows, 1])
 
         def draw(*shape: Tensor | int) -> tf.Tensor:
             size = [rows, *shape]
@@ -177,20 +177,20 @@ class Recommender(KerasModel):
 
         if self.examples == "masked":
             items, places = self.append_mask(batch)
-            return {**made, "items": items, "mask_positions": places[:, None], "mask_targets": targets[:, None]}
+            return {**columns, "items": items, "mask_positions": places[:, None], "mask_targets": targets[:, None]}
         items, lengths = last_items_in_order(batch, options.get("context", options.get("max_length", 0)))
-        made |= {"items": items, "lengths": lengths}
+        columns |= {"items": items, "lengths": lengths}
         if self.examples == "contexts":
             unused = options.get("num_targets", 1) - 1
-            made["negatives"] = draw(options.get("num_negatives", 1))
-            return {**made, "targets": tf.pad(targets[:, None], [[0, 0], [0, unused]])}
+            columns["negatives"] = draw(options.get("num_negatives", 1))
+            return {**columns, "targets": tf.pad(targets[:, None], [[0, 0], [0, unused]])}
         width = tf.shape(items)[1]
         is_last = tf.range(width)[None, :] == lengths[:, None] - 1
-        made |= {
+        columns |= {
             "negatives": draw(width, options.get("num_negatives", 0)),
             "shared": draw(options.get("num_shared", 0)),
         }
-        return {**made, "targets": tf.where(is_last, targets[:, None], 0)}
+        return {**columns, "targets": tf.where(is_last, targets[:, None], 0)}
 
     def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
         """Scores what may come next; higher is better.

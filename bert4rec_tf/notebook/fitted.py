@@ -182,8 +182,8 @@ class FittedModel:
         if histories is not None:
             rows = self._name_rows(histories, names)
         else:
-            known = self.saved.require_histories() if names is None else self.saved.select_histories(names)
-            rows = batch.list_rows(known, 0, known.num_users)
+            sequences = self.saved.require_histories() if names is None else self.saved.select_histories(names)
+            rows = batch.list_rows(sequences, 0, sequences.num_users)
         for name in choices.keys() & {"exclude", "candidates"}:
             choices[name] = self._texts(name, choices[name])
         request = self.saved.restrict(Choices(k, **choices), where, self._read_attributes(attributes))

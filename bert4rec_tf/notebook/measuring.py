@@ -30,7 +30,7 @@ DISTANCE_WIDTH = 64
 
 def measure_actions(
     saved: SavedRecommender,
-    known: Sequences,
+    histories: Sequences,
     test: Sequences,
     names: Sequence[str],
     per_user: bool = False,
@@ -40,51 +40,51 @@ def measure_actions(
 
     Args:
         saved: the model.
-        known: the histories that it was trained on.
+        histories: the histories that it was trained on.
         test: the actions to find. Those of unknown users and items are left out with a warning.
         names: of metrics (`evaluation.metrics`).
         per_user, distances: as for `FittedModel.evaluate`, which describes the table.
 
     Raises UserError if no action has a known user and item.
     """
-    users, targets = _select_known(known, test)
-    extended = _append_targets(known, users, targets)
+    users, targets = _select_known(histories, test)
+    extended = _append_targets(histories, users, targets)
     sizes = EvaluationSettings()
-    num_negatives = min(sizes.num_negatives, known.num_items)
+    num_negatives = min(sizes.num_negatives, histories.num_items)
     negatives = {name: draw(extended, users, num_negatives, sizes.candidates_seed) for name, draw in SAMPLERS.items()}
     with_seen = not saved.card.get("exclude_seen", True)
-    task = RankingTask(known, users, targets, negatives, all_items=True, excluded=extended, with_seen=with_seen)
+    task = RankingTask(histories, users, targets, negatives, all_items=True, excluded=extended, with_seen=with_seen)
 
     def score(batch: Batch, candidates: Tensor | None) -> Tensor:
         """Scores as `Recommender.score` does, by the SavedModel."""
         items = tf.constant(["", *saved.items])
         numbers = tf.range(1, len(saved.items) + 1)[None, :] if candidates is None else candidates
-        owners = tf.gather(tf.constant(known.users), batch["users"])
+        owners = tf.gather(tf.constant(histories.users), batch["users"])
         return saved.scores(tf.gather(items, batch["items"]), owners, tf.gather(items, numbers))
 
     ranked = Ranker(score, saved.card.get("max_history")).rank_and_list(task, with_lists=distances)
     between = {protocol: np.empty([len(users), 0]) for protocol in ranked.ranks}
     if distances:
-        histories = [known[user] for user in users.tolist()]
-        vectors = make_cooccurrence_vectors(known, DISTANCE_WIDTH)
+        case_histories = [histories[user] for user in users.tolist()]
+        vectors = make_cooccurrence_vectors(histories, DISTANCE_WIDTH)
         for protocol, lists in ranked.lists.items():
-            between[protocol] = compute_distances_per_user(lists, targets, histories, vectors)
+            between[protocol] = compute_distances_per_user(lists, targets, case_histories, vectors)
     if not per_user:
         means = {name: values.mean(axis=0) for name, values in task.add_new_protocol(between).items()}
         measured = ranked.compute_metrics(names)
         return pd.DataFrame({name: {**ours, **dict(zip(DISTANCES, means[name]))} for name, ours in measured.items()})
     protocol = ANY if with_seen else FULL
-    ids = {"user": np.asarray(known.users, object)[users].tolist(), "item": known.vocabulary.decode(targets)}
+    ids = {"user": np.asarray(histories.users, object)[users].tolist(), "item": histories.vocabulary.decode(targets)}
     table = pd.DataFrame({role: saved.restore_ids(role, texts) for role, texts in ids.items()})
     ranks = ranked.ranks[protocol]
     metrics = {name: compute_per_user(name, ranks) for name in names}
     return table.assign(rank=ranks + 1, **metrics, **dict(zip(DISTANCES, between[protocol].T)))
 
 
-def _select_known(known: Sequences, test: Sequences) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the users and items of the test actions that have both known, int [cases] each, by the known numbers."""
-    targets = known.vocabulary.encode(test.vocabulary.items.tolist())[test.items - 1]
-    users = np.repeat(pd.Index(known.users).get_indexer(test.users), test.lengths)
+def _select_known(histories: Sequences, test: Sequences) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers of the users and items of the test actions with both known, int [cases] each."""
+    targets = histories.vocabulary.encode(test.vocabulary.items.tolist())[test.items - 1]
+    users = np.repeat(pd.Index(histories.users).get_indexer(test.users), test.lengths)
     is_known = (users >= 0) & (targets > 0)
     if not is_known.any():
         raise UserError("`test` must have rows of known users and items. Received: none")
@@ -94,7 +94,7 @@ def _select_known(known: Sequences, test: Sequences) -> tuple[np.ndarray, np.nda
             UnknownIdWarning,
         )
     users, targets = users[is_known], targets[is_known]
-    if 2 * (had := np.count_nonzero(known.have_items(users, targets))) > len(users):
+    if 2 * (had := np.count_nonzero(histories.have_items(users, targets))) > len(users):
         warn(
             f"{had:,} of {len(users):,} test rows are items that the user already has in the known histories. If "
             "they are the same actions, the model was trained on them, and the metrics are too high",

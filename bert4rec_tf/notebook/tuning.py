@@ -136,9 +136,11 @@ def run_trials(
             except BaseException:  # but not if the process is killed
                 trial.set_user_attr(REPEATED, STOPPED)
                 raise
-            ended = study.tell(trial, get_ndcg(study.trials[trial.number]) if state.name == "COMPLETE" else None, state)
-            outcome = ended.user_attrs.get(ERROR) or f"NDCG@10 {get_ndcg(ended):.4f}"
-            values = ", ".join(f"{name}={value}" for name, value in ended.params.items())
+            finished_trial = study.tell(
+                trial, get_ndcg(study.trials[trial.number]) if state.name == "COMPLETE" else None, state
+            )
+            outcome = finished_trial.user_attrs.get(ERROR) or f"NDCG@10 {get_ndcg(finished_trial):.4f}"
+            values = ", ".join(f"{name}={value}" for name, value in finished_trial.params.items())
             number = len(list_trials(study))
             progress.say(f"tuning: trial {number} of {num_trials}: {state.name.lower()}, {outcome}: {values}")
         files.remove_folder(folder / PREPARED)

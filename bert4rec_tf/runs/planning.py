@@ -55,10 +55,10 @@ class Planner:
         If there is time for less than WANTED_SHARE of the preset's steps, the width is halved, which about halves the
         time of a step. If that is not enough, the longest history is halved too. What the user named stays.
         """
-        named = self._budget.named
-        if self._count_steps() < SHORT_SHARE * self._preset_steps and "final_share" not in named:
+        named_settings = self._budget.named
+        if self._count_steps() < SHORT_SHARE * self._preset_steps and "final_share" not in named_settings:
             self.run = self.run.change(final_share=SHORT_FINAL)
-        change = _choose_sizes(self.run, named, self._count_steps() / self._preset_steps)
+        change = _choose_sizes(self.run, named_settings, self._count_steps() / self._preset_steps)
         self.run = self.run.change(**change)
         return bool(change)
 
@@ -117,12 +117,12 @@ class Planner:
         return self._later_trainings * later_training + REPORTING * (costs.compiling + costs.first_measurement)
 
 
-def _choose_sizes(run: Run, named: Collection[str], share: float) -> dict[str, Any]:
+def _choose_sizes(run: Run, named_settings: Collection[str], share: float) -> dict[str, Any]:
     """Returns the smaller sizes of a model that has time for this share of the preset's steps; empty for the same."""
     change = {}
     for name, least in MIN_SIZES.items():
         size = getattr(run.architecture, name, 0)
-        if share < WANTED_SHARE and size > least and name not in named:
+        if share < WANTED_SHARE and size > least and name not in named_settings:
             change[name] = max(size // 2, least)
             share *= 2
     return change

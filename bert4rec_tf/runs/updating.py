@@ -82,13 +82,13 @@ def update_export(
 
     Raises UserError if the export is not of a run, lacks a part of the histories, or as `join_more`.
     """
-    card, known = saved.card, saved.require_histories()
+    card, histories = saved.card, saved.require_histories()
     if "run" not in card:
         raise UserError(f"{saved.folder}: was not exported from a run, so it cannot be updated")
-    if known.num_actions < card["data"]["actions"]:
+    if histories.num_actions < card["data"]["actions"]:
         raise UserError(
-            f"{saved.folder}: holds {known.num_actions:,} of the {card['data']['actions']:,} actions; an update needs "
-            f"all: {make_histories_command(saved.folder)}"
+            f"{saved.folder}: holds {histories.num_actions:,} of the {card['data']['actions']:,} actions; an update "
+            f"needs all: {make_histories_command(saved.folder)}"
         )
     data, num_repeats = join_more(saved, new)
     if item_features is not None:
@@ -112,8 +112,8 @@ def update_export(
     users = data.users.tolist() if model.needs_users else None
     content |= {"columns": columns} if columns else {}
     saved_model.export(model, data.vocabulary, folder, options, users, card=content)
-    num_actions = data.num_actions - known.num_actions
-    return Update(num_actions, num_repeats, data.num_items - len(saved.items), data.num_users - known.num_users)
+    num_actions = data.num_actions - histories.num_actions
+    return Update(num_actions, num_repeats, data.num_items - len(saved.items), data.num_users - histories.num_users)
 
 
 def _resize(saved: SavedRecommender, data: Sequences) -> Recommender:

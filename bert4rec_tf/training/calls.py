@@ -142,9 +142,9 @@ class TrainingCalls:
         tables = _restore_int32(tables)
 
         def run_next(index: Tensor, results: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-            here = {name: column[index] for name, column in columns.items()}
+            step_columns = {name: column[index] for name, column in columns.items()}
             with layouts.use_layout(layouts.FIXED):
-                batch = here if self._lays_out_before else self.feed.lay_out(tables, here)
+                batch = step_columns if self._lays_out_before else self.feed.lay_out(tables, step_columns)
                 row = take_step(self.model, self.optimizer, batch, self.clip_norm)
             return index + 1, {
                 name: tf.tensor_scatter_nd_update(results[name], [[index]], [tf.cast(row[name], tf.float32)])
@@ -161,7 +161,9 @@ class TrainingCalls:
         tables = _restore_int32(tables)
         first = self.feed.lay_out(tables, {name: column[0] for name, column in columns.items()})
         signature = {name: tf.TensorSpec(column.shape, column.dtype) for name, column in first.items()}
-        return tf.map_fn(lambda here: self.feed.lay_out(tables, here), columns, fn_output_signature=signature)
+        return tf.map_fn(
+            lambda step_columns: self.feed.lay_out(tables, step_columns), columns, fn_output_signature=signature
+        )
 
 
 def _restore_int32(tables: Mapping[str, Tensor]) -> dict[str, Tensor]:

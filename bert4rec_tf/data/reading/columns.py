@@ -272,9 +272,9 @@ def find_known_columns(names: Sequence[str], common_names: Sequence[str]) -> lis
     """
     columns = {_normalize(name): name for name in reversed(names)}
     things: dict[str, str] = {}
-    for known in common_names:
-        if known in columns:
-            things.setdefault(STEMS.get(known, known.removesuffix("id")), columns[known])
+    for name in common_names:
+        if name in columns:
+            things.setdefault(STEMS.get(name, name.removesuffix("id")), columns[name])
     if len(things) > 1:
         things.pop("session", None)
     return list(things.values())

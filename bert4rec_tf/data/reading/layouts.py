@@ -140,8 +140,8 @@ def _require_pairs(path: str, rows: list[list[str]], separator: str) -> None:
 
 def _find_places(names: Sequence[str]) -> dict[str, int]:
     """Returns user and item -> the place of the first column with a common name for them, if there is one."""
-    known = {role: find_known_columns(names, common) for role, common in COMMON_NAMES.items()}
-    return {role: list(names).index(columns[0]) for role, columns in known.items() if columns}
+    columns_by_role = {role: find_known_columns(names, common) for role, common in COMMON_NAMES.items()}
+    return {role: list(names).index(columns[0]) for role, columns in columns_by_role.items() if columns}
 
 
 def _show(row: Sequence[str]) -> str:

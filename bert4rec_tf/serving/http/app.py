@@ -230,13 +230,13 @@ class Service:
             if b'"users"' in body:  # An id of four bytes can name a whole history.
                 size *= max(1, min(served.longest_history, self._settings.max_history) // 4)
             arguments = body, served.model, self._settings, self._rules
-            asked = await self._in_thread_if_large(size, predict.parse, *arguments)
-            outputs = asked.finish(await self._batcher.submit(asked.call))
+            parsed = await self._in_thread_if_large(size, predict.parse, *arguments)
+            outputs = parsed.finish(await self._batcher.submit(parsed.call))
             self._metrics.count(outputs)
             size = sum(array.size for array in outputs.values())
-            if asked.explain:
-                outputs["explanations"] = await self._explain(asked.call, outputs["items"])
-            by_rows = asked.by_rows
+            if parsed.explain:
+                outputs["explanations"] = await self._explain(parsed.call, outputs["items"])
+            by_rows = parsed.by_rows
             return await self._in_thread_if_large(size, lambda: _json_response(predict.make_response(by_rows, outputs)))
 
     async def _explain(self, call: Call, items: np.ndarray) -> list[list[dict[str, Any]]]:
@@ -247,8 +247,8 @@ class Service:
             texts, best = ([raw.decode() for raw in part if raw] for part in (history, row))
             question = explanation.make_question(texts, best, None if user is None else user.decode())
             rows = len(question.left_out) + 2
-            asked = Call(call.model, "score", question.inputs, rows, frozenset({"candidates"}))
-            scores = (await self._batcher.submit(asked))["scores"]
+            scoring = Call(call.model, "score", question.inputs, rows, frozenset({"candidates"}))
+            scores = (await self._batcher.submit(scoring))["scores"]
             answers.append(explanation.read_reasons(question, scores, call.model.card.get("scores")))
         return answers
 

@@ -14,9 +14,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def make_middleware(settings: ServerSettings) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
     """Returns the middleware that checks `Host` and `Origin` of every request, and refuses bad ones with 403."""
-    named = {name.strip().lower() for name in settings.allowed_hosts.split(",") if name.strip()}
-    takes_any_name = not named and not is_loopback(settings.host)
-    own_names = {"localhost", settings.host.lower(), *named}
+    allowed_names = {name.strip().lower() for name in settings.allowed_hosts.split(",") if name.strip()}
+    takes_any_name = not allowed_names and not is_loopback(settings.host)
+    own_names = {"localhost", settings.host.lower(), *allowed_names}
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -27,7 +27,7 @@ def make_middleware(settings: ServerSettings) -> Callable[[web.Request, Handler]
             raise RequestError(f"`Host` must be a name of this server or in --allowed_hosts. Received: {host}", 403)
         if origin is not None:
             origin_host, origin_name = _split_host(origin)
-            if origin_host != host and origin_name not in named:
+            if origin_host != host and origin_name not in allowed_names:
                 raise RequestError(f"`Origin` must be this server's page. Received: {origin}", 403)
         return await handler(request)
 
