@@ -6,16 +6,20 @@
 The model is replaced as a whole. In a folder of numbered versions, the newest one is updated, as a new version.
 """
 
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bert4rec_tf.commands.flags import list_fields, parse_command
 from bert4rec_tf.commands.recommend import INTERACTION_COLUMNS
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.data.sources import inputs
-from bert4rec_tf.export.layout import MODEL, find_model_folder, require_saved_model
-from bert4rec_tf.foundation import stores
+from bert4rec_tf.export.layout import MODEL, find_model_folder, find_newest_version, require_saved_model
+from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.startup import import_tensorflow
+from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.serving.trust import TRUST
 
 
@@ -35,23 +39,39 @@ class UpdateOptions(Settings):
     new_items: bool = setting(False, "also recommend items that occur only in --item_features")
 
 
+def find_newest(path: Path) -> tuple[Path, Path]:
+    """Returns the folder of the SavedModel to update, and the folder to write. Raises UserError if there is none."""
+    folder = find_model_folder(path)
+    newest = find_newest_version(folder)
+    if newest is None:
+        require_saved_model(folder)
+        return folder, folder
+    return folder / str(newest), folder / str(newest + 1)
+
+
 def main(arguments: list[str]) -> None:
     flags = parse_command(__doc__ or "", arguments, {**list_fields(UpdateOptions), **INTERACTION_COLUMNS})
     columns = {name: flags.pop(name) for name in INTERACTION_COLUMNS if name in flags}
     options = UpdateOptions(**flags)
-    folder = find_model_folder(stores.expand_path(options.model))
-    target = folder
-    numbers = [] if (folder / MODEL).exists() or not folder.is_dir() else stores.list_content(folder)
-    versions = [int(path.name) for path in numbers if path.name.isdecimal() and (path / MODEL).exists()]
-    if versions:
-        folder, target = folder / str(max(versions)), folder / str(max(versions) + 1)
-    require_saved_model(folder)
+    path = stores.expand_path(options.model)
+    find_newest(path)
+    home = path.parent if (path / MODEL).exists() else path
     import_tensorflow()
+    # Two updates at once would both begin with the same model.
+    with contextlib.nullcontext() if isinstance(path, Url) else files.FolderLock(home).lock():
+        update(options, columns, *find_newest(path))
+
+
+def update(options: UpdateOptions, columns: Mapping[str, str], folder: Path, target: Path) -> None:
+    """Updates the SavedModel in a folder and writes it to another, or the same, or to --output."""
     from bert4rec_tf.runs.updating import update_export
     from bert4rec_tf.serving.client import SavedRecommender
 
     saved = SavedRecommender(folder, options.trust_model)
     data = Interactions(options.interactions, **columns) if columns else options.interactions
     new = inputs.load_any(data, to_train=False, known_columns=saved.columns)[1]
+    if not new.num_actions:
+        print(f"{options.interactions}: no rows; nothing changed")
+        return
     target = target if options.output is None else stores.expand_path(options.output)
     print(f"{target}: {update_export(saved, new, target, options.item_features, options.new_items)}")

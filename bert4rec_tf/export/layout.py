@@ -3,6 +3,7 @@
 import shlex
 from pathlib import Path
 
+from bert4rec_tf.foundation import stores
 from bert4rec_tf.foundation.errors import UserError
 
 SAVED_MODEL = "saved_model"
@@ -41,6 +42,14 @@ def find_model_folder(path: Path) -> Path:
     return path / SAVED_MODEL
 
 
+def find_newest_version(folder: Path) -> int | None:
+    """Returns the highest number of a folder's numbered SavedModels; None if there is none."""
+    is_model = (folder / MODEL).exists() or not folder.is_dir()
+    paths = [] if is_model else stores.list_content(folder)
+    versions = (int(path.name) for path in paths if path.name.isdecimal() and (path / MODEL).exists())
+    return max(versions, default=None)
+
+
 def make_histories_command(folder: Path) -> str:
     """Returns the command that exports the model at `folder` again, with all histories."""
     workdir = str(folder.parent) if (folder.parent / CONFIG).exists() else "WORKDIR"
@@ -54,4 +63,9 @@ def require_saved_model(path: Path) -> None:
     """
     file = find_model_folder(path) / MODEL
     if not file.exists():
-        raise UserError(f"{file}: cannot be read (no such file)")
+        newest = find_newest_version(path)
+        raise UserError(
+            f"{path}: holds versions of a model; name one of them, such as {path / str(newest)}"
+            if newest is not None
+            else f"{file}: cannot be read (no such file)"
+        )

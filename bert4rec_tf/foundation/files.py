@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -240,6 +242,18 @@ def _may_be_in_use(path: Path) -> bool:
         with contextlib.suppress(OSError):
             return time.time() - path.stat().st_mtime < ABANDONED_SECONDS
     return int(name["pid"]) != os.getpid() and os.name != "nt" and is_running(int(name["pid"]))
+
+
+class ScratchFolder:
+    """A temporary folder, which is deleted with this object, or when the process ends.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="bert4rec-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 class FolderLock:

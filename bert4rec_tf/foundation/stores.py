@@ -299,8 +299,8 @@ class LocalCopy:
             self.folder = folder
             return
         for _ in range(ATTEMPTS):
-            self._scratch = tempfile.TemporaryDirectory(prefix="bert4rec-")
-            self.folder = Path(self._scratch.name, folder.name)
+            self._scratch = files.ScratchFolder()
+            self.folder = self._scratch.path / folder.name
             stamps = folder.list_stamps()
             for name in stamps:
                 self._fetch(folder, name)

@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -34,7 +33,7 @@ from bert4rec_tf.export.functions import POPULAR as POPULAR_BASIS
 from bert4rec_tf.export.layout import CONFIG, MODEL, SAVED_MODEL
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files, npz, plots, stores
-from bert4rec_tf.foundation.errors import UserError, speak_python
+from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.stores import LocalCopy, Url
@@ -61,6 +60,9 @@ COUNTER = "item_transitions"
 
 TRAINED_SHARE = 0.01
 """`continue_training` trains if new actions are this share of the known ones."""
+
+CHOICES = {"exclude", "candidates", "exclude_seen", "popularity_correction"}
+"""What `recommend_all` passes on."""
 
 NOT_COPIED = ("prepared", ".lock")
 """What `save` does not copy from a work directory."""
@@ -93,7 +95,7 @@ class FittedModel:
         history: Iterable[Any] | None = None,
         k: int = 10,
         exclude: Iterable[Any] = (),
-        candidates: Iterable[Any] = (),
+        candidates: Iterable[Any] | None = None,
         exclude_seen: bool | None = None,
         popularity_correction: float | None = None,
         users: Any = None,
@@ -108,7 +110,7 @@ class FittedModel:
             history: items, oldest first, in place of the user's own. Unknown ones are skipped with a warning.
             k: number of items.
             exclude: items to leave out.
-            candidates: the items to rank; empty for all.
+            candidates: the items to rank, at least one; None for all.
             exclude_seen: whether to leave out the items of the history; None for the model's default, which is
                 False if many of the data's next actions are items that the user had before.
             popularity_correction: 0 or more: rank by score - this * log(count + 1); None for the model's default.
@@ -122,9 +124,11 @@ class FittedModel:
             Columns `rank` (from 1), `item`, `score`, and `title` if titles are known. As many rows as k, if there are.
 
         Raises:
-            UserError: if neither a user nor a history is given, or the user is unknown.
+            UserError: if neither a user nor a history is given, or the user is unknown; or for `users` beside these.
         """
-        if users is not None and user is None and history is None:
+        if users is not None:
+            if user is not None or history is not None or explain:
+                raise UserError("`users` cannot be given with `user`, `history` or `explain`, which are for one user")
             choices: dict[str, Any] = {"exclude": exclude, "candidates": candidates, "exclude_seen": exclude_seen}
             choices["popularity_correction"] = popularity_correction
             return self.recommend_all(users, k=k, where=where, attributes=attributes, **choices)
@@ -136,7 +140,7 @@ class FittedModel:
             )
         user_id = "" if user is None else to_text("user", user, self.saved.knows_user)
         items = self.saved.get_history(user_id) if history is None else self._texts("history", history)
-        lists = self._texts("exclude", exclude), self._texts("candidates", candidates)
+        lists = self._texts("exclude", exclude), self._list_candidates(candidates)
         request = Choices(k, exclude_seen, *lists, popularity_correction)
         request = self.saved.restrict(request, where, self._read_attributes(attributes))
         answer = self.saved.recommend([items], [user_id], request)
@@ -184,8 +188,11 @@ class FittedModel:
         else:
             sequences = self.saved.require_histories() if names is None else self.saved.select_histories(names)
             rows = batch.list_rows(sequences, 0, sequences.num_users)
-        for name in choices.keys() & {"exclude", "candidates"}:
-            choices[name] = self._texts(name, choices[name])
+        if wrong := choices.keys() - CHOICES:
+            raise unknown_name_error("argument", min(wrong), sorted(CHOICES))
+        exclude, candidates = choices.pop("exclude", ()), choices.pop("candidates", None)
+        choices["exclude"] = self._texts("exclude", exclude)
+        choices["candidates"] = self._list_candidates(candidates)
         request = self.saved.restrict(Choices(k, **choices), where, self._read_attributes(attributes))
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
         columns = batch.recommend_rows(self.saved, rows, request, self.titles, progress)
@@ -200,7 +207,8 @@ class FittedModel:
 
     def _name_rows(self, histories: Sequence[Iterable[Any]], users: Sequence[str] | None) -> list[batch.Row]:
         """Returns histories with their users, or their places. Raises UserError for more or fewer users."""
-        if isinstance(histories, str) or not isinstance(histories, Iterable):
+        is_nested = pd.api.types.is_list_like(histories) and not isinstance(histories, (Mapping, set, pd.DataFrame))
+        if not is_nested or not all(map(pd.api.types.is_list_like, histories)):
             raise UserError(f"`histories` must be a list of lists of items. Received: histories={histories!r}")
         texts = [self._texts("histories", history) for history in histories]
         if users is not None and len(users) != len(texts):
@@ -228,7 +236,8 @@ class FittedModel:
         names = self.saved.restore_ids("item", queries)
         for part, name in zip(parts, names):
             part.insert(0, "similar_to", name)
-        return pd.concat(parts, ignore_index=True) if parts else self._table([], np.empty(0))
+        empty = self._table([], np.empty(0)).assign(similar_to=[])
+        return pd.concat(parts, ignore_index=True) if parts else empty[["similar_to", *empty.columns[:-1]]]
 
     @property
     def items(self) -> list[Any]:
@@ -316,17 +325,22 @@ class FittedModel:
             UserError: if the model has no work directory: a SavedModel's weights cannot be trained on; or the new times
                 have another unit than the known ones.
         """
+        if train not in (None, True, False):
+            raise UserError(f"`train` must be None, True or False. Received: train={train!r}")
         columns = {name: options.pop(name, None) for name in ("user", "item", "time")}
+        if train is False and (unused := options.keys() - {"silent"}):
+            raise UserError(f"`{min(unused)}` needs a training. Received: train=False")
         new = inputs.load_any(more, **columns, test_from=test_from, to_train=False, known_columns=self.saved.columns)[1]
         if train is None:
             num_known = self.saved.require_histories().num_actions
             train = bool(options.keys() - {"silent"}) or test_from is not None
             train = train or new.num_actions >= TRAINED_SHARE * num_known
+            if not train and new.num_actions:
+                warn(
+                    f"{new.num_actions:,} new actions are few, and so counted but not trained on; train=True trains",
+                    TrainingWarning,
+                )
         if not train:
-            warn(
-                f"{new.num_actions:,} new actions are few, and so counted but not trained on; train=True trains",
-                TrainingWarning,
-            )
             return self._update(new)
         if self.workdir is None:
             raise UserError("`continue_training` needs the work directory of the training: open that")
@@ -362,8 +376,9 @@ class FittedModel:
     ) -> "FittedModel":
         """Returns a new model that also knows new actions, without training (`updating.update_export`).
 
-        Histories and counts take them in as a new count of all actions would, to the bit. New items and users join.
-        The network stays: `continue_training` trains it. Takes seconds for 10^5 rows.
+        Histories and counts take them in as a new count of all actions by the same settings would, to the bit. New
+        items and users join. Network and settings stay: `continue_training` trains it, and `fit` chooses how to count
+        anew. Takes seconds for 10^5 rows.
 
         Args:
             more: new actions, as for `continue_training`.
@@ -379,8 +394,8 @@ class FittedModel:
         return self._update(new, item_features, new_items, path)
 
     def _update(self, new: Sequences, item_features: Any = None, new_items: bool = False, path: Any = None) -> Any:
-        scratch = tempfile.TemporaryDirectory(prefix="bert4rec-")
-        folder = Path(scratch.name, SAVED_MODEL) if path is None else stores.expand_path(path)
+        scratch = files.ScratchFolder()
+        folder = scratch.path / SAVED_MODEL if path is None else stores.expand_path(path)
         if path is not None and folder.exists():
             raise UserError(f"`path` must be a new folder. Received: path={folder}")
         updating.update_export(self.saved, new, folder, item_features, new_items)
@@ -449,10 +464,19 @@ class FittedModel:
         if self.trials is not None:
             best = ", ".join(f"{name}={value}" for name, value in self.trials.astype(object).iloc[0, :-1].items())
             lines.append(f"  best of {len(self.trials)} trials: {best}")
-        return "\n".join([*lines, f"  in {self.workdir or self.saved.folder}"])
+        is_updated = self.workdir and self.saved.local_folder.parent != self.workdir
+        place = self.saved.folder if is_updated else self.workdir or self.saved.folder
+        return "\n".join([*lines, f"  in {place}" + ", updated" * bool(is_updated)])
 
     def _read_attributes(self, source: Any) -> Attributes | None:
         return None if source is None else Attributes(source, self.saved.columns.get("item", {}).get("name"))
+
+    def _list_candidates(self, candidates: Iterable[Any] | None) -> list[str]:
+        """Returns the ids of candidates; empty for all. Raises UserError for an empty list: a filter that left none."""
+        texts = [] if candidates is None else self._texts("candidates", candidates)
+        if candidates is not None and not texts:
+            raise UserError("`candidates` must have at least one item; leave it out for all. Received: none")
+        return texts
 
     def _texts(self, name: str, raw: Iterable[Any]) -> list[str]:
         return to_texts(name, raw, self.saved.knows_item)
@@ -484,8 +508,8 @@ def train_and_open(
     if title_by_id:
         check_matches("titles", title_by_id, sequences.vocabulary.items)
     if workdir is None:
-        scratch = tempfile.TemporaryDirectory(prefix="bert4rec-")
-        workdir = Path(scratch.name) / run.dataset
+        scratch = files.ScratchFolder()
+        workdir = scratch.path / run.dataset
 
     def watch(row: dict[str, float]) -> None:
         for callback in callbacks:

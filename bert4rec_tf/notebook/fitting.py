@@ -188,10 +188,12 @@ def compare(
     sequences = inputs.load_any(data, user, item, time, test_from)[1]
     if (num_users := len(LeaveOneOut(sequences).users)) < MIN_USERS:
         raise UserError(f"`data` must have {MIN_USERS} users with three actions to compare models. Found: {num_users}")
+    if (by is None) != (attributes is None):
+        raise UserError("`by` and `attributes` must be given together: `by` names a column of the table `attributes`")
+    labels = None if by is None else label_cases(sequences, by, attributes)
     source = data if inputs.is_data_set(data) else sequences
     measured = {name: _measure(source, name, options) for name in names}
-    if by is not None:
-        labels = label_cases(sequences, by, attributes)
+    if labels is not None:
         groups = {label: np.flatnonzero(labels == label) for label in sorted(set(labels))}
         rows = [[len(cases), *_compare(measured, name, cases)] for cases in groups.values() for name in names]
         index = pd.MultiIndex.from_product([groups, names], names=[by, "model"])

@@ -48,6 +48,7 @@ def measure_actions(
     Raises UserError if no action has a known user and item.
     """
     users, targets = _select_known(histories, test)
+    _warn_of_known_actions(saved, histories, users, targets)
     extended = _append_targets(histories, users, targets)
     sizes = EvaluationSettings()
     num_negatives = min(sizes.num_negatives, histories.num_items)
@@ -93,14 +94,27 @@ def _select_known(histories: Sequences, test: Sequences) -> tuple[np.ndarray, np
             f"{(~is_known).sum():,} of {len(users):,} test rows have an unknown user or item and were left out",
             UnknownIdWarning,
         )
-    users, targets = users[is_known], targets[is_known]
-    if 2 * (had := np.count_nonzero(histories.have_items(users, targets))) > len(users):
-        warn(
-            f"{had:,} of {len(users):,} test rows are items that the user already has in the known histories. If "
-            "they are the same actions, the model was trained on them, and the metrics are too high",
-            DataWarning,
-        )
-    return users, targets
+    return users[is_known], targets[is_known]
+
+
+def _warn_of_known_actions(
+    saved: SavedRecommender, histories: Sequences, users: np.ndarray, targets: np.ndarray
+) -> None:
+    """Warns if most test actions are items that their users already have."""
+    num_repeated, sizes = np.count_nonzero(histories.have_items(users, targets)), saved.card.get("data", {})
+    if 2 * num_repeated <= len(users):
+        return
+    is_held_out = sizes.get("training_actions", 0) < sizes.get("actions", 0)
+    consequence = (
+        "training held them out, but the histories end with them, and the metrics are too low; see `model.metrics`"
+        if is_held_out
+        else "the model was trained on them, and the metrics are too high"
+    )
+    warn(
+        f"{num_repeated:,} of {len(users):,} test rows are items that the user already has in the known histories. If "
+        f"they are the same actions, {consequence}",
+        DataWarning,
+    )
 
 
 def _append_targets(histories: Sequences, users: np.ndarray, targets: np.ndarray) -> Sequences:

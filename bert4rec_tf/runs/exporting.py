@@ -6,10 +6,11 @@ from typing import Any
 
 from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, needs_seen_items
 from bert4rec_tf.export import portable, saved_model
-from bert4rec_tf.export.layout import SAVED_MODEL
+from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, SAVED_MODEL
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
-from bert4rec_tf.foundation import stores
+from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.environment import list_versions
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models.feature_recommender import fold_features
 from bert4rec_tf.runs.folder import RawIds, WorkDirectory
 from bert4rec_tf.runs.trainings import load_model
@@ -36,8 +37,8 @@ def export(
 
     Returns the folder.
 
-    Raises UserError if the training has not finished, the work directory is damaged, `folder` has other content, or the
-    model cannot have the format or the options.
+    Raises UserError if the training has not finished, the work directory is damaged, `folder` has other content or an
+    export with the actions of updates, or the model cannot have the format or the options.
     """
     config = workdir.read_config()
     run = config.run
@@ -54,10 +55,24 @@ def export(
         users = list(ids.users) if model.needs_users else None
         card = make_model_card(workdir, ids)
         if form == SAVED_MODEL:
+            _refuse_lost_updates(folder, card["data"]["actions"])
             saved_model.export(model, ids.vocabulary, folder, options, users, ids.training_counts, card)
         else:
             portable.export(model, ids.vocabulary, folder, form, users, card)
         return folder
+
+
+def _refuse_lost_updates(folder: Path, num_actions: int) -> None:
+    """Raises UserError if an export in `folder` has more actions than the run, because it was updated."""
+    path = folder / CARD_OF_SAVED_MODEL
+    if not isinstance(path, Path) or not path.exists():
+        return
+    num_added = files.read_json(path).get("data", {}).get("actions", 0) - num_actions
+    if num_added > 0:
+        raise UserError(
+            f"{folder}: holds {num_added:,} actions of updates, which this export would lose; name another "
+            "--export_dir, or delete that folder"
+        )
 
 
 def make_model_card(workdir: WorkDirectory, ids: RawIds) -> dict[str, Any]:

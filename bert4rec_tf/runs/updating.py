@@ -22,7 +22,7 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.warning import DataWarning, warn
-from bert4rec_tf.models import Recommender
+from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models import rows as kinds
 from bert4rec_tf.runs.trainings import make_model
 from bert4rec_tf.serving.client import SavedRecommender
@@ -58,7 +58,7 @@ def join_more(saved: SavedRecommender, new: Sequences) -> tuple[Sequences, int]:
     Raises UserError if there are no new ones, the export holds no histories, or as `join_actions`.
     """
     if not new.num_actions:
-        raise UserError("`more` must have rows. Received: none")
+        raise UserError("the new data must have rows. Received: none")
     data, num_repeats = join_actions(read_all_histories(saved), new)
     if num_repeats:
         warn(f"{num_repeats:,} new rows repeat user, item and time of a known one, which count once", DataWarning)
@@ -85,6 +85,8 @@ def update_export(
     card, histories = saved.card, saved.require_histories()
     if "run" not in card:
         raise UserError(f"{saved.folder}: was not exported from a run, so it cannot be updated")
+    if (name := card["run"]["model"]) not in MODELS:
+        raise UserError(f"{saved.folder}: its model is {name}, of your own; import its class and `update` from Python")
     if histories.num_actions < card["data"]["actions"]:
         raise UserError(
             f"{saved.folder}: holds {histories.num_actions:,} of the {card['data']['actions']:,} actions; an update "

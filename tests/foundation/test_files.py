@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import subprocess
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,15 @@ from support.folders import list_names, run_or_skip
 from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.files import FolderLock, atomic_write, replace_directory
+
+
+def test_a_scratch_folder_lasts_as_long_as_its_object():
+    scratch = files.ScratchFolder()
+    (scratch.path / "file").write_text("content")
+    path = scratch.path
+    with warnings.catch_warnings(action="error"):
+        del scratch
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,12 @@ def test_callbacks_see_the_curve():
     [
         (lambda model: model.recommend(), "needs a `user` or a `history`"),
         (lambda model: model.recommend(user="nobody"), "Received: user=nobody"),
+        (lambda model: model.recommend(user=3, users=[5]), "`users` cannot be given with"),
+        (lambda model: model.recommend(users=[5], history=["i1"]), "`users` cannot be given with"),
+        (lambda model: model.recommend(users=[5], explain=True), "`users` cannot be given with"),
+        (lambda model: model.recommend_all([5], explain=True), "Unknown argument: 'explain'"),
+        (lambda model: model.recommend_all(histories=["i1"]), "`histories` must be a list of lists of items"),
+        (lambda model: model.recommend_all(histories={"a": ["i1"]}), "`histories` must be a list of lists of items"),
         (
             lambda model: model.recommend(user=[1, 2]),
             "`user` must be one id; `recommend_all(users)` takes several. Received: a list",
@@ -264,6 +270,8 @@ def test_callbacks_see_the_curve():
         ),
         (lambda model: b4r.load(FRAME), "`dataset` must be a name"),
         (lambda model: model.save(None), "A path must be text or a Path. Received: None"),
+        (lambda model: model.recommend(user=3, candidates=[]), "`candidates` must have at least one item"),
+        (lambda model: model.recommend_all([3], candidates=()), "`candidates` must have at least one item"),
         (lambda model: model.recommend(user=3, k="3"), "`k` must be a whole number"),
         (lambda model: model.recommend(user=3, candidates=54), "`candidates` must be a list of ids"),
         (lambda model: model.evaluate(LATER, time="when"), "Unknown column of the table: 'when'"),
@@ -336,6 +344,12 @@ def test_known_actions_in_new_data_are_a_warning(counted):
         counted.evaluate(FRAME)
     with pytest.warns(b4r.DataWarning, match=f"^{len(FRAME):,} new rows repeat user, item and time of a known one"):
         counted.continue_training(pd.concat([FRAME, LATER]), silent=True)
+
+
+def test_held_out_actions_are_not_measured_again_without_a_warning():
+    model = b4r.fit(FRAME, model="pop", holdout=1, silent=True)
+    with pytest.warns(b4r.DataWarning, match="training held them out, .* too low; see `model.metrics`"):
+        model.evaluate(FRAME.groupby("user_id").tail(1))
 
 
 def test_actions_before_the_known_ones_come_first_in_a_continued_training(counted, tmp_path):

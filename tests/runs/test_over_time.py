@@ -8,6 +8,7 @@ import pytest
 
 import bert4rec_tf as b4r
 from bert4rec_tf.foundation import plots
+from bert4rec_tf.notebook import fitting
 
 pytestmark = pytest.mark.usefixtures("quick")
 DAY = 86_400
@@ -54,8 +55,18 @@ def test_models_are_compared_by_an_attribute_of_items_or_users():
         assert cases["cases"].sum() == 60
         assert np.average(cases["ndcg@10"], weights=cases["cases"]) == pytest.approx(whole.loc["pop", "ndcg@10"])
     assert found.loc[("left", "pop"), "cases"] == 40 and np.isnan(found.loc[("right", "pop"), "low"])
-    with pytest.raises(b4r.UserError, match="Unknown attribute: 'colour'"):
-        b4r.compare(FRAME, ["pop"], by="colour", attributes=items, silent=True)
+
+
+def test_a_wrong_attribute_is_refused_before_any_training(monkeypatch):
+    monkeypatch.setattr(fitting, "_measure", None)
+    items = pd.DataFrame({"item": [f"i{number}" for number in range(40)], "kind": ["a", "b"] * 20})
+    for options, words in (
+        ({"by": "colour", "attributes": items}, "Unknown attribute: 'colour'"),
+        ({"by": "kind"}, "must be given together"),
+        ({"attributes": items}, "must be given together"),
+    ):
+        with pytest.raises(b4r.UserError, match=words):
+            b4r.compare(FRAME, ["pop"], silent=True, **options)
 
 
 @pytest.mark.parametrize(

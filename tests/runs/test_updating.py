@@ -1,5 +1,6 @@
 """New actions without training: an updated count against a fresh one, new items and users, and what a kill leaves."""
 
+import concurrent.futures
 import json
 import shutil
 
@@ -13,6 +14,8 @@ import bert4rec_tf as b4r
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.foundation import files
 from bert4rec_tf.models.item_transitions import ItemTransitions
+from bert4rec_tf.runs import exporting
+from bert4rec_tf.runs.folder import WorkDirectory
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -97,6 +100,9 @@ def test_few_new_rows_are_counted_and_trained_on_only_if_asked(learnt, monkeypat
     line = "2 new actions are few, and so counted but not trained on; train=True trains"
     with pytest.warns(b4r.TrainingWarning, match=line):
         assert learnt.continue_training(two).recommend(user=0, k=1)["rank"].tolist() == [1]
+    for options, words in (({"train": "no"}, "must be None, True or False"), ({"train": False, "steps": 3}, "`steps`")):
+        with pytest.raises(b4r.UserError, match=words):
+            learnt.continue_training(two, **options)
     for more, options in ((two, {"train": True}), (two, {"steps": 3}), (LATER, {})):
         with pytest.raises(Killed):
             learnt.continue_training(more, **options)
@@ -123,8 +129,42 @@ def test_the_command_updates_in_place_and_adds_versions(counted, tmp_path):
     assert b4r.open(tmp_path / "work").saved.knows_user("99")
     shutil.copytree(counted.saved.local_folder, tmp_path / "versions" / "3")
     assert console("update", "--model=versions", "--interactions=today.csv", cwd=tmp_path).returncode == 0
-    assert sorted(path.name for path in (tmp_path / "versions").iterdir()) == ["3", "4"]
+    assert sorted(path.name for path in (tmp_path / "versions").glob("[!.]*")) == ["3", "4"]
     assert b4r.open(tmp_path / "versions/4").saved.knows_user("99")
+
+
+def test_a_file_without_rows_changes_nothing(counted, tmp_path):
+    folder = counted.save(tmp_path / "work") / "saved_model"
+    before = (folder / "saved_model.pb").stat().st_mtime_ns
+    LATER.iloc[:0].to_csv(tmp_path / "today.csv", index=False)
+    ended = console("update", "--model=work", "--interactions=today.csv", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, "today.csv: no rows; nothing changed\n")
+    assert (folder / "saved_model.pb").stat().st_mtime_ns == before
+
+
+def test_an_update_waits_for_another_one(counted, tmp_path):
+    shutil.copytree(counted.saved.local_folder, tmp_path / "versions" / "1")
+    LATER.to_csv(tmp_path / "today.csv", index=False)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        with files.FolderLock(tmp_path / "versions").lock():
+            waiting = pool.submit(console, "update", "--model=versions", "--interactions=today.csv", cwd=tmp_path)
+            with pytest.raises(concurrent.futures.TimeoutError):
+                waiting.result(timeout=1)
+            counted.update(LATER.assign(timestamp=11), path=tmp_path / "versions" / "2")
+        assert waiting.result().returncode == 0
+    assert b4r.open(tmp_path / "versions/3").saved.card["data"]["actions"] == 480 + 34 * 2
+
+
+def test_an_export_does_not_replace_one_that_was_updated(learnt, tmp_path):
+    work = learnt.update(LATER).save(tmp_path / "work")
+    with pytest.raises(b4r.UserError, match="holds 34 actions of updates, which this export would lose"):
+        exporting.export(WorkDirectory(work))
+    exporting.export(WorkDirectory(work), tmp_path / "another")
+
+
+def test_an_updated_model_says_where_it_is(learnt, tmp_path):
+    assert repr(learnt).endswith(f"  in {learnt.workdir}")
+    assert repr(learnt.update(LATER, path=tmp_path / "new")).endswith(f"  in {tmp_path / 'new'}, updated")
 
 
 def test_a_bad_file_or_a_kill_loses_nothing(counted, tmp_path, monkeypatch):
@@ -147,9 +187,13 @@ def test_a_bad_file_or_a_kill_loses_nothing(counted, tmp_path, monkeypatch):
 
 def test_what_cannot_be_updated_says_why(counted, tmp_path):
     card = counted.saved.card
-    with pytest.raises(b4r.UserError, match="`more` must have rows"):
+    with pytest.raises(b4r.UserError, match="the new data must have rows"):
         counted.update(LATER.iloc[:0])
-    for change, words in (({"run": None}, "was not exported from a run"), ({}, "holds 480 of the 481 actions")):
+    for change, words in (
+        ({"run": None}, "was not exported from a run"),
+        ({}, "holds 480 of the 481 actions"),
+        ({"run": {**card["run"], "model": "mine"}}, "its model is mine, of your own; import its class"),
+    ):
         changed = {**card, "data": {**card["data"], "actions": 481}, **change}
         folder = counted.save(tmp_path / (words[:5].strip())) / "saved_model"
         content = {name: value for name, value in changed.items() if value is not None}
