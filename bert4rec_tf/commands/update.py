@@ -19,7 +19,6 @@ from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export.layout import MODEL, find_model_folder, find_newest_version, require_saved_model
 from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.startup import import_tensorflow
-from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.serving.trust import TRUST
 
 
@@ -57,8 +56,9 @@ def main(arguments: list[str]) -> None:
     find_newest(path)
     home = path.parent if (path / MODEL).exists() else path
     import_tensorflow()
-    # Two updates at once would both begin with the same model.
-    with contextlib.nullcontext() if isinstance(path, Url) else files.FolderLock(home).lock():
+    # Two updates in place would both begin with the same model.
+    in_place = options.output is None and isinstance(home, Path)
+    with files.FolderLock(home).lock() if in_place else contextlib.nullcontext():
         update(options, columns, *find_newest(path))
 
 
