@@ -255,7 +255,28 @@ NOT_UNDERSTOOD = {
         "Give --user_column; the columns are: who, item",
     ),
     "three columns without a header": ("a.csv", b"a,1,2\n", {}, "--columns=user,item,time"),
-    "one column": ("a.csv", b"a\nb\n", {}, "expected at least two columns"),
+    "one column": (
+        "a.csv",
+        b"a\nb\n",
+        {},
+        "expected at least two columns, found 'a'; remove the lines above the header",
+    ),
+    "bars between columns": (
+        "a.csv",
+        TITLED.replace(b",", b"|"),
+        {},
+        "found 'user|item|time|title'; add --separator=\"|\"",
+    ),
+    "blanks in .csv": ("a.csv", b"user item\na 1\n", {}, 'add --separator=" "'),
+    "commas in .tsv": ("a.tsv", b"user,item\na,1\n", {}, 'add --separator=","'),
+    "a title": (
+        "a.csv",
+        b"All, of May\n\n" + TITLED,
+        {},
+        "line 3: names the columns; remove the lines above this header",
+    ),
+    "a comment": ("a.txt", b"# a b\n" + TITLED.replace(b",", b"|"), {}, "line 2: names the columns; remove the lines"),
+    "a title above unknown names": ("a.csv", b"Mai\nKunde,Artikel\na,b\n", {}, "remove the lines above the header"),
     "the same column twice": ("a.csv", TITLED, {"user_column": "item"}, "must differ"),
     "text of 16 bits": ("a.csv", TITLED.decode().encode("utf-16"), {}, "save it as UTF-8"),
     "nothing": ("a.csv", b"\n\n", {}, "the file is empty"),
@@ -286,6 +307,13 @@ def test_a_file_that_cannot_be_understood_is_refused(tmp_path, kind):
     path.write_bytes(content)
     line = refusal(path, **options)
     assert all(word in line for word in words), line
+
+
+def test_a_separator_that_a_message_names_reads_the_file(tmp_path):
+    path = write(tmp_path, "a.csv", b"user|item|time\na|1|1\na|2|2\nb|1|1\n")
+    with pytest.raises(UserError, match=r'add `separator="\|"` \(options of'):
+        b4r.fit(path)
+    assert histories(read(path, separator="|")[0]) == {"a": ["1", "2"], "b": ["1"]}
 
 
 def test_json_is_read_with_a_byte_order_mark_and_other_keys_in_another_encoding(tmp_path):
