@@ -29,12 +29,15 @@ LONGEST_FLOAT = 19
 """Characters of a fraction; longer ones may have more digits than float64."""
 
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_LIKE = {
+PATTERNS = {
     NUMBER: r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$",
     DATE: rf"^{_DAY}(?:[ T][0-9:.]+)?$",
     ZONED: rf"^{_DAY}[ T][0-9:.]+(?: ?(?:Z|UTC|GMT)| ?[+-][0-9:]+)$",
 }
 """What a text of each kind looks like. Arrow then checks the value: 2020-02-30 is not a date."""
+
+DAY_IN_ANOTHER_ORDER = r"^(?:[0-9]{4}[./]|[0-9]{1,2}[./ -])?(?:[0-9]{1,2}|[A-Za-z]{3,9})[./ -][0-9]{1,4}\b"
+"""What other dates look like: 31.01.2020, 1/31/2020 or Jan 31. Many leave open which part is the month."""
 
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 PER_SECOND = {unit: 10**9 // factor for unit, factor in _NANOSECONDS.items()}
@@ -202,7 +205,7 @@ class Times:
         """
         texts = pa.array([text], pa.string())
         kind = _find_kind(texts)
-        times = None if kind is None else _cast(pc.utf8_trim(texts, characters=BLANKS), kind)
+        times = None if kind is None else _cast(normalize_texts(texts), kind)
         if kind is None or times is None or (kind == NUMBER and self.kind != NUMBER):
             expected = "a number or a date (2020-01-31)" if self.kind == NUMBER else "a date (2020-01-31)"
             raise UserError(f"`test_from` must be {expected}, like the times of the data. Received: test_from={text}")
@@ -230,6 +233,12 @@ def _loses_order(column: pa.Array, values: pa.Array) -> bool:
     if pa.types.is_decimal(column.type) and pa.types.is_floating(values.type):
         return pc.count_distinct(column).as_py() > pc.count_distinct(values).as_py()
     return False
+
+
+def normalize_texts(texts: pa.Array) -> pa.Array:
+    """Returns times without blanks around them, and 2020/01/31 as 2020-01-31."""
+    texts = pc.utf8_trim(texts, characters=BLANKS)
+    return pc.replace_substring_regex(texts, "^([0-9]{4})/([0-9]{2})/([0-9]{2})", r"\1-\2-\3")
 
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
@@ -265,8 +274,8 @@ def _cast_whole(texts: pa.Array, values: pa.Array) -> pa.Array:
 
 def _cast_some(texts: pa.Array, kind: str) -> pa.Array:
     """Returns the times of texts; null for those that are not of this kind."""
-    texts = pc.utf8_trim(texts, characters=BLANKS)
-    texts = pc.if_else(pc.match_substring_regex(texts, _LIKE[kind]), texts, None)
+    texts = normalize_texts(texts)
+    texts = pc.if_else(pc.match_substring_regex(texts, PATTERNS[kind]), texts, None)
     values = _cast(texts, kind)
     if values is None:  # one of them looks like a time and is none, such as 2020-02-30
         is_time = [_cast(texts[row : row + 1], kind) is not None for row in range(len(texts))]
@@ -276,8 +285,8 @@ def _cast_some(texts: pa.Array, kind: str) -> pa.Array:
 
 def _find_kind(texts: pa.Array) -> str | None:
     """Returns the kind of the first text that has one."""
-    for text in pc.utf8_trim(texts, characters=BLANKS).drop_null().unique():
-        for kind, pattern in _LIKE.items():
+    for text in normalize_texts(texts).drop_null().unique():
+        for kind, pattern in PATTERNS.items():
             if re.match(pattern, text.as_py()) and _cast(pa.array([text]), kind) is not None:
                 return kind
     return None

@@ -38,11 +38,12 @@ BAD = {
     b"a{}NaN{}1{}x": bad_rows.NO_ITEM,
     b"None{}3{}1{}x": bad_rows.NO_USER,
     b"a{}3{}yesterday{}x": bad_rows.BAD_TIME,
-    b"a{}3{}nan{}x": bad_rows.BAD_TIME,
+    b"a{}3{}nan{}x": bad_rows.MISSING_TIME,
     b"a{}3{}inf{}x": bad_rows.BAD_TIME,
     b"a{}3{}1e999{}x": bad_rows.BAD_TIME,
     b"a{}3{}0x10{}x": bad_rows.BAD_TIME,
-    b"a{}3{}2020-01-01{}x": bad_rows.BAD_TIME,
+    b"a{}3{}2020-01-01{}x": bad_rows.OTHER_KIND,
+    b"a{}3{}31.01.2020{}x": bad_rows.OTHER_DATE,
     b"a{}" + LATIN + b"{}1{}x": bad_rows.NO_UTF8,
     LATIN + b"{}3{}1{}x": bad_rows.NO_UTF8,
 }
@@ -50,7 +51,7 @@ EMPTY = {
     b"{}3{}1{}x": bad_rows.NO_USER,
     b" \t {}3{}1{}x": bad_rows.NO_USER,
     b"a{}{}1{}x": bad_rows.NO_ITEM,
-    b"a{}3{}{}x": bad_rows.BAD_TIME,
+    b"a{}3{}{}x": bad_rows.MISSING_TIME,
     b"{}{}{}": bad_rows.NO_USER,
 }
 GOOD = {
@@ -71,9 +72,9 @@ RECORDS = {
     b'{"user": "a", "item": 1.5, "time": 1}': bad_rows.NO_ID,
     b'{"user": true, "item": 1, "time": 1}': bad_rows.NO_ID,
     b'{"user": ["a"], "item": "1", "time": 1}': bad_rows.NO_ID,
-    b'{"user": "a", "item": "1", "time": NaN}': bad_rows.BAD_TIME,
-    b'{"user": "a", "item": "1", "time": true}': bad_rows.BAD_TIME,
-    b'{"user": "a", "item": "1"}': bad_rows.BAD_TIME,
+    b'{"user": "a", "item": "1", "time": NaN}': bad_rows.MISSING_TIME,
+    b'{"user": "a", "item": "1", "time": true}': bad_rows.MISSING_TIME,
+    b'{"user": "a", "item": "1"}': bad_rows.MISSING_TIME,
     b'{"user": "a\\n", "item": "1", "time": 1}': bad_rows.MANY_LINES,
     b'{"user": "\\ud800", "item": "1", "time": 1}': bad_rows.NO_UTF8,
     b'{"user": "' + LATIN + b'", "item": "1", "time": 1}': bad_rows.NO_UTF8,
@@ -210,7 +211,7 @@ def test_bad_rows_of_parquet_are_named_by_their_number(tmp_path):
     assert f"{path}, row 7: {bad_rows.NO_USER}" in refusal(path)
     sequences, report = read(path, bad_rows="skip")
     assert histories(sequences) == plainly(ROWS)
-    for kind, row in ((bad_rows.NO_USER, 7), (bad_rows.NO_ITEM, 8), (bad_rows.BAD_TIME, 9)):
+    for kind, row in ((bad_rows.NO_USER, 7), (bad_rows.NO_ITEM, 8), (bad_rows.MISSING_TIME, 9)):
         assert f"skipped 1 bad rows: {kind} (the first: row {row})" in report.notes
 
 
@@ -294,7 +295,7 @@ NOT_UNDERSTOOD = {
         "a.csv",
         b"user,item,date\na,1,01/02/2020\na,2,01/03/2020\n",
         {"bad_rows": "skip"},
-        f"nothing to learn from; skipped 2 bad rows: {bad_rows.BAD_TIME} (the first: row 2)",
+        f"nothing to learn from; skipped 2 bad rows: {bad_rows.OTHER_DATE} (the first: row 2)",
     ),
     "no parquet": ("a.parquet", b"PAR1 and more", {}, "damaged"),
 }

@@ -276,7 +276,7 @@ def test_a_few_odd_cells_leave_the_other_numbers_of_a_column(odd):
 def test_dates_are_numbers_and_columns_without_a_shared_value_are_named():
     days = pd.date_range("2019-01-01", periods=40)
     ids = [f"i{n}" for n in range(40)]
-    for column in (days, days.strftime("%Y-%m-%d"), days.astype(object)):
+    for column in (days, days.strftime("%Y-%m-%d"), days.strftime("%Y/%m/%d"), days.astype(object)):
         frame = pd.DataFrame({"id": ids, "day": column, "name": [f"name {n}" for n in range(40)]})
         with pytest.warns(DataWarning, match="column name is ignored, because no value of it is shared by 2 ids"):
             found = feature_files.read_features(frame)
