@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import records, tables
-from bert4rec_tf.data.reading.blocks import BOM
+from bert4rec_tf.data.reading.blocks import BOM, refuse_packed
 from bert4rec_tf.data.reading.columns import (
     COMMON_NAMES,
     JSON,
@@ -32,9 +32,6 @@ OTHER_SEPARATORS = ("|", "^", "~", "#", " ")
 
 MAX_TITLE_LINES = 20
 IGNORED = "_"
-_PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd")
-"""The first bytes of archives and packed files: zip, gzip, xz, bzip2, zstandard."""
-
 MAYBE_HEADER = "its first line, 0 and 1, may be a header that pandas wrote, and counts as an action"
 TURN_INTO_ROWS = (
     "awk '{for (i = 2; i <= NF; i++) print $1, $i}' FILE > rows.txt; then read rows.txt, whose lines are `user item`"
@@ -47,8 +44,7 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     `start`: the file's first bytes, unpacked.
     """
     columns = Columns(str(path), options)
-    if _PACKED.match(start):
-        raise UserError(f"{path}: is packed; unpack it, or pack only the text with gzip, under a name that ends in .gz")
+    refuse_packed(path, start)
     if (options.columns or options.separator) and re.match(rb"(\xef\xbb\xbf)?\s*\{|PAR1", start):
         raise UserError(f"{path}: its columns have names; leave out --columns and --separator, which are for texts")
     if start.startswith(b"PAR1"):

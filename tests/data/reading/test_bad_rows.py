@@ -284,7 +284,7 @@ NOT_UNDERSTOOD = {
     "a header only": ("a.csv", b"user,item\n", {}, "no user has two actions left"),
     "one user with one item": ("a.csv", b"user,item\na,1\na,1\n", {}, "only one item left"),
     "a filter that leaves nothing": ("a.csv", TITLED, {"min_user_actions": 9}, "no user has two actions left"),
-    "an archive cut short": ("a.csv.gz", gzip.compress(TITLED)[:40], {}, "damaged"),
+    "an archive cut short": ("a.csv.gz", gzip.compress(TITLED)[:40], {}, "cut short"),
     "an archive": ("a.csv", b"PK\x03\x04" + TITLED, {}, "is packed; unpack it"),
     "a packed file by another name": ("a.csv", gzip.compress(TITLED), {}, "under a name that ends in .gz"),
     "a JSON array": ("a.json", b'[{"user": "a", "item": 1},\n{"user": "a", "item": 2}]', {}, "begins a JSON array"),

@@ -5,6 +5,7 @@ import gzip
 import importlib
 import io
 import json
+import zipfile
 from decimal import Decimal
 
 import numpy as np
@@ -40,6 +41,14 @@ def with_ids(users, items):
 def parquet(table):
     file = io.BytesIO()
     pyarrow.parquet.write_table(table, file)
+    return file.getvalue()
+
+
+def zip_archive(*names):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.writestr(name, TEXT)
     return file.getvalue()
 
 
@@ -94,8 +103,16 @@ FILES = {
     "RecBole's header": (TEXT.replace("user,item,time", "user_id:token,item_id:token,timestamp:float"), XYZ),
     "camel case": (TEXT.replace("user,item,time", "userId,movieId,timestamp"), XYZ),
     "gzip": ("a.csv.gz", gzip.compress(TEXT.encode()), XYZ),
-    "gzip cut short": ("a.csv.gz", gzip.compress(TEXT.encode() * 50)[:60], "cut short or damaged"),
-    "a zip archive": (b"PK\x03\x04" + TEXT.encode(), "unpack it"),
+    "gzip cut short": ("a.csv.gz", gzip.compress(TEXT.encode() * 50)[:60], "a.csv.gz: cut short"),
+    "gzip with a damaged end": ("a.csv.gz", gzip.compress(TEXT.encode())[:-8] + b"\0" * 8, "a.csv.gz: damaged"),
+    "text under the name of gzip": ("a.csv.gz", TEXT, "not packed with gzip"),
+    "Excel": (
+        "a.xlsx",
+        zip_archive("[Content_Types].xml", "xl/worksheets/sheet1.xml"),
+        "an Excel file; save it as CSV",
+    ),
+    "Excel before 2007": ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Excel file; save it as CSV"),
+    "a zip archive": (zip_archive("a.csv"), "unpack it"),
     "a row too short": (TEXT + "a,q\n", "row 7: expected 3 columns, found 2"),
     "a quote that stays open": (TEXT + 'a,"q,5\n', "quote is never closed"),
     "nothing": ("", "the file is empty"),
@@ -223,7 +240,7 @@ FRAMES = {
     ),
     "objects of several types": (
         lambda: FRAME.assign(item=FRAME["item"].replace({"z": 3}).astype(object)),
-        "values of several types",
+        "column item has values of several types; make them texts: frame['item'].astype(str)",
     ),
     "polars": (polars_frame, XYZ),
     "categories of polars": (polars_categories, XYZ),
@@ -241,7 +258,7 @@ FRAMES = {
         lambda: FRAME.assign(user=pd.array([1, 2, None, 2, 1], "Int64")),
         "row 3: the user's id is missing",
     ),
-    "fractions for ids": (lambda: FRAME.assign(user=[1.0, 2, 1, 2, np.nan]), "use Int64"),
+    "fractions for ids": (lambda: FRAME.assign(user=[1.0, 2, 1, 2, np.nan]), "column user: ids must be texts or whole"),
     "whole numbers of 64 bits": (
         lambda: FRAME.assign(user=FRAME["user"].map({"a": 2**63, "b": 2**64 - 1}).astype("uint64")),
         {str(2**63): XYZ["a"], str(2**64 - 1): XYZ["b"]},
