@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert4rec_tf.data.reading.rows import HEADER_AGAIN, Rows
+from bert4rec_tf.data.reading.rows import HEADER_AGAIN, Findings, Rows
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.warning import DataNote, DataWarning, warn
 
@@ -92,6 +92,16 @@ def describe_findings(source: Rows) -> list[str]:
         places = [f"{key} ({place})" for key, place in list(findings.late_keys.items())[:MAX_SHOWN]]
         lines.append(f"keys that the first records lack, and that are not read: {', '.join(places)}")
     return lines
+
+
+def describe_cut_rows(findings: Findings, items: Sequence[str], counts: np.ndarray) -> list[str]:
+    """Returns lines on rows without a line end whose item occurs once and has a shorter id than all others."""
+    shortest = sorted(items, key=len)[:2] if findings.unended else []
+    return [
+        f"{place} has no line end, and no other row has its item {item!r}: the file may be cut short"
+        for item, place in findings.unended.items()
+        if shortest[:1] == [item] and len(item) < len(shortest[-1]) and counts[list(items).index(item)] == 1
+    ]
 
 
 def describe_repeats(number: int, first: tuple[str, str]) -> list[str]:

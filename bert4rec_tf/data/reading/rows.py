@@ -76,6 +76,7 @@ class Findings:
         events: kind of event -> how many rows have it.
         other_forms: raw ids that were not in Unicode's form NFC.
         late_keys: key of a record that the first ones lack -> where the first one is.
+        unended: item that ends a file without a line end -> where.
     """
 
     skipped: Counter[str] = field(default_factory=Counter)
@@ -83,6 +84,7 @@ class Findings:
     events: Counter[str] = field(default_factory=Counter)
     other_forms: set[str] = field(default_factory=set)
     late_keys: dict[str, str] = field(default_factory=dict)
+    unended: dict[str, str] = field(default_factory=dict)
 
     def count(self, kind: str, place: str, number: int = 1) -> None:
         self.skipped[kind] += number
@@ -95,6 +97,7 @@ class Findings:
         self.other_forms |= later.other_forms
         self.firsts = self.firsts | later.firsts | self.firsts
         self.late_keys = self.late_keys | later.late_keys | self.late_keys
+        self.unended |= later.unended
 
 
 @dataclass

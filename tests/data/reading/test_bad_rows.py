@@ -376,3 +376,17 @@ def test_times_that_are_mostly_equal_are_named(folder, distinct):
         sequences, report = read(write(folder, "a.csv", as_csv(rows)))
         report.warn_of_doubts(sequences)
     assert any("have the time of the one before" in str(one.message) for one in caught) == ((10 - distinct) / 9 > 0.5)
+
+
+@pytest.mark.parametrize(
+    ("end", "is_cut"),
+    [("5,c,P0", True), ("5,c,P0\n", False), ("5,c,P03", False), ("5,c,P00\n5,c,P0", True), ("5,P0,P01", False)],
+)
+def test_a_last_item_that_may_be_half_written_is_named(tmp_path, end, is_cut):
+    content = "time,user,item\n1,a,P01\n2,a,P02\n3,b,P01\n" + end
+    notes = read(write(tmp_path, "a.csv", content.encode()))[1].notes
+    row = content.count("\n") + 1
+    expected = f"row {row} has no line end, and no other row has its item 'P0': the file may be cut short"
+    assert list(notes) == [expected] * is_cut
+    renamed = content.replace("time,user,item", "item,user,time").replace("P0", "70").encode()
+    assert not read(write(tmp_path, "b.csv", renamed))[1].notes
