@@ -54,8 +54,27 @@ def find_day_length(meaning: str) -> int:
     """Returns how many units of times with this meaning (`Times.describe`) a day has; 1 for no known unit."""
     if "date" in meaning:
         return DAY_SECONDS * PER_SECOND["ns"]
-    units = [unit for unit, name in UNIT_NAMES.items() if meaning == f"{name} since 1970"]
-    return DAY_SECONDS * PER_SECOND[units[0]] if units else 1
+    unit = _find_unit(meaning)
+    return DAY_SECONDS * PER_SECOND[unit] if unit else 1
+
+
+def _find_unit(meaning: str) -> str | None:
+    return next((unit for unit, name in UNIT_NAMES.items() if meaning == f"{name} since 1970"), None)
+
+
+def describe_conversion(meaning: str, target: str) -> str:
+    """Returns how pandas makes times with one meaning (`Times.describe`) times with another; empty for no unit."""
+    unit, target_unit, zone = _find_unit(meaning), _find_unit(target), target == "dates with a zone"
+    if unit and target_unit:
+        ratio = PER_SECOND[target_unit] / PER_SECOND[unit]
+        return f"times * {ratio:.0f}" if ratio > 1 else f"times // {1 / ratio:.0f}"
+    if target_unit and "date" in meaning:
+        return f'pd.to_datetime(times, utc=True).dt.as_unit("{target_unit}").astype("int64")'
+    if unit and "date" in target:
+        return f'pd.to_datetime(times, unit="{unit}"{", utc=True" * zone})'
+    if "date" in meaning and "date" in target:
+        return "pd.to_datetime(times).dt.tz_localize(" + ('"UTC")' if zone else "None)")
+    return ""
 
 
 def count_units(times: np.ndarray) -> dict[str, int]:

@@ -1,5 +1,7 @@
 """Known actions and new ones that repeat some of them, against plain Python."""
 
+import itertools
+
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -72,6 +74,26 @@ def test_times_of_another_unit_are_refused_and_missing_ones_are_a_warning():
     with pytest.warns(DataWarning, match="the new actions have no times, so all new ones count as later"):
         both, _ = join_actions(known, read([(1, 9, 0)], time_column="none"))
     assert histories(both) == {"1": ["0", "1", "2", "3", "9"]} and both.times is None
+
+
+MOMENTS = pd.Series(pd.date_range("2020-01-01", periods=4, freq="h"))
+FORMS = {
+    "dates": MOMENTS,
+    "dates with a zone": MOMENTS.dt.tz_localize("UTC"),
+    "seconds since 1970": pd.Series(range(1_577_836_800, 1_577_836_800 + 4 * 3_600, 3_600)),
+    "milliseconds since 1970": pd.Series(range(1_577_836_800_000, 1_577_836_800_000 + 4 * 3_600_000, 3_600_000)),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), itertools.permutations(FORMS, 2))
+def test_the_conversion_that_the_error_names_makes_the_times_alike(old, new):
+    frame = pd.DataFrame({"user": 1, "item": [1, 2, 3, 4]})
+    known, times = read(frame.assign(time=FORMS[old])), FORMS[new]
+    with pytest.raises(UserError, match=f"the times must be {old}, .* Received: {new}; in pandas: ") as raised:
+        join_actions(known, read(frame.assign(time=times)))
+    converted = eval(str(raised.value).split("in pandas: ")[1], {"pd": pd, "times": times})
+    both, num_repeats = join_actions(known, read(frame.assign(time=converted)))
+    assert num_repeats == both.num_actions == 4
 
 
 @pytest.mark.filterwarnings("error::bert4rec_tf.Bert4RecWarning")
