@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from bert4rec_tf.data.id_types import match_types, warn_of_new_types
 from bert4rec_tf.data.reading.grouping import join_times, order_actions, sort_ids
 from bert4rec_tf.data.reading.times import describe_conversion
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, number_within_groups
@@ -19,8 +20,10 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
     time, known ones first. From the first new action that is held out, all of the user's actions are. Without times,
     the new actions follow the known ones, and all of them count.
 
-    Raises UserError if the times of both do not mean the same.
+    Ids such as 50.0 are 50 if all known ones are integers. Raises UserError if the times of both do not mean the same.
     """
+    new = match_types(known, new)
+    warn_of_new_types(known, new)
     if known.times is None or new.times is None:
         if known.times is not new.times:
             side = "known" if known.times is None else "new"

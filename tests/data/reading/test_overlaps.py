@@ -10,6 +10,7 @@ from support.interaction_files import histories
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.id_types import drop_wrong_types
 from bert4rec_tf.data.reading.overlaps import join_actions
 from bert4rec_tf.data.reading.tables import read_frame
 from bert4rec_tf.foundation.errors import UserError
@@ -74,6 +75,20 @@ def test_times_of_another_unit_are_refused_and_missing_ones_are_a_warning():
     with pytest.warns(DataWarning, match="the new actions have no times, so all new ones count as later"):
         both, _ = join_actions(known, read([(1, 9, 0)], time_column="none"))
     assert histories(both) == {"1": ["0", "1", "2", "3", "9"]} and both.times is None
+
+
+@pytest.mark.filterwarnings("error::bert4rec_tf.Bert4RecWarning")
+def test_whole_numbers_with_a_gap_are_the_known_ids():
+    known = read([(50, 1, 1), (50, 2, 2), (7, 1, 1)])
+    more = pd.DataFrame([("50.0", 3, 3), ("50", 4, 4), ("9.0", 5, 3)], columns=COLUMNS)
+    both, _ = join_actions(known, read(more))
+    assert histories(both) == {"7": ["1"], "9": ["5"], "50": ["1", "2", "3", "4"]}
+    assert drop_wrong_types(both)["user"]["type"] == "int64"
+    for odd in ("50.5", "new"):
+        with pytest.warns(DataWarning, match=f"the users' ids were all of int64, and some new ones, such as '{odd}'"):
+            join_actions(known, read([("50.0", 3, 3), (odd, 3, 3)]))
+    texts = read([("50.0", 1, 1), ("x", 2, 2)])
+    assert histories(join_actions(texts, read([("50.0", 3, 3)]))[0]) == {"50.0": ["1", "3"], "x": ["2"]}
 
 
 MOMENTS = pd.Series(pd.date_range("2020-01-01", periods=4, freq="h"))
