@@ -357,14 +357,15 @@ def test_a_word_for_a_missing_value_is_an_id_only_on_request(folder, word, role,
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(1, 30), st.integers(20, 60))
+@given(st.integers(1, 30), st.integers(2, 60))
+@example(30, 3)
 def test_a_user_with_an_implausible_share_is_named(folder, share, num_users):
     rows = [(f"u{user}", f"i{(user + place) % 7}", place) for user in range(num_users) for place in range(4)]
     rows += [("guest", f"i{place % 9}", place) for place in range(num_users * share)]
     with warnings.catch_warnings(record=True, action="always") as caught:
         sequences, report = read(write(folder, "a.csv", as_csv(rows)))
         report.warn_of_doubts(sequences)
-    is_much = num_users * share > max(5 / (num_users + 1), 0.1) * len(rows)
+    is_much = num_users * share > max(5 * 4, 0.1 * len(rows))
     assert any("user 'guest' has" in str(one.message) for one in caught) == is_much
 
 
@@ -390,3 +391,14 @@ def test_a_last_item_that_may_be_half_written_is_named(tmp_path, end, is_cut):
     assert list(notes) == [expected] * is_cut
     renamed = content.replace("time,user,item", "item,user,time").replace("P0", "70").encode()
     assert not read(write(tmp_path, "b.csv", renamed))[1].notes
+
+
+@pytest.mark.filterwarnings("error::bert4rec_tf.Bert4RecWarning")
+def test_a_single_user_is_named_and_few_rows_raise_no_doubts():
+    frame = pd.DataFrame({"user": "a", "item": [1, 2, 3], "time": "2020-01-01"})
+    with pytest.warns(b4r.DataNote, match="all actions are of one user, 'a'") as told:
+        b4r.interactions(frame)
+    assert len(told) == 1
+    with pytest.warns(b4r.DataWarning, match="100% of the actions after a user's first have the time"):
+        b4r.interactions(pd.concat([frame.assign(user=user) for user in range(15)]))
+    b4r.interactions(pd.concat([frame.assign(user=user) for user in range(14)]))
