@@ -20,7 +20,7 @@ from bert4rec_tf.commands import summary
 from bert4rec_tf.commands.flags import HELP, define_flags, list_fields, list_helps, read_flags
 from bert4rec_tf.commands.run_options import SAVED_MODEL_FLAGS, SPARK, TRAINS, Request, RunOptions
 from bert4rec_tf.config import data_names, presets
-from bert4rec_tf.config.data_names import Interactions, list_column_options
+from bert4rec_tf.config.data_names import Interactions, is_own, list_column_options
 from bert4rec_tf.config.machines import Machines
 from bert4rec_tf.config.model_settings import COUNTING_MODELS, ITEM_FEATURES
 from bert4rec_tf.config.run_record import TRAININGS, Run, list_settings, make_help_texts
@@ -200,7 +200,7 @@ def load_data(
     if sequences.num_items > num_items:
         print(f"{sequences.num_items - num_items:,} items of {ITEM_FEATURES} have no actions", flush=True)
     if reason := LeaveOneOut(sequences).why_unmeasurable():
-        raise UserError(f"{reason}. Received: dataset={dataset}")
+        raise UserError(reason if is_own(dataset) else f"{reason}. Received: dataset={dataset}")
     return sequences
 
 

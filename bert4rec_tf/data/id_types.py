@@ -1,10 +1,13 @@
 """Whether raw ids, which are texts, are those of numbers."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
+from bert4rec_tf.foundation.warning import DataWarning, warn
 
 
 def have_type(ids: Iterable[str], kind: str) -> bool:
@@ -23,3 +26,32 @@ def drop_wrong_types(sequences: Sequences) -> dict[str, dict[str, str]]:
         if (kind := columns.get(role, {}).get("type")) is not None and not have_type(ids, kind):
             del columns[role]["type"]
     return columns
+
+
+def match_types(known: Sequences, new: Sequences) -> Sequences:
+    """Returns new actions in which ids such as 50.0 are 50 where all known ones are integers.
+
+    pandas writes integers so if their column has gaps. Several users or items may then have one id.
+    """
+    columns = drop_wrong_types(known)
+    users, items = (
+        pc.replace_substring_regex(pa.array(ids, pa.string()), r"^(-?[0-9]+)\.0$", r"\1").to_numpy(zero_copy_only=False)
+        if "type" in columns.get(role, {})
+        else ids
+        for role, ids in (("user", new.users), ("item", new.vocabulary.items))
+    )
+    return replace(new, users=users, vocabulary=Vocabulary(items, new.vocabulary.counts))
+
+
+def warn_of_new_types(known: Sequences, new: Sequences) -> None:
+    """Warns if the known ids are integers and new ones are not, so that all ids are texts from now on."""
+    columns = drop_wrong_types(known)
+    for role, ids in (("user", new.users), ("item", new.vocabulary.items)):
+        kind = columns.get(role, {}).get("type")
+        if kind is not None and not have_type(ids, kind):
+            odd_id = next(raw_id for raw_id in ids if not have_type([raw_id], kind))
+            warn(
+                f"the {role}s' ids were all of {kind}, and some new ones, such as {odd_id!r}, are not: all are texts "
+                "from now on",
+                DataWarning,
+            )

@@ -21,6 +21,9 @@ def mask_token(num_items: int) -> int:
 USERS_OF_A_BLOCK = 1 << 14
 """Users of a block. Fingerprints depend on it."""
 
+UNITS = {"dates": "ns", "seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+"""The first word of what times mean -> their unit since 1970."""
+
 SHOWN_USERS, SHOWN_ITEMS = 3, 8
 """How many users and items per user `print` shows."""
 
@@ -94,6 +97,11 @@ class ActionTimes:
 
     values: np.ndarray
     meaning: str
+
+    def show_last(self) -> str:
+        """Returns the last time: a date if the unit is known, else a number."""
+        unit, last = UNITS.get(self.meaning.split()[0]), self.values.max().item()
+        return str(last) if unit is None else str(np.array(last).astype(f"datetime64[{unit}]").astype("datetime64[s]"))
 
 
 class TrainingSize(NamedTuple):
@@ -299,9 +307,10 @@ class LeaveOneOut:
     def why_unmeasurable(self) -> str | None:
         """Returns why no model can be measured on these data; None if one can."""
         if not len(self.users):
-            by_time = self.sequences.num_later is not None
+            by_time, times = self.sequences.num_later is not None, self.sequences.times
             required = "an action after the split and two before it" if by_time else "three actions"
-            return f"No user has {required}, so there is nothing to measure on"
+            last = f"; the last action is of {times.show_last()}" if by_time and times is not None else ""
+            return f"No user has {required}, so there is nothing to measure on{last}"
         if all(len(np.unique(self.sequences[user])) == self.sequences.num_items for user in self.users):
             return "Every user has seen every item, so there are no candidates to rank"
         return None

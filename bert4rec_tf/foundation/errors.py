@@ -40,7 +40,7 @@ def word_for_caller(line: str) -> str:
     if not _names_arguments.get() or "--mode" in line:
         return line
     line = re.sub(r"\b(user|item|time)_column\b", r"\1", line)
-    line = re.sub(r"(?<![^\s(])--(\w+=?(?:[\w,]*\w)?)", r"`\1`", line)
+    line = re.sub(r'(?<![^\s(])--(\w+=?(?:"[^"]+"|(?:[\w,]*\w)?))', r"`\1`", line)
     return f"{line} (options of `b4r.Interactions` and `b4r.interactions`)" if re.search(_OF_DATA, line) else line
 
 

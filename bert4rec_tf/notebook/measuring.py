@@ -7,6 +7,7 @@ import pandas as pd
 import tensorflow as tf
 
 from bert4rec_tf.config.run_record import EvaluationSettings
+from bert4rec_tf.data.id_types import match_types
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import (
@@ -47,7 +48,7 @@ def measure_actions(
 
     Raises UserError if no action has a known user and item.
     """
-    users, targets = _select_known(histories, test)
+    users, targets = _select_known(histories, match_types(histories, test))
     _warn_of_known_actions(saved, histories, users, targets)
     extended = _append_targets(histories, users, targets)
     sizes = EvaluationSettings()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.data_names import Interactions, is_own
 from bert4rec_tf.config.execution import ExecutionSettings
 from bert4rec_tf.config.model_settings import MASKED_MODELS, samples_items
 from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
@@ -218,7 +218,7 @@ class Experiment:
         if not reason and is_trained and self.select_data(self.trainings[0]).lengths.max(initial=0) < 2:
             reason = "No user has two items to train on, so no item can be predicted from another"
         if reason:
-            raise UserError(f"{reason}. Received: dataset={self.run.dataset}")
+            raise UserError(reason if is_own(self.run.dataset) else f"{reason}. Received: dataset={self.run.dataset}")
         if self.start is not None:
             self.start.check(self.run)
         elif self.run.initial_weights is not None and not self.workdir.config.exists():

@@ -136,4 +136,4 @@ def test_data_without_anything_to_measure_are_refused_before_tensorflow_starts(t
     (tmp_path / "few.csv").write_text("user,item,time\n1,2,1\n1,3,2\n2,3,1\n2,4,2\n")
     ended = subprocess.run([sys.executable, "-c", UNMEASURABLE], cwd=tmp_path, capture_output=True, text=True)
     assert ended.stdout.splitlines()[-1] == "2 False", ended.stderr
-    assert "error: No user has three actions" in ended.stderr
+    assert "error: No user has three actions, so there is nothing to measure on\n" in ended.stderr

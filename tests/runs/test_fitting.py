@@ -208,6 +208,8 @@ def test_holdout_sets_what_is_held_out():
         kept = FRAME[FRAME.groupby("user_id").cumcount(ascending=False) >= cut]["movieId"].value_counts()
         scores = model.recommend(history=["i0"], k=40, exclude_seen=False).set_index("item")["score"].sort_index()
         assert scores.to_dict() == kept.reindex(counts.index).fillna(0).to_dict()
+    with pytest.raises(b4r.UserError, match=r"nothing to measure on; the last action is of 7$"):
+        b4r.fit(FRAME, model="pop", test_from="8", silent=True)
     with pytest.raises(b4r.UserError, match="`holdout` must be None, 0, 1 or 2"):
         b4r.fit(FRAME, holdout=3, **COUNTING)
 

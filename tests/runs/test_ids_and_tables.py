@@ -193,6 +193,14 @@ def test_whole_numbers_of_a_file_have_a_type(tmp_path):
     assert columns["zeros.csv"] == {**columns["rows.csv"], "user": {"name": "client"}}, "leading zeros stay texts"
 
 
+def test_users_of_a_csv_with_a_gap_are_the_known_ones(counted, tmp_path):
+    rows = LATER.astype({"client": float})
+    rows.to_csv(tmp_path / "gap.csv", index=False)
+    updated = counted.update(tmp_path / "gap.csv")
+    assert updated.users == counted.users and len(updated.saved.get_history("3")) == 9
+    pd.testing.assert_frame_equal(counted.evaluate(tmp_path / "gap.csv"), counted.evaluate(LATER))
+
+
 def test_messages_name_arguments_and_no_flags(counted, tmp_path):
     (tmp_path / "rows.csv").write_text("Kunde,Artikel,Kaufdatum\n" + "1,2,3\n" * 9)
     for call, words in (

@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,11 @@ BLOCK_SIZE = 8 << 20
 LONGEST_LINE = 64 << 20
 BOM = b"\xef\xbb\xbf"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd")
+"""The first bytes of archives and packed files: zip, gzip, xz, bzip2, zstandard."""
+
+_EXCEL = re.compile(rb"PK\x03\x04.*xl/wor|\xd0\xcf\x11\xe0", re.DOTALL)
+"""What begins an Excel file: a zip archive, or before 2007 a format of its own."""
 
 Block = tuple[bytes, int]
 """Whole lines, and the number of the first, from 1."""
@@ -37,10 +43,20 @@ def open_unpacked(path: Path, watch: Callable[[int], Any] = lambda count: None) 
             yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: cut short or damaged ({error})") from error
+    except EOFError:
+        raise UserError(f"{path}: cut short: its packed content has no end; copy or download it again") from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: damaged, or not packed with gzip ({error})") from error
     except OSError as error:
         raise unreadable_error(path, error) from error
+
+
+def refuse_packed(path: Path, start: bytes) -> None:
+    """Raises UserError if a file's first bytes, after unpacking a `.gz`, are those of an Excel or a packed file."""
+    if _EXCEL.match(start):
+        raise UserError(f"{path}: is an Excel file; save it as CSV")
+    if _PACKED.match(start):
+        raise UserError(f"{path}: is packed; unpack it, or pack only the text with gzip, under a name that ends in .gz")
 
 
 def read_blocks(

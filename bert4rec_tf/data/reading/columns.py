@@ -54,7 +54,7 @@ MAX_PARTS = 4
 
 SHOWN_VALUES = 3
 
-DATE_LIKE = re.compile(r"\d{4}-\d\d-\d\d([ T]|$)")
+DATE_LIKE = re.compile(r"\d{4}([-/])\d\d\1\d\d([ T]|$)")
 DAYTIME_LIKE = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d+)?)?$|\d{3,4}$")
 NUMBER_LIKE = re.compile(r"(0|[1-9]\d{0,18})(\.\d+)?$")
 

@@ -242,7 +242,7 @@ def _parse_number(cell: Any) -> float:
         cell = cell.isoformat()
     if isinstance(cell, str):
         cell = CURRENCY_OR_THOUSANDS.sub("", cell.strip())
-        cell = cell[:10].replace("-", "") if DATE_LIKE.match(cell) else cell
+        cell = re.sub("[-/]", "", cell[:10]) if DATE_LIKE.match(cell) else cell
     try:
         number = math.nan if isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError):

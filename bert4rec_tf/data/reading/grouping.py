@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bert4rec_tf.data.reading.report import Report, describe_findings, describe_repeats
+from bert4rec_tf.data.reading.report import Report, describe_cut_rows, describe_findings, describe_repeats
 from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import count_units
 from bert4rec_tf.data.sequences import ActionTimes, Sequences
@@ -48,6 +48,7 @@ def make_sequences(tables: list[pa.Table], source: Rows, to_train: bool = True) 
         item_codes, items = sort_ids(item_codes, items)
     sizes_before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
     notes = describe_findings(source)
+    notes += describe_cut_rows(source.findings, items.tolist(), np.bincount(item_codes)) if is_own else []
     unit, meaning, num_later = None, "", None
     if times is not None and len(times):
         count = partial(count_units, times)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import records, tables
-from bert4rec_tf.data.reading.blocks import BOM
+from bert4rec_tf.data.reading.blocks import BOM, refuse_packed
 from bert4rec_tf.data.reading.columns import (
     COMMON_NAMES,
     JSON,
@@ -27,10 +27,11 @@ from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
 SEPARATORS = ("\t", "::", ",", ";")
-IGNORED = "_"
-_PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd")
-"""The first bytes of archives and packed files: zip, gzip, xz, bzip2, zstandard."""
+OTHER_SEPARATORS = ("|", "^", "~", "#", " ")
+"""What is not tried, but named in a message if it splits all lines alike."""
 
+MAX_TITLE_LINES = 20
+IGNORED = "_"
 MAYBE_HEADER = "its first line, 0 and 1, may be a header that pandas wrote, and counts as an action"
 TURN_INTO_ROWS = (
     "awk '{for (i = 2; i <= NF; i++) print $1, $i}' FILE > rows.txt; then read rows.txt, whose lines are `user item`"
@@ -43,8 +44,7 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     `start`: the file's first bytes, unpacked.
     """
     columns = Columns(str(path), options)
-    if _PACKED.match(start):
-        raise UserError(f"{path}: is packed; unpack it, or pack only the text with gzip, under a name that ends in .gz")
+    refuse_packed(path, start)
     if (options.columns or options.separator) and re.match(rb"(\xef\xbb\xbf)?\s*\{|PAR1", start):
         raise UserError(f"{path}: its columns have names; leave out --columns and --separator, which are for texts")
     if start.startswith(b"PAR1"):
@@ -69,8 +69,34 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
         )
     if lines[0].lstrip().startswith("{"):
         return _find_record_layout(columns, lines, first_line)
+    header_line = _find_header_line(numbered[: MAX_TITLE_LINES + 1])
+    if not options.columns and header_line not in (None, first_line):
+        raise UserError(f"{path}, line {header_line}: names the columns; remove the lines above this header")
     separator = separator or _find_separator(path, lines)
-    return _find_text_layout(columns, separator, split_lines(lines, separator), first_line)
+    rows = split_lines(lines, separator)
+    if len(rows[0]) < 2:
+        found = shorten(rows[0][0].strip())
+        raise UserError(
+            f"{path}, line {first_line}: expected at least two columns, found {found!r}; {_advise_separator(lines)}"
+        )
+    return _find_text_layout(columns, separator, rows, first_line)
+
+
+def _find_header_line(numbered: Sequence[tuple[int, str]]) -> int | None:
+    """Returns the number of the first line that names users and items, if there is one."""
+    for number, line in numbered:
+        rows = [split_lines([line], text)[0] for text in (*SEPARATORS, "|")]
+        if any(len(_find_places(row)) == 2 for row in rows):
+            return number
+    return None
+
+
+def _advise_separator(lines: Sequence[str]) -> str:
+    for text in (*SEPARATORS, *OTHER_SEPARATORS):
+        widths = set(map(len, split_lines(lines, text)))
+        if len(widths) == 1 and max(widths) > 1:
+            return f'add --separator="{text}"'.replace("\t", "\\t")
+    return "remove the lines above the header, or name the character between columns with --separator"
 
 
 def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], first_line: int) -> Layout:
@@ -78,8 +104,6 @@ def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], f
     options, path = columns.options, columns.source
     first = [field.strip() for field in rows[0]]
     width = len(first)
-    if width < 2:
-        raise UserError(f"{path}, line {first_line}: expected at least two columns, found {shorten(first[0])!r}")
     places = _find_places(first)
     requests = options.user_column, options.item_column, options.time_column, options.event_column
     has_header = len(places) == 2 or any(name not in (None, NO_TIME) for name in requests)

@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from bert4rec_tf.data.id_types import match_types, warn_of_new_types
 from bert4rec_tf.data.reading.grouping import join_times, order_actions, sort_ids
+from bert4rec_tf.data.reading.times import describe_conversion
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, number_within_groups
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import DataWarning, warn
@@ -18,17 +20,20 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
     time, known ones first. From the first new action that is held out, all of the user's actions are. Without times,
     the new actions follow the known ones, and all of them count.
 
-    Raises UserError if the times of both do not mean the same.
+    Ids such as 50.0 are 50 if all known ones are integers. Raises UserError if the times of both do not mean the same.
     """
+    new = match_types(known, new)
+    warn_of_new_types(known, new)
     if known.times is None or new.times is None:
         if known.times is not new.times:
             side = "known" if known.times is None else "new"
             warn(f"the {side} actions have no times, so all new ones count as later than the known ones", DataWarning)
         _warn_of_repeated_histories(known, new)
     elif known.times.meaning != new.times.meaning:
+        conversion = describe_conversion(new.times.meaning, known.times.meaning)
         raise UserError(
-            f"the times must be {known.times.meaning}, like those of the known actions, or left out with "
-            f'time="none". Received: {new.times.meaning}'
+            f"the times must be {known.times.meaning}, like those of the known actions. Received: "
+            f"{new.times.meaning}{conversion and f'; in pandas: {conversion}'}"
         )
     user_codes, users = pd.factorize(np.concatenate([known.users, new.users]))
     item_codes, items = pd.factorize(np.concatenate([known.vocabulary.items, new.vocabulary.items]))

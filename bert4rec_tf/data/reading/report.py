@@ -5,15 +5,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert4rec_tf.data.reading.rows import HEADER_AGAIN, Rows
+from bert4rec_tf.data.reading.rows import HEADER_AGAIN, Findings, Rows
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.warning import DataNote, DataWarning, warn
 
 MAX_SHARE, MAX_MULTIPLE = 0.1, 5
-"""More than this share of all actions, and than this multiple of the average user's, are too many for one user."""
+"""More than this share of all actions, and than this multiple of the average other user's, are too many for one."""
 
 MAX_EQUAL, MAX_IN_ORDER = 0.5, 0.95
 MANY_REPEATED_ROWS = 0.05
+MIN_DOUBTED = 30
+"""With fewer actions, shares of them are chance."""
+
 ORDERED_ACTIONS, MIN_ORDERED = 100_000, 1_000
 """Actions that are looked at for an order of their ids, and how many of them must follow another of their user."""
 
@@ -94,6 +97,16 @@ def describe_findings(source: Rows) -> list[str]:
     return lines
 
 
+def describe_cut_rows(findings: Findings, items: Sequence[str], counts: np.ndarray) -> list[str]:
+    """Returns lines on rows without a line end whose item occurs once and has a shorter id than all others."""
+    shortest = sorted(items, key=len)[:2] if findings.unended else []
+    return [
+        f"{place} has no line end, and no other row has its item {item!r}: the file may be cut short"
+        for item, place in findings.unended.items()
+        if shortest[:1] == [item] and len(item) < len(shortest[-1]) and counts[list(items).index(item)] == 1
+    ]
+
+
 def describe_repeats(number: int, first: tuple[str, str]) -> list[str]:
     """Returns a line on rows that repeat user, item and time of an earlier one. `first`: its user and item."""
     return [
@@ -125,13 +138,19 @@ def list_doubts(sequences: Sequences) -> list[str]:
     """Returns lines on a user who may be many, an order that is the file's, and actions that may be logged twice."""
     lengths, lines = sequences.lengths, []
     most, total = lengths.max(initial=0), lengths.sum()
-    if most > MAX_SHARE * total and most > MAX_MULTIPLE * lengths.mean():
+    if (
+        total >= MIN_DOUBTED
+        and most > MAX_SHARE * total
+        and most * (len(lengths) - 1) > MAX_MULTIPLE * (total - most) > 0
+    ):
         user = sequences.users[lengths.argmax()]
         lines.append(f"user {user!r} has {most / total:.0%} of all actions; this may stand for users who are not known")
     is_next = np.ones(total, bool)
     is_next[sequences.splits[:-1][lengths > 0]] = False
     values = sequences.items if sequences.times is None else sequences.times.values
-    equal = int(np.count_nonzero(is_next[1:] & (values[1:] == values[:-1]))) / max(int(is_next.sum()), 1)
+    if (num_next := int(is_next.sum())) < MIN_DOUBTED:
+        return lines
+    equal = int(np.count_nonzero(is_next[1:] & (values[1:] == values[:-1]))) / num_next
     what = f"{equal:.0%} of the actions after a user's first have the {{}} of the one before"
     if sequences.times is None and equal > MANY_REPEATED_ROWS:
         advice = "If they were logged twice, drop them; without times they are kept"
@@ -147,11 +166,13 @@ def list_doubts(sequences: Sequences) -> list[str]:
 
 
 def describe_singles(sequences: Sequences) -> list[str]:
-    """Returns a line on users with one action."""
+    """Returns lines on users with one action, and on a single user."""
+    lines = [f"all actions are of one user, {user!r}" for user in sequences.users[:1] if sequences.num_users == 1]
     number = int(np.count_nonzero(sequences.lengths == 1))
     if not number:
-        return []
+        return lines
     return [
+        *lines,
         f"{number:,} of {sequences.num_users:,} users have one action: they get recommendations, but are neither "
-        "trained on as pairs nor measured"
+        "trained on as pairs nor measured",
     ]

@@ -11,11 +11,22 @@ import pyarrow.compute as pc
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading.columns import JSON, LITERALS, TEXT, Layout
-from bert4rec_tf.data.reading.times import BLANKS, Times, join_columns
+from bert4rec_tf.data.reading.times import (
+    BLANKS,
+    DAY_IN_ANOTHER_ORDER,
+    NUMBER,
+    PATTERNS,
+    Times,
+    join_columns,
+    normalize_texts,
+)
 from bert4rec_tf.foundation.errors import UserError
 
 NO_USER, NO_ITEM = "the user's id is missing", "the item's id is missing"
-BAD_TIME = "the time is not a number below 2^63 or a date such as 2020-01-31, or not of the same kind as the first"
+MISSING_TIME, NO_DAY = "the time is missing", "the date does not exist, or is not from 1678 to 2261"
+BAD_TIME = "the time is not a number below 2^63 or a date such as 2020-01-31"
+OTHER_KIND = "the time is not of the same kind as the first: a number, a date, or a date with a zone"
+OTHER_DATE = 'the date is not written as 2020-01-31; convert it, as in pandas: pd.to_datetime(days, format="%d.%m.%Y")'
 MANY_LINES = "an id contains a line break"
 NO_UTF8 = "an id is not UTF-8"
 NO_INTEGER = "an id is not an integer"
@@ -27,11 +38,24 @@ HEADER_AGAIN = "the header again"
 
 MISSING = frozenset(
     ["", "nan", "NaN", "NAN", "null", "Null", "NULL", "none", "None", "NONE", "nil", "undefined", "NA", "N/A", "n/a",
-     "<NA>", "#N/A", "#NA", "NaT", r"\N", "-", "--", "?"]
+     "<NA>", "#N/A", "#NA", "NaT", "(null)", r"\N", "-", "--", "?"]
 )  # fmt: skip
 """What programs write for a missing value."""
 
-_KINDS = ("", NO_USER, NO_ITEM, MANY_LINES, NO_UTF8, NO_INTEGER, ROUNDED, BAD_TIME)
+_KINDS = (
+    "",
+    NO_USER,
+    NO_ITEM,
+    MANY_LINES,
+    NO_UTF8,
+    NO_INTEGER,
+    ROUNDED,
+    MISSING_TIME,
+    NO_DAY,
+    BAD_TIME,
+    OTHER_KIND,
+    OTHER_DATE,
+)
 
 BadRow = tuple[int, str, str]
 """The number of a bad row, what is wrong with it, and its text."""
@@ -52,6 +76,7 @@ class Findings:
         events: kind of event -> how many rows have it.
         other_forms: raw ids that were not in Unicode's form NFC.
         late_keys: key of a record that the first ones lack -> where the first one is.
+        unended: item that ends a file without a line end -> where.
     """
 
     skipped: Counter[str] = field(default_factory=Counter)
@@ -59,6 +84,7 @@ class Findings:
     events: Counter[str] = field(default_factory=Counter)
     other_forms: set[str] = field(default_factory=set)
     late_keys: dict[str, str] = field(default_factory=dict)
+    unended: dict[str, str] = field(default_factory=dict)
 
     def count(self, kind: str, place: str, number: int = 1) -> None:
         self.skipped[kind] += number
@@ -71,6 +97,7 @@ class Findings:
         self.other_forms |= later.other_forms
         self.firsts = self.firsts | later.firsts | self.firsts
         self.late_keys = self.late_keys | later.late_keys | self.late_keys
+        self.unended |= later.unended
 
 
 @dataclass
@@ -136,7 +163,8 @@ class Rows:
         if "time" in texts:
             rows = np.flatnonzero(kinds == 0)
             times, is_bad = self.times.read(texts["time"].take(pa.array(rows)), self.source)
-            kinds[rows[is_bad]] = _KINDS.index(BAD_TIME)
+            if is_bad.any():
+                kinds[rows[is_bad]] = self._explain_times(texts["time"].take(pa.array(rows[is_bad])))
             good_columns["time"] = times.filter(pa.array(~is_bad))
         bad = list(unreadable)
         if kinds.any():
@@ -196,6 +224,18 @@ class Rows:
         for kind, is_bad in tests.items():
             kinds[:-1][is_bad.to_numpy(zero_copy_only=False)] = _KINDS.index(kind)
         return ids, kinds[ids.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
+
+    def _explain_times(self, times: pa.Array) -> np.ndarray:
+        """Returns what is wrong with times that cannot be read, as indices in _KINDS, uint8 [rows]."""
+        texts = normalize_texts(times.cast(pa.string()).fill_null(""))
+        kinds = np.full(len(texts), _KINDS.index(BAD_TIME), np.uint8)
+        tests = [(OTHER_DATE, pc.match_substring_regex(texts, DAY_IN_ANOTHER_ORDER))]
+        for kind, pattern in PATTERNS.items():
+            defect = OTHER_KIND if self.times.kind not in (None, kind) else BAD_TIME if kind == NUMBER else NO_DAY
+            tests.append((defect, pc.match_substring_regex(texts, pattern)))
+        for defect, is_so in [*tests, (MISSING_TIME, pc.is_in(texts, pa.array(list(MISSING))))]:
+            kinds[is_so.to_numpy(zero_copy_only=False)] = _KINDS.index(defect)
+        return kinds
 
     def _refuse_or_count(self, rows: Sequence[BadRow], num_rows: int) -> None:
         """Counts bad rows, of `num_rows`, if they are skipped. Otherwise raises UserError for the first of them."""

@@ -48,7 +48,7 @@ def read_columns(source: Any, title: str, id_names: Sequence[str], id_name: str 
     columns: dict[str, Any] = {name: vectors.get(name) or _list_cells(arrays[name]) for name in names}
     id_column = guess_column(table.column_names, id_names, id_name)
     if id_column is not None:
-        ids = tables.convert_ids(tables.decode_texts(arrays[id_column]), title)
+        ids = tables.convert_ids(tables.decode_texts(arrays[id_column]), f"{title}, column {id_column}")
         columns[id_column] = pc.utf8_normalize(ids, form="NFC").to_pylist()
     return id_column, columns
 
@@ -64,6 +64,7 @@ def _read_file(path: Path, id_names: Sequence[str]) -> pa.Table:
 def _read_text(path: Path, id_names: Sequence[str]) -> pa.Table:
     with blocks.open_unpacked(path) as file:
         content = file.read()
+    blocks.refuse_packed(path, content)
     first = content.split(b"\n", 1)[0].decode("utf-8", "replace")
     separator = DOUBLE_COLON if DOUBLE_COLON in first else max(",", "\t", ";", key=first.count)
     try:

@@ -73,7 +73,8 @@ def _select_good_rows(batches: Iterable[pa.RecordBatch], rows: Rows) -> Iterator
     layout, first = rows.layout, 1
     for batch in batches:
         columns = {name: decode_texts(batch.column(name)) for name in layout.used_columns}
-        columns |= {name: convert_ids(columns[name], rows.source) for name in (layout.user, layout.item)}
+        for name in (layout.user, layout.item):
+            columns[name] = convert_ids(columns[name], f"{rows.source}, column {name}")
         if layout.event is not None:
             columns[layout.event] = columns[layout.event].cast(pa.string())
         yield rows.select_good(columns, range(first, first + batch.num_rows))
@@ -212,18 +213,20 @@ def select_columns(frame: pd.DataFrame | pa.Table, columns: list[str]) -> pa.Tab
     """Returns some columns as an Arrow table. Raises UserError for a column that Arrow cannot take."""
     if isinstance(frame, pa.Table):
         return frame.select(columns)
-    names = list_names(frame)
+    names, arrays = list_names(frame), {}
     for name in columns:
         column = frame.iloc[:, names.index(name)]
         moments = [raw for raw in column if isinstance(raw, datetime) and raw == raw] if column.dtype == object else []
         if len({moment.tzinfo is None for moment in moments}) > 1:
             raise UserError(f"{TITLE}: column {name} must have a zone in all of its times or in none. Received: both")
-    try:
-        selected = frame.iloc[:, [names.index(name) for name in columns]]
-        return pa.Table.from_pandas(selected, preserve_index=False).rename_columns(columns)
-    except (pa.ArrowException, UnicodeError, OverflowError, TypeError) as error:
-        why = "; ".join(map(str, error.args))
-        defect = "has values of several types" if isinstance(error, pa.ArrowException) else "cannot be read"
-        if isinstance(error, OverflowError):
-            defect = "has whole numbers beyond 64 bits; make them texts: frame[column].astype(str)"
-        raise UserError(f"{TITLE}: a column {defect} ({why})") from error
+        try:
+            arrays[name] = pa.Table.from_pandas(column.to_frame(), preserve_index=False).column(0)
+        except (pa.ArrowException, UnicodeError, OverflowError, TypeError) as error:
+            defect = f"cannot be read ({error})"
+            if isinstance(error, (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)):
+                values = (
+                    "whole numbers beyond 64 bits" if isinstance(error, OverflowError) else "values of several types"
+                )
+                defect = f"has {values}; make them texts: frame[{name!r}].astype(str)"
+            raise UserError(f"{TITLE}: column {name} {defect}") from error
+    return pa.table(arrays)

@@ -43,6 +43,9 @@ def read_rows(stream: IO[bytes], rows: Rows) -> Iterator[pa.Table]:
         unreadable = [(number + misfit.number, *_explain_misfit(misfit)) for misfit in misfits]
         yield rows.select_good(by_name, numbers, unreadable)
         number += count
+        ends_in_item = len(by_name[layout.item]) and layout.names[-1] == layout.item
+        if ends_in_item and not content.endswith((b"\n", b"\r")) and numbers[-1] == number:
+            rows.findings.unended[by_name[layout.item][-1].as_py().strip()] = rows.locate(number)
         if len(unfinished) > blocks.LONGEST_LINE:
             break
     if unfinished:

@@ -29,12 +29,15 @@ LONGEST_FLOAT = 19
 """Characters of a fraction; longer ones may have more digits than float64."""
 
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_LIKE = {
+PATTERNS = {
     NUMBER: r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$",
     DATE: rf"^{_DAY}(?:[ T][0-9:.]+)?$",
     ZONED: rf"^{_DAY}[ T][0-9:.]+(?: ?(?:Z|UTC|GMT)| ?[+-][0-9:]+)$",
 }
 """What a text of each kind looks like. Arrow then checks the value: 2020-02-30 is not a date."""
+
+DAY_IN_ANOTHER_ORDER = r"^(?:[0-9]{4}[./]|[0-9]{1,2}[./ -])?(?:[0-9]{1,2}|[A-Za-z]{3,9})[./ -][0-9]{1,4}\b"
+"""What other dates look like: 31.01.2020, 1/31/2020 or Jan 31. Many leave open which part is the month."""
 
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 PER_SECOND = {unit: 10**9 // factor for unit, factor in _NANOSECONDS.items()}
@@ -51,8 +54,27 @@ def find_day_length(meaning: str) -> int:
     """Returns how many units of times with this meaning (`Times.describe`) a day has; 1 for no known unit."""
     if "date" in meaning:
         return DAY_SECONDS * PER_SECOND["ns"]
-    units = [unit for unit, name in UNIT_NAMES.items() if meaning == f"{name} since 1970"]
-    return DAY_SECONDS * PER_SECOND[units[0]] if units else 1
+    unit = _find_unit(meaning)
+    return DAY_SECONDS * PER_SECOND[unit] if unit else 1
+
+
+def _find_unit(meaning: str) -> str | None:
+    return next((unit for unit, name in UNIT_NAMES.items() if meaning == f"{name} since 1970"), None)
+
+
+def describe_conversion(meaning: str, target: str) -> str:
+    """Returns how pandas makes times with one meaning (`Times.describe`) times with another; empty for no unit."""
+    unit, target_unit, zone = _find_unit(meaning), _find_unit(target), target == "dates with a zone"
+    if unit and target_unit:
+        ratio = PER_SECOND[target_unit] / PER_SECOND[unit]
+        return f"times * {ratio:.0f}" if ratio > 1 else f"times // {1 / ratio:.0f}"
+    if target_unit and "date" in meaning:
+        return f'pd.to_datetime(times, utc=True).dt.as_unit("{target_unit}").astype("int64")'
+    if unit and "date" in target:
+        return f'pd.to_datetime(times, unit="{unit}"{", utc=True" * zone})'
+    if "date" in meaning and "date" in target:
+        return "pd.to_datetime(times).dt.tz_localize(" + ('"UTC")' if zone else "None)")
+    return ""
 
 
 def count_units(times: np.ndarray) -> dict[str, int]:
@@ -202,7 +224,7 @@ class Times:
         """
         texts = pa.array([text], pa.string())
         kind = _find_kind(texts)
-        times = None if kind is None else _cast(pc.utf8_trim(texts, characters=BLANKS), kind)
+        times = None if kind is None else _cast(normalize_texts(texts), kind)
         if kind is None or times is None or (kind == NUMBER and self.kind != NUMBER):
             expected = "a number or a date (2020-01-31)" if self.kind == NUMBER else "a date (2020-01-31)"
             raise UserError(f"`test_from` must be {expected}, like the times of the data. Received: test_from={text}")
@@ -230,6 +252,12 @@ def _loses_order(column: pa.Array, values: pa.Array) -> bool:
     if pa.types.is_decimal(column.type) and pa.types.is_floating(values.type):
         return pc.count_distinct(column).as_py() > pc.count_distinct(values).as_py()
     return False
+
+
+def normalize_texts(texts: pa.Array) -> pa.Array:
+    """Returns times without blanks around them, and 2020/01/31 as 2020-01-31."""
+    texts = pc.utf8_trim(texts, characters=BLANKS)
+    return pc.replace_substring_regex(texts, "^([0-9]{4})/([0-9]{2})/([0-9]{2})", r"\1-\2-\3")
 
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
@@ -265,8 +293,8 @@ def _cast_whole(texts: pa.Array, values: pa.Array) -> pa.Array:
 
 def _cast_some(texts: pa.Array, kind: str) -> pa.Array:
     """Returns the times of texts; null for those that are not of this kind."""
-    texts = pc.utf8_trim(texts, characters=BLANKS)
-    texts = pc.if_else(pc.match_substring_regex(texts, _LIKE[kind]), texts, None)
+    texts = normalize_texts(texts)
+    texts = pc.if_else(pc.match_substring_regex(texts, PATTERNS[kind]), texts, None)
     values = _cast(texts, kind)
     if values is None:  # one of them looks like a time and is none, such as 2020-02-30
         is_time = [_cast(texts[row : row + 1], kind) is not None for row in range(len(texts))]
@@ -276,8 +304,8 @@ def _cast_some(texts: pa.Array, kind: str) -> pa.Array:
 
 def _find_kind(texts: pa.Array) -> str | None:
     """Returns the kind of the first text that has one."""
-    for text in pc.utf8_trim(texts, characters=BLANKS).drop_null().unique():
-        for kind, pattern in _LIKE.items():
+    for text in normalize_texts(texts).drop_null().unique():
+        for kind, pattern in PATTERNS.items():
             if re.match(pattern, text.as_py()) and _cast(pa.array([text]), kind) is not None:
                 return kind
     return None

@@ -119,10 +119,18 @@ def test_a_table_is_asked_for_in_the_same_way():
         b4r.fit(frame[["user", "item", "date", "time"]])
 
 
-@pytest.mark.parametrize("times", [("2020-01-01", "24:30"), ("2020-02-30", "12:00"), ("2020-01-01", "soon")])
-def test_a_bad_part_of_a_time_is_a_bad_row(tmp_path, times):
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (("2020-01-01", "24:30"), "the date does not exist"),
+        (("2020-02-30", "12:00"), "the date does not exist"),
+        (("2020-01-01", "soon"), "the time is not a number"),
+        (("", "12:00"), "the time is not a number"),
+    ],
+)
+def test_a_bad_part_of_a_time_is_a_bad_row(tmp_path, times, words):
     path = write(tmp_path, "a.csv", text("user,item,date,time", "a,x,2020-01-01,1200", "a,y,{},{}".format(*times)))
-    assert "row 3: the time is not" in refusal(path, time_column="date,time")
+    assert f"row 3: {words}" in refusal(path, time_column="date,time")
 
 
 def test_columns_without_a_header_are_joined(tmp_path):
@@ -148,7 +156,7 @@ def test_keys_of_later_lines_count(tmp_path):
     lines = [{"user": "a", "item": "z"}, {"user": "a", "item": "x", "ts": 1}, {"user": "a", "item": "y", "ts": 2}]
     for write_line in (json.dumps, repr):
         path = write(tmp_path, "a.json", "".join(f"{write_line(line)}\n" for line in lines).encode())
-        assert "line 1: the time is not" in refusal(path)
+        assert "line 1: the time is missing" in refusal(path)
         assert histories(read(path, bad_rows="skip")[0]) == {"a": ["x", "y"]}
     lines[0]["ts"] = 3
     path = write(tmp_path, "a.json", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
@@ -312,7 +320,7 @@ def test_ids_that_a_spreadsheet_rounded_are_refused(tmp_path):
             ("2020013110", "2020013111", "2020020100"),
             "2034-01-04. 2020020100, if it counts seconds since 1970. It may be a date and an hour",
         ),
-        (("2020-01-31", "2030-01-01", "9999-12-31"), "the time is not"),
+        (("2020-01-31", "2030-01-01", "9999-12-31"), "the date does not exist, or is not from 1678"),
         (("2020-01-31", "2030-01-01", "2199-12-31"), "the latest time is in the future: 2199-12-31. If"),
     ],
 )

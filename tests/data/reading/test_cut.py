@@ -7,6 +7,7 @@ from support.interaction_files import as_csv, write
 
 import bert4rec_tf as b4r
 from bert4rec_tf.data.reading import conversion, tables
+from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import datasets
 
 DAYS = pd.date_range("2019-11-01", periods=12, freq="10D")
@@ -39,6 +40,13 @@ def test_a_date_cuts_times_of_every_kind(form, cut):
     asked = b4r.Interactions("x", test_from=cut)
     sequences = tables.read_frame(frame(FORMS[form]), asked)
     assert dict(zip(sequences.users.tolist(), sequences.num_later.tolist())) == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_cut_behind_all_times_shows_the_last_one(form):
+    sequences = tables.read_frame(frame(FORMS[form]), b4r.Interactions("x", test_from="2030-01-01"))
+    last = ROWS[-1][2].strftime("%Y-%m-%dT00:00:00")
+    assert str(LeaveOneOut(sequences).why_unmeasurable()).endswith(f"measure on; the last action is of {last}")
 
 
 def test_a_number_cuts_numbers(tmp_path):

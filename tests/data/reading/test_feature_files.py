@@ -147,6 +147,9 @@ def test_an_unreadable_table_of_features_is_an_error(tmp_path):
     (tmp_path / "items.csv").write_bytes(b"id,x\n1,\xff\n")
     with pytest.raises(UserError, match="cannot be read"):
         feature_files.read_features(tmp_path / "items.csv")
+    (tmp_path / "items.xlsx").write_bytes(b"\xd0\xcf\x11\xe0")
+    with pytest.raises(UserError, match=r"items\.xlsx: is an Excel file; save it as CSV"):
+        feature_files.read_features(tmp_path / "items.xlsx")
     os.mkfifo(tmp_path / "pipe.csv")
     for path in (tmp_path / "pipe.csv", tmp_path):
         with pytest.raises(UserError, match=f"{path}: is not a plain file"):
@@ -159,6 +162,8 @@ def test_an_unreadable_table_of_features_is_an_error(tmp_path):
 def test_mistakes_in_a_table_are_named(source):
     with pytest.raises(UserError, match=r"must name each column once\. Received: id, tag, tag"):
         feature_files.read_features(source([("a", "x", "y"), ("b", "x", "y")], columns=["id", "tag", "tag"]))
+    with pytest.raises(UserError, match="`item_features`, column id: ids must be texts or whole numbers"):
+        feature_files.read_features(source([(1.0, "x"), (2.0, "x")], columns=["id", "tag"]))
     with pytest.raises(UserError, match="an id must not be empty"):
         feature_files.read_features(source([("a", "x"), (None, "x")], columns=["id", "tag"]))
 
@@ -276,7 +281,7 @@ def test_a_few_odd_cells_leave_the_other_numbers_of_a_column(odd):
 def test_dates_are_numbers_and_columns_without_a_shared_value_are_named():
     days = pd.date_range("2019-01-01", periods=40)
     ids = [f"i{n}" for n in range(40)]
-    for column in (days, days.strftime("%Y-%m-%d"), days.astype(object)):
+    for column in (days, days.strftime("%Y-%m-%d"), days.strftime("%Y/%m/%d"), days.astype(object)):
         frame = pd.DataFrame({"id": ids, "day": column, "name": [f"name {n}" for n in range(40)]})
         with pytest.warns(DataWarning, match="column name is ignored, because no value of it is shared by 2 ids"):
             found = feature_files.read_features(frame)

@@ -57,7 +57,7 @@ def test_whole_numbers_are_ids():
 MISSING = {
     "user_id": (None, "row 3: the user's id is missing: ', a b, 20'"),
     "item_id": (np.nan, "row 3: the item's id is missing: 'ann, , 20'"),
-    "timestamp": (np.nan, "row 3: the time is not a number"),
+    "timestamp": (np.nan, "row 3: the time is missing"),
 }
 
 

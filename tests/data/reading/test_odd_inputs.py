@@ -5,6 +5,7 @@ import gzip
 import importlib
 import io
 import json
+import zipfile
 from decimal import Decimal
 
 import numpy as np
@@ -40,6 +41,14 @@ def with_ids(users, items):
 def parquet(table):
     file = io.BytesIO()
     pyarrow.parquet.write_table(table, file)
+    return file.getvalue()
+
+
+def zip_archive(*names):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.writestr(name, TEXT)
     return file.getvalue()
 
 
@@ -94,8 +103,16 @@ FILES = {
     "RecBole's header": (TEXT.replace("user,item,time", "user_id:token,item_id:token,timestamp:float"), XYZ),
     "camel case": (TEXT.replace("user,item,time", "userId,movieId,timestamp"), XYZ),
     "gzip": ("a.csv.gz", gzip.compress(TEXT.encode()), XYZ),
-    "gzip cut short": ("a.csv.gz", gzip.compress(TEXT.encode() * 50)[:60], "cut short or damaged"),
-    "a zip archive": (b"PK\x03\x04" + TEXT.encode(), "unpack it"),
+    "gzip cut short": ("a.csv.gz", gzip.compress(TEXT.encode() * 50)[:60], "a.csv.gz: cut short"),
+    "gzip with a damaged end": ("a.csv.gz", gzip.compress(TEXT.encode())[:-8] + b"\0" * 8, "a.csv.gz: damaged"),
+    "text under the name of gzip": ("a.csv.gz", TEXT, "not packed with gzip"),
+    "Excel": (
+        "a.xlsx",
+        zip_archive("[Content_Types].xml", "xl/worksheets/sheet1.xml"),
+        "an Excel file; save it as CSV",
+    ),
+    "Excel before 2007": ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Excel file; save it as CSV"),
+    "a zip archive": (zip_archive("a.csv"), "unpack it"),
     "a row too short": (TEXT + "a,q\n", "row 7: expected 3 columns, found 2"),
     "a quote that stays open": (TEXT + 'a,"q,5\n', "quote is never closed"),
     "nothing": ("", "the file is empty"),
@@ -110,8 +127,11 @@ FILES = {
         with_times(["2020-01-01", "2020-01-02T00:00:00Z", "2020-01-03"]),
         "not of the same kind",
     ),
-    "a day that is none": (with_times(["2020-01-31", "2020-02-30", "2020-03-01"]), "the time is not"),
-    "days of Britain": (with_times(["01/02/2020", "02/02/2020", "03/02/2020"]), "the time is not"),
+    "a day that is none": (with_times(["2020-01-31", "2020-02-30", "2020-03-01"]), "row 3: the date does not exist"),
+    "days of Britain": (with_times(["01/02/2020", "02/02/2020", "03/02/2020"]), 'format="%d.%m.%Y"'),
+    "days of Germany": (with_times(["01.02.2020", "02.02.2020", "03.02.2020"]), 'format="%d.%m.%Y"'),
+    "days with names of months": (with_times(["1 Feb 2020", "Feb 2 2020", "3 February 2020"]), 'format="%d.%m.%Y"'),
+    "years first, with slashes": (with_times(["2020/01/01", "2020-01-02", "2020/02/01 10:00"]), XYZ),
     "Unix seconds": (with_times([str(BASE + n) for n in range(3)]), XYZ),
     "Unix milliseconds": (with_times([str((BASE + n) * 1_000) for n in range(3)]), XYZ),
     "nanoseconds of 64 bits": (with_times([str(BASE * 10**9 + n) for n in range(3)]), XYZ),
@@ -119,7 +139,7 @@ FILES = {
     "serials of Excel": (with_times(["43830.25", "43830.5", "43831"]), XYZ),
     "two units": (with_times([str(BASE), str(BASE + 5), str(BASE * 1_000)]), "must have one unit"),
     "negative times": (with_times(["-30", "-20", "-10"]), XYZ),
-    "a time that is missing": (with_times(["1", "", "3"]), "the time is not"),
+    "a time that is missing": (with_times(["1", "", "3"]), "row 3: the time is missing"),
     "JSON lines": ("a.jsonl", json_lines(RECORDS), XYZ),
     "JSON with numbers for ids": (
         "a.jsonl",
@@ -220,7 +240,7 @@ FRAMES = {
     ),
     "objects of several types": (
         lambda: FRAME.assign(item=FRAME["item"].replace({"z": 3}).astype(object)),
-        "values of several types",
+        "column item has values of several types; make them texts: frame['item'].astype(str)",
     ),
     "polars": (polars_frame, XYZ),
     "categories of polars": (polars_categories, XYZ),
@@ -238,7 +258,7 @@ FRAMES = {
         lambda: FRAME.assign(user=pd.array([1, 2, None, 2, 1], "Int64")),
         "row 3: the user's id is missing",
     ),
-    "fractions for ids": (lambda: FRAME.assign(user=[1.0, 2, 1, 2, np.nan]), "use Int64"),
+    "fractions for ids": (lambda: FRAME.assign(user=[1.0, 2, 1, 2, np.nan]), "column user: ids must be texts or whole"),
     "whole numbers of 64 bits": (
         lambda: FRAME.assign(user=FRAME["user"].map({"a": 2**63, "b": 2**64 - 1}).astype("uint64")),
         {str(2**63): XYZ["a"], str(2**64 - 1): XYZ["b"]},
@@ -258,7 +278,7 @@ FRAMES = {
         "ids must be texts or whole numbers",
     ),
     "truth values for ids": (lambda: FRAME.assign(user=FRAME["user"] == "a"), "ids must be texts or whole numbers"),
-    "a missing time": (lambda: FRAME.assign(time=days().where(FRAME["time"] > 10)), "the time is not a number"),
+    "a missing time": (lambda: FRAME.assign(time=days().where(FRAME["time"] > 10)), "the time is missing"),
     "a column twice": (lambda: pd.concat([FRAME, FRAME[["item"]]], axis=1), "has 2 columns 'item'"),
     "no table": (lambda: [("a", "x")], "must be a pandas DataFrame or an Arrow table"),
 }

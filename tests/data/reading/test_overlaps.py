@@ -1,5 +1,7 @@
 """Known actions and new ones that repeat some of them, against plain Python."""
 
+import itertools
+
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from support.interaction_files import histories
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.id_types import drop_wrong_types
 from bert4rec_tf.data.reading.overlaps import join_actions
 from bert4rec_tf.data.reading.tables import read_frame
 from bert4rec_tf.foundation.errors import UserError
@@ -72,6 +75,40 @@ def test_times_of_another_unit_are_refused_and_missing_ones_are_a_warning():
     with pytest.warns(DataWarning, match="the new actions have no times, so all new ones count as later"):
         both, _ = join_actions(known, read([(1, 9, 0)], time_column="none"))
     assert histories(both) == {"1": ["0", "1", "2", "3", "9"]} and both.times is None
+
+
+@pytest.mark.filterwarnings("error::bert4rec_tf.Bert4RecWarning")
+def test_whole_numbers_with_a_gap_are_the_known_ids():
+    known = read([(50, 1, 1), (50, 2, 2), (7, 1, 1)])
+    more = pd.DataFrame([("50.0", 3, 3), ("50", 4, 4), ("9.0", 5, 3)], columns=COLUMNS)
+    both, _ = join_actions(known, read(more))
+    assert histories(both) == {"7": ["1"], "9": ["5"], "50": ["1", "2", "3", "4"]}
+    assert drop_wrong_types(both)["user"]["type"] == "int64"
+    for odd in ("50.5", "new"):
+        with pytest.warns(DataWarning, match=f"the users' ids were all of int64, and some new ones, such as '{odd}'"):
+            join_actions(known, read([("50.0", 3, 3), (odd, 3, 3)]))
+    texts = read([("50.0", 1, 1), ("x", 2, 2)])
+    assert histories(join_actions(texts, read([("50.0", 3, 3)]))[0]) == {"50.0": ["1", "3"], "x": ["2"]}
+
+
+MOMENTS = pd.Series(pd.date_range("2020-01-01", periods=4, freq="h"))
+FORMS = {
+    "dates": MOMENTS,
+    "dates with a zone": MOMENTS.dt.tz_localize("UTC"),
+    "seconds since 1970": pd.Series(range(1_577_836_800, 1_577_836_800 + 4 * 3_600, 3_600)),
+    "milliseconds since 1970": pd.Series(range(1_577_836_800_000, 1_577_836_800_000 + 4 * 3_600_000, 3_600_000)),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), itertools.permutations(FORMS, 2))
+def test_the_conversion_that_the_error_names_makes_the_times_alike(old, new):
+    frame = pd.DataFrame({"user": 1, "item": [1, 2, 3, 4]})
+    known, times = read(frame.assign(time=FORMS[old])), FORMS[new]
+    with pytest.raises(UserError, match=f"the times must be {old}, .* Received: {new}; in pandas: ") as raised:
+        join_actions(known, read(frame.assign(time=times)))
+    converted = eval(str(raised.value).split("in pandas: ")[1], {"pd": pd, "times": times})
+    both, num_repeats = join_actions(known, read(frame.assign(time=converted)))
+    assert num_repeats == both.num_actions == 4
 
 
 @pytest.mark.filterwarnings("error::bert4rec_tf.Bert4RecWarning")
