@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -13,8 +14,8 @@ from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.reading.small_tables import read_columns
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
-from bert4rec_tf.foundation.lines import encode_text
-from bert4rec_tf.foundation.warning import FileWarning, warn
+from bert4rec_tf.foundation.lines import Lines, encode_text
+from bert4rec_tf.foundation.warning import FileWarning, UnknownIdWarning, warn
 from bert4rec_tf.serving.titles import IDS
 
 ALLOWED = (
@@ -120,15 +121,27 @@ class WatchedFile(Generic[Content]):
         if (stamp := self._read_stamp()) != self._stamp:
             self._stamp = stamp
             try:
-                self._content = self._parse(self._path)
+                content = self._parse(self._path)
             except UserError as error:
                 warn(f"{error}; what it held before still counts", FileWarning)
+                return self._content
+            if self._content and not content:
+                warn(f"{self._path}: is empty now; what it held before no longer counts", FileWarning)
+            self._content = content
         return self._content
 
 
-def read_ids(path: Path) -> frozenset[str]:
-    """Returns the ids in a file, one on each line. Raises UserError if it cannot be read."""
-    return frozenset(files.read_lines(path))
+def read_blocked(path: Path, items: Lines) -> frozenset[str]:
+    """Returns the ids in a file, one on each line. Warns of those that are not among the model's `items`.
+
+    Raises UserError if it cannot be read.
+    """
+    ids = list(dict.fromkeys(files.read_lines(path)))
+    unknown_ids = list(itertools.compress(ids, ~items.contains_each(ids)))
+    if unknown_ids:
+        counts = f"{len(unknown_ids):,} of {len(ids):,} blocked ids are no items of the model"
+        warn(f"{path}: {counts}, such as {unknown_ids[0]!r}", UnknownIdWarning)
+    return frozenset(ids)
 
 
 def select_allowed(attributes: Attributes | None, where: str | None, known: Sequence[str]) -> Allowed | None:

@@ -11,8 +11,9 @@ from support.exports import HISTORIES, NAMES, NUM_ITEMS, VOCABULARY, transformer
 import bert4rec_tf as b4r
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
+from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.serving.client import Choices
-from bert4rec_tf.serving.rules import MAX_CONDITIONS, Attributes, WatchedFile, read_ids
+from bert4rec_tf.serving.rules import MAX_CONDITIONS, Attributes, WatchedFile, read_blocked
 
 KINDS = ["toys", "books", "food"]
 FRAME = pd.DataFrame(
@@ -114,19 +115,36 @@ def test_items_are_looked_through_once_for_each_condition_and_few_are_kept(model
 
 def test_a_watched_file_is_read_when_it_changes_and_kept_when_it_disappears(tmp_path):
     path = tmp_path / "blocked.txt"
+
+    def read_all(path):
+        return read_blocked(path, Lines.from_texts("abc"))
+
     with pytest.raises(b4r.UserError, match="cannot be read"):
-        WatchedFile(path, read_ids)
+        WatchedFile(path, read_all)
     path.write_text("a\nb\n")
-    watched = WatchedFile(path, read_ids)
+    watched = WatchedFile(path, read_all)
     assert watched.read() == {"a", "b"}
     path.write_text("c\n")
     assert watched.read() == {"c"}
     path.unlink()
-    with pytest.warns(b4r.FileWarning, match="what it held before still counts") as told:
+    with pytest.warns(b4r.FileWarning, match="what it held before still counts") as caught:
         assert watched.read() == watched.read() == {"c"}
-    assert len(told) == 1
-    path.write_text("")
-    assert watched.read() == frozenset()
+    assert len(caught) == 1
+    path.write_text("\n")
+    with pytest.warns(b4r.FileWarning, match=r"blocked.txt: is empty now; what it held before no longer") as caught:
+        assert watched.read() == watched.read() == frozenset()
+    assert len(caught) == 1
+
+
+def test_a_block_list_of_an_editor_blocks_and_other_ids_are_counted_once(tmp_path):
+    path = tmp_path / "blocked.txt"
+    path.write_bytes("p1 \r\n\tp2\r\nzwölf\r\np1\r\n  \r\n".encode("utf-8-sig"))
+    items = Lines.from_texts(["p2", "zwölf", "p3"])
+    line = r"blocked.txt: 1 of 3 blocked ids are no items of the model, such as 'p1'$"
+    with pytest.warns(b4r.UnknownIdWarning, match=line) as caught:
+        watched = WatchedFile(path, lambda path: read_blocked(path, items))
+        assert watched.read() == watched.read() == {"p1", "p2", "zwölf"}
+    assert len(caught) == 1
 
 
 def test_explanations_are_what_leaving_items_out_does(model):
