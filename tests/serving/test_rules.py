@@ -1,6 +1,7 @@
 """Rules for what may be recommended, against plain Python: conditions on attributes, and a block list."""
 
 import itertools
+import re
 
 import numpy as np
 import pandas as pd
@@ -69,12 +70,74 @@ def test_as_many_allowed_items_as_there_are_come_back(model, where):
         ("category.str.contains('t')", "`where` must consist of attributes, values, comparisons"),
         ("@__import__('os').system('true')", "`where` must be a condition"),
         ("price ** 9 > 1", "`where` must consist of attributes"),
-        (3, "`where` must be a text, and needs attributes"),
+        ("True", "`where` must be a condition on an attribute. Received: where='True'"),
+        ("1", "`where` must be a condition on an attribute"),
+        ("category = 'toys'", "`where` must be a condition, in which == compares"),
+        ("in_stock and category", "`where` cannot be computed (a text must be compared, as in category == 'toys')"),
+        (3, "`where` must be a text. Received: where=3"),
     ],
 )
 def test_a_bad_condition_says_why(model, where, words):
-    with pytest.raises(b4r.UserError, match=words.replace("(", r"\(").replace("*", r"\*")):
+    with pytest.raises(b4r.UserError, match=re.escape(words)):
         model.recommend(history=["0"], where=where)
+
+
+GAPS = pd.DataFrame(
+    {
+        "id": [*"abcdef"],
+        "in stock": [4, 1, 2, 0, 0, 7],
+        "discontinued": [0, 1, 0, 1, 0, 0],
+        "price": [1.0, 30.0, np.nan, 5.0, np.nan, 0.0],
+        "new": [True, None, False, None, True, True],
+        "note": ["x & y", None, "`z`", "x", None, "not x"],
+    }
+)
+GAPPY_CONDITIONS = {
+    "`in stock` and price < 20": lambda row: row[1] > 0 and row[3] < 20,
+    "not discontinued": lambda row: not row[2],
+    "price": lambda row: row[3] > 0,
+    "not price": lambda row: not row[3] > 0,
+    "not new or `in stock`": lambda row: row[4] is not True or row[1] > 0,
+    "not (new and (discontinued or not `in stock`))": lambda row: not (row[4] is True and (row[2] or not row[1])),
+    "~new & price<20 | note=='x & y'": lambda row: (row[4] is not True and row[3] < 20) or row[5] == "x & y",
+    "0 < `in stock` <= 2 and not price < 20": lambda row: 0 < row[1] <= 2 and not row[3] < 20,
+    "note in ['`z`', 'x'] and new == False": lambda row: row[5] in ("`z`", "x") and row[4] is False,
+    "(new and price) == (1 == 1)": lambda row: row[4] is True and row[3] > 0,
+}
+
+
+@pytest.mark.parametrize("where", GAPPY_CONDITIONS)
+@pytest.mark.filterwarnings("error")
+def test_numbers_and_gaps_are_true_or_false_within_a_condition(where):
+    expected = {row[0] for row in GAPS.itertuples(index=False) if GAPPY_CONDITIONS[where](row)}
+    assert Attributes(GAPS).select(where, ()).ids == expected
+
+
+def test_a_condition_that_would_take_long_is_not_computed():
+    for where in (" or ".join(["price"] * 1_001), "price" + " < 9" * 1_001, f"price in [{'-price, ' * 1_001}]"):
+        with pytest.raises(b4r.UserError, match="`where` may have 1,000 operators; `in` takes more values"):
+            Attributes(GAPS).select(where, ())
+    assert Attributes(GAPS).select(f"price in {[*range(5, 9_000)]}", ()).ids == {"b", "d"}
+
+
+def test_an_attribute_with_a_blank_is_named_in_backticks():
+    for where, words in (
+        ("in stock", "`where` must be a condition, with the attribute `in stock` in backticks"),
+        ("`in stok`", "Did you mean '`in stock`'? Known: `in stock`, discontinued, new, note, price"),
+    ):
+        with pytest.raises(b4r.UserError, match=re.escape(words)):
+            Attributes(GAPS).select(where, ())
+
+
+def test_a_condition_without_the_attributes_of_the_items_says_so(model, tmp_path):
+    with pytest.raises(b4r.UserError, match=r"`attributes` must have ids of the model's items.* such as 'a'"):
+        model.recommend(history=["0"], where="price > 0", attributes=GAPS)
+    bare = tmp_path / "bare"
+    export(transformer(), VOCABULARY, bare, ExportOptions(3))
+    with pytest.raises(b4r.UserError, match="`where` needs attributes of the items: give `attributes=TABLE`"):
+        b4r.open(bare).recommend(history=["0"], where="price > 0")
+    ended = console("recommend", f"--model={bare}", "--where=price > 0", "--history=0", cwd=tmp_path)
+    assert "error: `where` needs attributes of the items: give --attributes=TABLE. " in ended.stderr
 
 
 def test_attributes_may_come_from_a_table_or_a_file(model, tmp_path):
