@@ -277,7 +277,7 @@ class Service:
 
     async def get_openapi(self, request: web.Request) -> web.Response:
         served = self._versions.current
-        return _json_response(openapi.describe(self._settings.name, served.version, served.model.signatures))
+        return _json_response(openapi.describe(self._settings.name, served.version, served.model))
 
     async def get_liveness(self, request: web.Request) -> web.Response:
         return _json_response({"status": "alive"})
