@@ -101,7 +101,8 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
         columns = content[INPUTS]
     else:
         columns = {_name_only_input(signature, INPUTS): content[INPUTS]}
-    columns = dict(columns)
+    nullable = {*signature.inputs, WHERE, EXPLAIN}
+    columns = {name: value for name, value in columns.items() if value is not None or name not in nullable}
     where, explain = columns.pop(WHERE, None), columns.pop(EXPLAIN, False)
     if not isinstance(explain, bool) or (explain and signature.name not in LISTING):
         raise RequestError(f"`{EXPLAIN}` must be true or false, and needs a list of recommendations")

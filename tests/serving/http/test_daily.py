@@ -155,6 +155,16 @@ def test_curl_needs_no_content_type_and_every_request_is_a_line_of_json(versions
     assert all(np.isfinite(line["seconds"]) for line in lines)
 
 
+def test_inputs_with_a_default_may_be_null(versions):
+    nothing = dict.fromkeys(("k", "exclude_seen", "exclude", "candidates", "popularity_correction", "where", "explain"))
+    with Server(versions) as server:
+        client = server.client()
+        answer = client.predict(signature_name="recommend", inputs={"histories": [HISTORY], **nothing})
+        assert answer == client.predict(signature_name="recommend", inputs={"histories": [HISTORY]})
+        answer = client.post({"inputs": {"histories": None}})
+        assert answer.status == 400 and "`histories` is missing" in answer.json["error"]
+
+
 def test_a_wrong_signature_names_the_one_that_takes_the_input(versions):
     with Server(versions) as server:
         answer = server.client().post({"inputs": {"histories": [HISTORY], "k": 3}})
