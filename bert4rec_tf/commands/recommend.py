@@ -140,7 +140,10 @@ def main(arguments: list[str]) -> None:
 
         cluster = Spark(options.master)
     batch.recommend_file(model, sequences, output, choices, titles or None, cluster)
-    batch.warn_about_unknown(model, sequences)
+    if options.users is None:
+        batch.warn_about_unknown(model, sequences)
+    else:
+        warn_of_popular(int((sequences.lengths == 0).sum()), sequences.num_users)
     print(f"{output}: recommendations to {sequences.num_users:,} users")
 
 

@@ -160,9 +160,12 @@ def read_json(path: Path) -> Any:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Returns the lines of a text that are not empty. Raises UserError if the file cannot be read."""
+    """Returns the lines of a text that are not blank, without blanks around them and the mark of UTF-8 before them.
+
+    Raises UserError if the file cannot be read.
+    """
     try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line]
+        return [text for line in path.read_text(encoding="utf-8-sig").splitlines() if (text := line.strip())]
     except (OSError, ValueError) as error:
         raise unreadable_error(path, error) from error
 

@@ -89,6 +89,7 @@ class FittedModel:
     trials: pd.DataFrame | None = None
     _scratch: Any = None  # the folders last as long as the model
 
+    @speak_python()
     def recommend(
         self,
         user: Any = None,
@@ -155,6 +156,7 @@ class FittedModel:
             **{name: [one[name] for one in answers] for name in ("reasons", "lift") if name in answers[0]}
         )
 
+    @speak_python()
     def recommend_all(
         self,
         users: Any = None,
@@ -215,6 +217,7 @@ class FittedModel:
             raise UserError(f"`users` must be as many as `histories`, {len(texts)}. Received: {len(users)}")
         return list(zip(map(str, range(len(texts))) if users is None else users, texts))
 
+    @speak_python()
     def similar(self, item: Any, k: int = 10, where: str | None = None, attributes: Any = None) -> pd.DataFrame:
         """Returns the most similar items, in the columns of `recommend`; for a list of items, after `similar_to`.
 

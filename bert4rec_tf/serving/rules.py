@@ -2,6 +2,10 @@
 
 import ast
 import functools
+import itertools
+import keyword
+import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -13,21 +17,30 @@ from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.reading.small_tables import read_columns
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
-from bert4rec_tf.foundation.lines import encode_text
-from bert4rec_tf.foundation.warning import FileWarning, warn
+from bert4rec_tf.foundation.lines import Lines, encode_text
+from bert4rec_tf.foundation.warning import FileWarning, UnknownIdWarning, warn
 from bert4rec_tf.serving.titles import IDS
 
 ALLOWED = (
-    *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Invert, ast.Compare, ast.BinOp),
-    *(ast.BitAnd, ast.BitOr, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Name),
-    *(ast.Load, ast.Constant, ast.List, ast.Tuple),
+    *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Invert, ast.Compare),
+    *(ast.In, ast.NotIn, ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple),
 )
-"""What a condition may consist of. pandas' own conditions could call functions, and conditions come over HTTP too."""
+"""What a condition may consist of, with COMPARISONS. It calls no functions, because conditions come over HTTP too."""
+
+COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le},
+    **{ast.Gt: operator.gt, ast.GtE: operator.ge},
+}
+_PARTS = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|`([^`]*)`|([&|])""")
+"""What differs from Python, as in pandas: names in backticks, & and |. Also texts, in which nothing differs."""
 
 NO_ITEM = "\n"
 """No item has this id. It stands for candidates of which a rule leaves none: no candidates would mean all items."""
 
 MAX_CONDITIONS = 16
+MAX_OPERATORS = 1_000
+"""Of one condition: each takes time for all items."""
+
 TRUTHS = {"true": True, "false": False}
 Content = TypeVar("Content")
 
@@ -42,6 +55,10 @@ class Allowed(NamedTuple):
 
 class Attributes:
     """The attributes of items, of which `where` speaks: `in_stock and category == 'toys'`.
+
+    Names that are no Python names are in backticks: `` `in stock` ``. To `and`, `or` and `not`, numbers but 0 are true.
+    A missing value is false, differs from all values, and is neither less nor greater: `not price < 20` holds for an
+    item without a price.
 
     `source`: a file or a table with a column of ids (`small_tables.read_columns`). Texts that are all numbers, or all
     true or false, become these. If an id occurs twice, its last row counts. Raises UserError as `read_columns`.
@@ -62,28 +79,93 @@ class Attributes:
 
         `known`: the model's items, `Lines`. The answers to the last MAX_CONDITIONS conditions are kept.
         """
+        received = f"Received: where={where[:200]!r}"
+        quoted_names = dict[str, str]()
+
+        def write_python(part: re.Match) -> str:
+            text, name, sign = part.groups()
+            if name is None:
+                return text or (" and " if sign == "&" else " or ")
+            quoted_names[f"attribute_{len(quoted_names)}_"] = name
+            return f" {[*quoted_names][-1]} "
+
         try:
-            tree = ast.parse(where.strip(), mode="eval")
+            tree = ast.parse(_PARTS.sub(write_python, where).strip(), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise UserError(f"`where` must be a condition. Received: where={where[:200]!r}") from error
-        for node in ast.walk(tree):
-            if not isinstance(node, ALLOWED):
+            hint = ", in which == compares" if re.search("(?<![=!<>])=(?!=)", where) else ""
+            for name in map(_quote_name, self.frame):
+                if name[0] == "`" and any(map(str.isalpha, name)) and name[1:-1] in where and name not in where:
+                    hint = f", with the attribute {name} in backticks"
+            raise UserError(f"`where` must be a condition{hint}. {received}") from error
+        nodes = list(ast.walk(tree))
+        for node in nodes:
+            if not isinstance(node, (*ALLOWED, *COMPARISONS)):
                 raise UserError(
-                    "`where` must consist of attributes, values, comparisons, in, and, or, not. "
-                    f"Received: where={where[:200]!r}"
+                    f"`where` must consist of attributes, values, comparisons, in, and, or, not. {received}"
                 )
-            if isinstance(node, ast.Name) and node.id not in self.frame:
-                raise unknown_name_error("attribute", node.id, map(str, self.frame))
+            if isinstance(node, ast.Name):
+                node.id = quoted_names.get(node.id, node.id)
+                if node.id not in self.frame:
+                    raise unknown_name_error("attribute", node.id, map(_quote_name, self.frame))
+        if not any(isinstance(node, ast.Name) for node in nodes):
+            raise UserError(f"`where` must be a condition on an attribute. {received}")
+        sizes = (len(getattr(node, "values", ())) + isinstance(node, (ast.UnaryOp, ast.cmpop)) for node in nodes)
+        if sum(sizes) > MAX_OPERATORS:
+            raise UserError(f"`where` may have {MAX_OPERATORS:,} operators; `in` takes more values. {received}")
         try:
-            holds = self.frame.eval(where.strip(), engine="python")
-            ids = frozenset(self.frame.index[holds.fillna(False).astype(bool).to_numpy()])
+            ids = frozenset(self.frame.index[self._compute_truths(tree.body)])
         except Exception as error:  # pandas raises anything for values that cannot be compared
             reason = " ".join(str(error).split())[:200]
-            raise UserError(f"`where` cannot be computed ({reason}). Received: where={where[:200]!r}") from error
+            raise UserError(f"`where` cannot be computed ({reason}). {received}") from error
         parts: tuple[list[str], list[str]] = [], []
         for item in known:
             parts[item not in ids].append(item)
         return Allowed(ids, *parts)
+
+    def _compute(self, node: ast.expr) -> Any:
+        """Returns the value of a part of a condition: a column, a constant or a list."""
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                return self.frame[node.id]
+            case ast.List() | ast.Tuple():
+                return [self._compute(element) for element in node.elts]
+            case ast.UnaryOp(op=ast.USub()):
+                return -self._compute(node.operand)
+            case ast.UnaryOp():
+                return ~self._compute_truths(node.operand)
+            case ast.BoolOp():
+                combine = operator.and_ if isinstance(node.op, ast.And) else operator.or_
+                return functools.reduce(combine, map(self._compute_truths, node.values))
+            case ast.Compare():
+                pairs = itertools.pairwise(map(self._compute, (node.left, *node.comparators)))
+                truths = [self._to_truths(_compare(sign, *pair)) for sign, pair in zip(node.ops, pairs)]
+                return functools.reduce(operator.and_, truths)
+
+    def _compute_truths(self, node: ast.expr) -> pd.Series:
+        return self._to_truths(self._compute(node))
+
+    def _to_truths(self, value: Any) -> pd.Series:
+        """Returns whether a value, or each of a column, is true. Raises TypeError for texts: "no" would be true."""
+        column = value if isinstance(value, pd.Series) else pd.Series(value, self.frame.index)
+        if pd.api.types.infer_dtype(column, skipna=True) == "string":
+            raise TypeError("a text must be compared, as in category == 'toys'")
+        return column.notna() & column.astype(bool)
+
+
+def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
+    if type(sign) in COMPARISONS and not isinstance(left, list) and not isinstance(right, list):
+        return COMPARISONS[type(sign)](left, right)
+    column, values = (left, right) if isinstance(left, pd.Series) else (right, left)
+    if not isinstance(column, pd.Series) or not isinstance(sign, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
+        raise TypeError("a list can hold the values of an attribute, as in category in ['toys', 'books']")
+    is_in = column.isin(values if pd.api.types.is_list_like(values) else [values])
+    return is_in if isinstance(sign, (ast.Eq, ast.In)) else ~is_in
+
+
+def _quote_name(name: str) -> str:
+    return name if name.isidentifier() and not keyword.iskeyword(name) else f"`{name}`"
 
 
 def _convert(cells: Sequence[Any]) -> pd.Series:
@@ -120,15 +202,27 @@ class WatchedFile(Generic[Content]):
         if (stamp := self._read_stamp()) != self._stamp:
             self._stamp = stamp
             try:
-                self._content = self._parse(self._path)
+                content = self._parse(self._path)
             except UserError as error:
                 warn(f"{error}; what it held before still counts", FileWarning)
+                return self._content
+            if self._content and not content:
+                warn(f"{self._path}: is empty now; what it held before no longer counts", FileWarning)
+            self._content = content
         return self._content
 
 
-def read_ids(path: Path) -> frozenset[str]:
-    """Returns the ids in a file, one on each line. Raises UserError if it cannot be read."""
-    return frozenset(files.read_lines(path))
+def read_blocked(path: Path, items: Lines) -> frozenset[str]:
+    """Returns the ids in a file, one on each line. Warns of those that are not among the model's `items`.
+
+    Raises UserError if it cannot be read.
+    """
+    ids = list(dict.fromkeys(files.read_lines(path)))
+    unknown_ids = list(itertools.compress(ids, ~items.contains_each(ids)))
+    if unknown_ids:
+        counts = f"{len(unknown_ids):,} of {len(ids):,} blocked ids are no items of the model"
+        warn(f"{path}: {counts}, such as {unknown_ids[0]!r}", UnknownIdWarning)
+    return frozenset(ids)
 
 
 def select_allowed(attributes: Attributes | None, where: str | None, known: Sequence[str]) -> Allowed | None:
@@ -138,15 +232,21 @@ def select_allowed(attributes: Attributes | None, where: str | None, known: Sequ
     """
     if where is None:
         return None
-    if attributes is None or not isinstance(where, str):
-        raise UserError(
-            "`where` must be a text, and needs attributes of the items: name a file or a table. "
-            f"Received: where={where!r}"
-        )
+    received = f"Received: where={where!r:.200}"
+    if not isinstance(where, str):
+        raise UserError(f"`where` must be a text. {received}")
+    if attributes is None:
+        raise UserError(f"`where` needs attributes of the items: give --attributes=TABLE. {received}")
     allowed = attributes.select(where, known)
-    if not allowed.items:
-        raise UserError(f"`where` must leave items of the model. Received: where={where!r}, which leaves none")
-    return allowed
+    if allowed.items:
+        return allowed
+    ids = attributes.frame.index
+    if not any(item in ids for item in known):
+        raise UserError(
+            f"--attributes must have ids of the model's items, such as {known[0]!r}, in its column {ids.name!r}. "
+            f"Received: {len(ids):,} others, such as {next(iter(ids), None)!r}"
+        )
+    raise UserError(f"`where` must leave items of the model. {received}, which leaves none")
 
 
 Rows = Sequence[Sequence[str]]

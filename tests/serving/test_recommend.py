@@ -249,9 +249,10 @@ def test_users_whose_histories_the_export_holds(command, popular, tmp_path):
     code, out, err = command(f"--model={held}", "--user=ann,eve")
     assert items_of(out.split("user eve\n")[1]) == NAMES[:3] and code == 0
     assert err == "warning: 1 of 2 users have no history that the model knows, and get what is popular\n"
-    (tmp_path / "users.txt").write_text("eve\nbob, jr\n")
+    (tmp_path / "users.txt").write_bytes(b"\xef\xbb\xbfeve\r\nbob, jr \r\n")
     target = tmp_path / "users.csv"
-    assert command(f"--model={held}", "--users=users.txt", f"--output={target}")[0] == 0
+    code, out, warned = command(f"--model={held}", "--users=users.txt", f"--output={target}")
+    assert code == 0 and warned.endswith(err)
     lines = list(csv.reader(target.open(encoding="utf-8", newline="")))
     assert [line[4] for line in lines] == ["basis", *["popular"] * 3, *["history"] * 3]
     assert [line[2] for line in lines[4:]] == NAMES[1:4] and lines[4][0] == "bob, jr"

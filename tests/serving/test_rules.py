@@ -1,6 +1,7 @@
 """Rules for what may be recommended, against plain Python: conditions on attributes, and a block list."""
 
 import itertools
+import re
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,9 @@ from support.exports import HISTORIES, NAMES, NUM_ITEMS, VOCABULARY, transformer
 import bert4rec_tf as b4r
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
+from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.serving.client import Choices
-from bert4rec_tf.serving.rules import MAX_CONDITIONS, Attributes, WatchedFile, read_ids
+from bert4rec_tf.serving.rules import MAX_CONDITIONS, Attributes, WatchedFile, read_blocked
 
 KINDS = ["toys", "books", "food"]
 FRAME = pd.DataFrame(
@@ -68,12 +70,74 @@ def test_as_many_allowed_items_as_there_are_come_back(model, where):
         ("category.str.contains('t')", "`where` must consist of attributes, values, comparisons"),
         ("@__import__('os').system('true')", "`where` must be a condition"),
         ("price ** 9 > 1", "`where` must consist of attributes"),
-        (3, "`where` must be a text, and needs attributes"),
+        ("True", "`where` must be a condition on an attribute. Received: where='True'"),
+        ("1", "`where` must be a condition on an attribute"),
+        ("category = 'toys'", "`where` must be a condition, in which == compares"),
+        ("in_stock and category", "`where` cannot be computed (a text must be compared, as in category == 'toys')"),
+        (3, "`where` must be a text. Received: where=3"),
     ],
 )
 def test_a_bad_condition_says_why(model, where, words):
-    with pytest.raises(b4r.UserError, match=words.replace("(", r"\(").replace("*", r"\*")):
+    with pytest.raises(b4r.UserError, match=re.escape(words)):
         model.recommend(history=["0"], where=where)
+
+
+GAPS = pd.DataFrame(
+    {
+        "id": [*"abcdef"],
+        "in stock": [4, 1, 2, 0, 0, 7],
+        "discontinued": [0, 1, 0, 1, 0, 0],
+        "price": [1.0, 30.0, np.nan, 5.0, np.nan, 0.0],
+        "new": [True, None, False, None, True, True],
+        "note": ["x & y", None, "`z`", "x", None, "not x"],
+    }
+)
+GAPPY_CONDITIONS = {
+    "`in stock` and price < 20": lambda row: row[1] > 0 and row[3] < 20,
+    "not discontinued": lambda row: not row[2],
+    "price": lambda row: row[3] > 0,
+    "not price": lambda row: not row[3] > 0,
+    "not new or `in stock`": lambda row: row[4] is not True or row[1] > 0,
+    "not (new and (discontinued or not `in stock`))": lambda row: not (row[4] is True and (row[2] or not row[1])),
+    "~new & price<20 | note=='x & y'": lambda row: (row[4] is not True and row[3] < 20) or row[5] == "x & y",
+    "0 < `in stock` <= 2 and not price < 20": lambda row: 0 < row[1] <= 2 and not row[3] < 20,
+    "note in ['`z`', 'x'] and new == False": lambda row: row[5] in ("`z`", "x") and row[4] is False,
+    "(new and price) == (1 == 1)": lambda row: row[4] is True and row[3] > 0,
+}
+
+
+@pytest.mark.parametrize("where", GAPPY_CONDITIONS)
+@pytest.mark.filterwarnings("error")
+def test_numbers_and_gaps_are_true_or_false_within_a_condition(where):
+    expected = {row[0] for row in GAPS.itertuples(index=False) if GAPPY_CONDITIONS[where](row)}
+    assert Attributes(GAPS).select(where, ()).ids == expected
+
+
+def test_a_condition_that_would_take_long_is_not_computed():
+    for where in (" or ".join(["price"] * 1_001), "price" + " < 9" * 1_001, f"price in [{'-price, ' * 1_001}]"):
+        with pytest.raises(b4r.UserError, match="`where` may have 1,000 operators; `in` takes more values"):
+            Attributes(GAPS).select(where, ())
+    assert Attributes(GAPS).select(f"price in {[*range(5, 9_000)]}", ()).ids == {"b", "d"}
+
+
+def test_an_attribute_with_a_blank_is_named_in_backticks():
+    for where, words in (
+        ("in stock", "`where` must be a condition, with the attribute `in stock` in backticks"),
+        ("`in stok`", "Did you mean '`in stock`'? Known: `in stock`, discontinued, new, note, price"),
+    ):
+        with pytest.raises(b4r.UserError, match=re.escape(words)):
+            Attributes(GAPS).select(where, ())
+
+
+def test_a_condition_without_the_attributes_of_the_items_says_so(model, tmp_path):
+    with pytest.raises(b4r.UserError, match=r"`attributes` must have ids of the model's items.* such as 'a'"):
+        model.recommend(history=["0"], where="price > 0", attributes=GAPS)
+    bare = tmp_path / "bare"
+    export(transformer(), VOCABULARY, bare, ExportOptions(3))
+    with pytest.raises(b4r.UserError, match="`where` needs attributes of the items: give `attributes=TABLE`"):
+        b4r.open(bare).recommend(history=["0"], where="price > 0")
+    ended = console("recommend", f"--model={bare}", "--where=price > 0", "--history=0", cwd=tmp_path)
+    assert "error: `where` needs attributes of the items: give --attributes=TABLE. " in ended.stderr
 
 
 def test_attributes_may_come_from_a_table_or_a_file(model, tmp_path):
@@ -114,19 +178,36 @@ def test_items_are_looked_through_once_for_each_condition_and_few_are_kept(model
 
 def test_a_watched_file_is_read_when_it_changes_and_kept_when_it_disappears(tmp_path):
     path = tmp_path / "blocked.txt"
+
+    def read_all(path):
+        return read_blocked(path, Lines.from_texts("abc"))
+
     with pytest.raises(b4r.UserError, match="cannot be read"):
-        WatchedFile(path, read_ids)
+        WatchedFile(path, read_all)
     path.write_text("a\nb\n")
-    watched = WatchedFile(path, read_ids)
+    watched = WatchedFile(path, read_all)
     assert watched.read() == {"a", "b"}
     path.write_text("c\n")
     assert watched.read() == {"c"}
     path.unlink()
-    with pytest.warns(b4r.FileWarning, match="what it held before still counts") as told:
+    with pytest.warns(b4r.FileWarning, match="what it held before still counts") as caught:
         assert watched.read() == watched.read() == {"c"}
-    assert len(told) == 1
-    path.write_text("")
-    assert watched.read() == frozenset()
+    assert len(caught) == 1
+    path.write_text("\n")
+    with pytest.warns(b4r.FileWarning, match=r"blocked.txt: is empty now; what it held before no longer") as caught:
+        assert watched.read() == watched.read() == frozenset()
+    assert len(caught) == 1
+
+
+def test_a_block_list_of_an_editor_blocks_and_other_ids_are_counted_once(tmp_path):
+    path = tmp_path / "blocked.txt"
+    path.write_bytes("p1 \r\n\tp2\r\nzwölf\r\np1\r\n  \r\n".encode("utf-8-sig"))
+    items = Lines.from_texts(["p2", "zwölf", "p3"])
+    line = r"blocked.txt: 1 of 3 blocked ids are no items of the model, such as 'p1'$"
+    with pytest.warns(b4r.UnknownIdWarning, match=line) as caught:
+        watched = WatchedFile(path, lambda path: read_blocked(path, items))
+        assert watched.read() == watched.read() == {"p1", "p2", "zwölf"}
+    assert len(caught) == 1
 
 
 def test_explanations_are_what_leaving_items_out_does(model):

@@ -25,7 +25,7 @@ from bert4rec_tf.serving.http.observing import METRICS_TYPE, AccessLog, Metrics
 from bert4rec_tf.serving.http.predict import RequestError
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.http.versions import LOOK_SECONDS, Versions
-from bert4rec_tf.serving.rules import Attributes, WatchedFile, read_ids
+from bert4rec_tf.serving.rules import Attributes, WatchedFile, read_blocked
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 from bert4rec_tf.serving.titles import read_titles_and_tags
 
@@ -84,11 +84,14 @@ def open_versions(settings: ServerSettings) -> Versions:
     return Versions(find_model_folder(expand_path(settings.model)), load)
 
 
-def open_rules(settings: ServerSettings) -> predict.Rules:
+def open_rules(settings: ServerSettings, versions: Versions) -> predict.Rules:
     """Returns the rules in the files that the settings name. Raises UserError if one cannot be read."""
     attributes, blocked = (
         None if path is None else WatchedFile(expand_path(path), parse)
-        for path, parse in ((settings.attributes, Attributes), (settings.blocked, read_ids))
+        for path, parse in (
+            (settings.attributes, Attributes),
+            (settings.blocked, lambda path: read_blocked(path, versions.current.model.items)),
+        )
     )
     return predict.Rules(attributes, blocked)
 
@@ -105,7 +108,7 @@ class Service:
         self._converters = ThreadPoolExecutor(2, "json")
         self._searcher = ThreadPoolExecutor(1, "search")
         self._searches = 0
-        self._rules = open_rules(settings)
+        self._rules = open_rules(settings, versions)
         self._metrics = Metrics(lambda: versions.current.version)
         self._access_log = AccessLog(settings.access_log)
         self._files = {path: (PAGE / name).read_bytes() for path, name in PAGE_FILES.items()}
@@ -274,7 +277,7 @@ class Service:
 
     async def get_openapi(self, request: web.Request) -> web.Response:
         served = self._versions.current
-        return _json_response(openapi.describe(self._settings.name, served.version, served.model.signatures))
+        return _json_response(openapi.describe(self._settings.name, served.version, served.model))
 
     async def get_liveness(self, request: web.Request) -> web.Response:
         return _json_response({"status": "alive"})

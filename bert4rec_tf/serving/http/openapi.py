@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert4rec_tf.export.functions import INPUTS
-from bert4rec_tf.serving.signatures import Signature
+from bert4rec_tf.serving.http.predict import DEFAULT_SIGNATURE, HISTORIES, USERS, list_server_inputs
+from bert4rec_tf.serving.signatures import LoadedModel, Signature
 
-TYPES = {"string": {"type": "string"}, "int32": {"type": "integer"}, "bool": {"type": "boolean"}}
+ID = {"type": ["string", "integer"]}
+TYPES = {"string": ID, "int32": {"type": "integer"}, "bool": {"type": "boolean"}}
 OWN_INPUTS = {
     "users": {
         "type": "array",
-        "items": {"type": "string"},
+        "items": ID,
         "description": "In place of histories that the model holds.",
     },
     "where": {
@@ -22,8 +24,8 @@ OWN_INPUTS = {
 ANY = {"type": "object", "additionalProperties": True}
 
 
-def describe(name: str, version: int, signatures: Mapping[str, Signature]) -> dict[str, Any]:
-    """Returns the description of a server whose model has this name and these signatures."""
+def describe(name: str, version: int, model: LoadedModel) -> dict[str, Any]:
+    """Returns the description of a server that calls `model` by this name."""
 
     def answer(schema: Mapping[str, Any], kind: str = "application/json") -> dict[str, Any]:
         error = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
@@ -35,21 +37,21 @@ def describe(name: str, version: int, signatures: Mapping[str, Signature]) -> di
         return {"get": {"operationId": operation, "summary": summary, "responses": answer(schema, kind)}}
 
     outputs = {"type": "object", "properties": {"outputs": ANY, "predictions": {"type": "array", "items": {}}}}
-    bodies = [_describe_body(signature) for signature in signatures.values()]
+    bodies = [_describe_body(signature, model) for signature in model.signatures.values()]
     predict = {
         "operationId": "predict",
         "summary": "Calls a signature of the model, as in TensorFlow Serving",
         "requestBody": {"required": True, "content": {"application/json": {"schema": {"anyOf": bodies}}}},
         "responses": answer(outputs),
     }
-    model = f"/v1/models/{name}"
+    path = f"/v1/models/{name}"
     return {
         "openapi": "3.1.0",
         "info": {"title": f"{name}: what comes next", "version": str(version)},
         "paths": {
-            f"{model}:predict": {"post": predict},
-            model: get("getStatus", "The state of each version"),
-            f"{model}/metadata": get("getMetadata", "The signatures and the model card"),
+            f"{path}:predict": {"post": predict},
+            path: get("getStatus", "The state of each version"),
+            f"{path}/metadata": get("getMetadata", "The signatures and the model card"),
             "/healthz": get("getLiveness", "Whether the server runs"),
             "/readyz": get("getReadiness", "Whether a model answers, and its version"),
             "/metrics": get("getMetrics", "Numbers in Prometheus' text form", "text/plain"),
@@ -57,22 +59,29 @@ def describe(name: str, version: int, signatures: Mapping[str, Signature]) -> di
     }
 
 
-def _describe_body(signature: Signature) -> dict[str, Any]:
-    inputs = dict(OWN_INPUTS) if "histories" in signature.inputs else {}
+def _describe_body(signature: Signature, model: LoadedModel) -> dict[str, Any]:
+    inputs = {name: OWN_INPUTS[name] for name in list_server_inputs(signature, model)}
+    replaced = {HISTORIES} if USERS in inputs else set()
     for name in signature.inputs:
         schema: dict[str, Any] = TYPES.get(INPUTS[name].dtype.name, {"type": "number"})
         for _ in range(INPUTS[name].shape.rank):
             schema = {"type": "array", "items": schema}
         inputs[name] = schema
-    required = [name for name, default in signature.inputs.items() if default is None and name != "histories"]
-    columns = {"type": "object", "properties": inputs, "required": required, "additionalProperties": False}
+    required = [name for name, default in signature.inputs.items() if default is None and name not in replaced]
+    columns: dict[str, Any] = {"type": "object", "properties": inputs, "required": required}
+    columns["additionalProperties"] = False
+    if len(signature.inputs) == 1:
+        columns = {"anyOf": [columns, *(inputs[name] for name in signature.inputs)]}
+    is_default = signature.name == DEFAULT_SIGNATURE
     return {
         "type": "object",
         "properties": {
-            "signature_name": {"const": signature.name, "default": "serving_default"},
+            "signature_name": {"const": signature.name, **({"default": signature.name} if is_default else {})},
             "inputs": columns,
             "instances": {"type": "array", "items": {}},
         },
-        "anyOf": [{"required": ["inputs"]}, {"required": ["instances"]}],
+        "required": [] if is_default else ["signature_name"],
+        "oneOf": [{"required": ["inputs"]}, {"required": ["instances"]}],
+        "additionalProperties": False,
         "title": signature.name,
     }

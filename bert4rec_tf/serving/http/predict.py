@@ -3,6 +3,7 @@
 It follows TensorFlow Serving's documentation ("RESTful API"); docs/http.md lists the extensions.
 """
 
+import difflib
 import json
 import math
 import reprlib
@@ -15,7 +16,7 @@ import numpy as np
 
 from bert4rec_tf.export.functions import INPUTS as INPUT_SPECS
 from bert4rec_tf.export.functions import SCALARS
-from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.serving import rules
 from bert4rec_tf.serving.client import Choices
 from bert4rec_tf.serving.explanation import MOST_LEFT_OUT
@@ -27,7 +28,9 @@ from bert4rec_tf.serving.signatures import LoadedModel, Signature
 
 HISTORIES, USERS = PADDED, "users"
 WHERE, EXPLAIN = "where", "explain"
-"""Inputs that the server itself takes."""
+"""Inputs that the server itself takes (`list_server_inputs`), as it takes `users` in place of histories."""
+
+FOR_ALL_ROWS = {*SCALARS, WHERE, EXPLAIN}
 
 DEFAULT_SIGNATURE, SIMILAR = "serving_default", "similar"
 LISTING = (DEFAULT_SIGNATURE, "recommend")
@@ -84,8 +87,11 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
     if not isinstance(content, dict):
         raise RequestError(f"The body must be a JSON object. Received: {_show(content)}")
     signature = _find_signature(content.get(SIGNATURE, DEFAULT_SIGNATURE), model)
-    for name in sorted(content.keys() & INPUT_SPECS.keys()):
-        raise RequestError(f"`{name}` is an input of a signature, so it goes into `{INPUTS}` or `{INSTANCES}`")
+    for name in sorted(content.keys() - {SIGNATURE, INPUTS, INSTANCES}):
+        if name in INPUT_SPECS or name in (WHERE, EXPLAIN):
+            place = f"`{INPUTS}`" if name in FOR_ALL_ROWS else f"`{INPUTS}` or `{INSTANCES}`"
+            raise RequestError(f"`{name}` is an input of a signature, so it goes into {place}")
+        raise RequestError(str(unknown_name_error("key", name[:60], (SIGNATURE, INPUTS, INSTANCES))))
     by_rows = INSTANCES in content
     if by_rows == (INPUTS in content):
         raise RequestError(f"The body must have either `{INSTANCES}` or `{INPUTS}`, and not both")
@@ -95,7 +101,8 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
         columns = content[INPUTS]
     else:
         columns = {_name_only_input(signature, INPUTS): content[INPUTS]}
-    columns = dict(columns)
+    nullable = {*signature.inputs, WHERE, EXPLAIN}
+    columns = {name: value for name, value in columns.items() if value is not None or name not in nullable}
     where, explain = columns.pop(WHERE, None), columns.pop(EXPLAIN, False)
     if not isinstance(explain, bool) or (explain and signature.name not in LISTING):
         raise RequestError(f"`{EXPLAIN}` must be true or false, and needs a list of recommendations")
@@ -169,6 +176,16 @@ def _find_signature(name: Any, model: LoadedModel) -> Signature:
     return model.signatures[name]
 
 
+def list_server_inputs(signature: Signature, model: LoadedModel) -> list[str]:
+    """Returns the inputs that the server itself takes for a signature."""
+    is_taken = {
+        USERS: HISTORIES in signature.inputs and model.histories is not None,
+        WHERE: signature.name in (*LISTING, SIMILAR),
+        EXPLAIN: signature.name in LISTING,
+    }
+    return [name for name in is_taken if is_taken[name]]
+
+
 def _describe_inputs(signature: Signature) -> str:
     names = [name if default is None else f"{name} (optional)" for name, default in signature.inputs.items()]
     return f"the inputs of {signature.name} are {', '.join(names)}"
@@ -178,7 +195,11 @@ def _add_histories(
     columns: Mapping[str, Any], signature: Signature, model: LoadedModel, settings: ServerSettings
 ) -> Mapping[str, Any]:
     """Returns the columns with the export's histories of `users`, if there are `users` and no `histories`."""
-    if USERS not in columns or {HISTORIES} & columns.keys() or model.histories is None:
+    if USERS not in columns or model.histories is None:
+        return columns
+    if HISTORIES in columns:
+        if USERS not in signature.inputs and HISTORIES in signature.inputs:
+            raise RequestError(f"Give either `{USERS}` or `{HISTORIES}`, not both")
         return columns
     users = columns[USERS]
     if not isinstance(users, list):
@@ -213,7 +234,7 @@ def _read_rows(instances: Any, signature: Signature, settings: ServerSettings) -
     for number, instance in enumerate(instances):
         if not isinstance(instance, dict) or instance.keys() != names:
             raise RequestError(f"`{INSTANCES}` must be objects with the same keys; number {number} is not")
-    for name in names & {*SCALARS, WHERE, EXPLAIN}:
+    for name in names & FOR_ALL_ROWS:
         raise RequestError(f"`{name}` has one value for all rows: use the column format, `{INPUTS}`")
     return {name: [instance[name] for instance in instances] for name in names}
 
@@ -249,7 +270,11 @@ def _make_arrays(
     for name in columns:
         if name not in signature.inputs:
             takers = [other for other, takes in model.signatures.items() if name in takes.inputs]
-            hint = f'. To give `{name}`, add "{SIGNATURE}": "{takers[0]}"' if takers else ""
+            names = [*signature.inputs, *list_server_inputs(signature, model)]
+            nearest = difflib.get_close_matches(name[:60], names, n=1)
+            hint = f". Did you mean `{nearest[0]}`?" if nearest else ""
+            if takers:
+                hint = f'. To give `{name}`, add "{SIGNATURE}": "{takers[0]}"'
             raise RequestError(f"Unknown input {_show(name)}: {_describe_inputs(signature)}{hint}")
     for name, default in signature.inputs.items():
         if name not in columns and default is None:

@@ -83,6 +83,16 @@ WRONG = {
     "deep": (DEEP, "nested too deeply"),
     "a huge number": (b'{"instances": ' + b"9" * 5_000 + b"}", "must be JSON"),
     "another key": ({"instances": [["a"]], "k": 2}, "`k` is an input of a signature, so it goes into"),
+    "a misspelt key": (
+        {"instance": [["a"]]},
+        "Unknown key: 'instance'. Did you mean 'instances'? Known: inputs, instances, signature_name",
+    ),
+    "a key too many": ({"instances": [["a"]], "parameters" * 50: {}}, "Unknown key: 'parameters"),
+    "where beside the inputs": (
+        {"instances": [["a"]], "where": "price < 3"},
+        "`where` is an input of a signature, so it goes into `inputs`",
+    ),
+    "explain beside the inputs": ({"inputs": [["a"]], "explain": True}, "`explain` is an input of a signature"),
     "both": ({"instances": [["a"]], "inputs": [["a"]]}, "and not both"),
     "no instances": ({"instances": []}, "list of at least one"),
     "no list": ({"instances": ["a"]}, "`histories` must be a list of lists of ids. Received: ['a']"),
@@ -96,8 +106,9 @@ WRONG = {
     "two kinds": ({"instances": [{"histories": ["a"]}, ["a"]]}, "same keys; number 1"),
     "an unknown input": (
         {"inputs": {"history": [["a"]]}},
-        "Unknown input 'history': the inputs of serving_default are",
+        "Unknown input 'history': the inputs of serving_default are histories. Did you mean `histories`?",
     ),
+    "a misspelt where": ({"inputs": {"histories": [["a"]], "were": "x"}}, "Did you mean `where`?"),
     "an unknown signature": ({"signature_name": "x", "instances": [["a"]]}, "one of encode, recommend, score, serving"),
     "a missing input": (score(), "`candidates` is missing"),
     "other rows": (score(candidates=[["a"]] * 2), "`histories` must have as many rows"),
@@ -130,7 +141,7 @@ def test_an_invalid_request_gets_400_and_one_line(client, name):
 
 def test_a_body_that_is_too_large_is_refused(client, server):
     assert client.post(b" " * 20_001).status == 413
-    assert server.client().post({"instances": [["a"]], "more": "x" * 19_000}).status == 200
+    assert server.client().post(b'{"instances": [["a"]]}' + b" " * 19_000).status == 200
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "identity, x"])

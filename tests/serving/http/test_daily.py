@@ -1,5 +1,6 @@
 """What a shop asks of a server every day: rules, reasons, numbers, a description of the API, and an access log."""
 
+import itertools
 import json
 import subprocess
 
@@ -118,13 +119,24 @@ def test_the_description_is_valid_and_fits_the_answers(versions):
         for path, methods in content["paths"].items():
             if "get" in methods:
                 assert client.get(path).status == 200
-    inputs = [
-        body["properties"]["inputs"]
-        for body in content["paths"]["/v1/models/bert4rec:predict"]["post"]["requestBody"]["content"][
-            "application/json"
-        ]["schema"]["anyOf"]
-    ]
-    assert {"where", "explain", "users", "k", "histories"} <= {name for one in inputs for name in one["properties"]}
+
+
+VALUES = {"histories": [["0", 7]], "users": ["u"], "items": ["0"], "where": "price > 3", "explain": True, "k": 2}
+
+
+def test_the_description_fits_the_bodies_that_are_answered(versions):
+    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    bodies = [{"inputs": [["0"]]}, {"instances": [["0"]]}, {"instances": [["0"]], "inputs": [["0"]]}, {"x": 1}]
+    for count in (1, 2):
+        for names in itertools.combinations(VALUES, count):
+            body = {"inputs": {name: VALUES[name] for name in names}}
+            bodies += [body, *({"signature_name": name, **body} for name in versions.current.model.signatures)]
+    with Server(versions) as server:
+        client = server.client()
+        operation = client.get("/openapi.json").json["paths"]["/v1/models/bert4rec:predict"]["post"]
+        schema = validator(operation["requestBody"]["content"]["application/json"]["schema"])
+        for body in bodies:
+            assert schema.is_valid(body) == (client.post(body).status == 200), body
 
 
 def test_curl_needs_no_content_type_and_every_request_is_a_line_of_json(versions, tmp_path):
@@ -141,6 +153,16 @@ def test_curl_needs_no_content_type_and_every_request_is_a_line_of_json(versions
         ("GET", "/nowhere", 404),
     ]
     assert all(np.isfinite(line["seconds"]) for line in lines)
+
+
+def test_inputs_with_a_default_may_be_null(versions):
+    nothing = dict.fromkeys(("k", "exclude_seen", "exclude", "candidates", "popularity_correction", "where", "explain"))
+    with Server(versions) as server:
+        client = server.client()
+        answer = client.predict(signature_name="recommend", inputs={"histories": [HISTORY], **nothing})
+        assert answer == client.predict(signature_name="recommend", inputs={"histories": [HISTORY]})
+        answer = client.post({"inputs": {"histories": None}})
+        assert answer.status == 400 and "`histories` is missing" in answer.json["error"]
 
 
 def test_a_wrong_signature_names_the_one_that_takes_the_input(versions):

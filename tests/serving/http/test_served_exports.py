@@ -134,6 +134,7 @@ def test_whole_numbers_are_the_ids_of_these_texts(served):
 
 BY_USER = {
     "no id": ({"users": [3.5]}, "`users` must hold strings or whole numbers. Received: 3.5"),
+    "another name": ({"user": ["ann"]}, "Did you mean `users`?"),
     "no list": ({"users": "ann"}, "must be a list of "),
     "too many": ({"users": ["ann"] * 41}, "A request may have at most 40 rows. Received: 41"),
 }
@@ -143,6 +144,14 @@ BY_USER = {
 def test_a_mistake_with_users_is_named(served, inputs, message):
     answer = served.client.post({"inputs": inputs})
     assert answer.status == 400 and message in answer.json["error"]
+
+
+def test_users_replace_histories_but_in_models_that_need_both(served):
+    answer = served.client.post({"inputs": {"users": ["ann"], "histories": [["0"]]}})
+    if served.needs_users:
+        assert answer.status == 200
+    else:
+        assert answer.status == 400 and answer.json["error"] == "Give either `users` or `histories`, not both"
 
 
 def test_the_page_can_load_a_user_s_last_items(served):
