@@ -80,6 +80,19 @@ class Attributes:
         `known`: the model's items, `Lines`. The answers to the last MAX_CONDITIONS conditions are kept.
         """
         received = f"Received: where={where[:200]!r}"
+        condition = self._parse(where, received)
+        try:
+            ids = frozenset(self.frame.index[self._compute_truths(condition)])
+        except Exception as error:  # pandas raises anything for values that cannot be compared
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"`where` cannot be computed ({reason}). {received}") from error
+        parts: tuple[list[str], list[str]] = [], []
+        for item in known:
+            parts[item not in ids].append(item)
+        return Allowed(ids, *parts)
+
+    def _parse(self, where: str, received: str) -> ast.expr:
+        """Returns a condition as a tree of ALLOWED nodes. Raises UserError with `received` for what is no condition."""
         quoted_names = dict[str, str]()
 
         def write_python(part: re.Match) -> str:
@@ -112,15 +125,7 @@ class Attributes:
         sizes = (len(getattr(node, "values", ())) + isinstance(node, (ast.UnaryOp, ast.cmpop)) for node in nodes)
         if sum(sizes) > MAX_OPERATORS:
             raise UserError(f"`where` may have {MAX_OPERATORS:,} operators; `in` takes more values. {received}")
-        try:
-            ids = frozenset(self.frame.index[self._compute_truths(tree.body)])
-        except Exception as error:  # pandas raises anything for values that cannot be compared
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(f"`where` cannot be computed ({reason}). {received}") from error
-        parts: tuple[list[str], list[str]] = [], []
-        for item in known:
-            parts[item not in ids].append(item)
-        return Allowed(ids, *parts)
+        return tree.body
 
     def _compute(self, node: ast.expr) -> Any:
         """Returns the value of a part of a condition: a column, a constant or a list."""
