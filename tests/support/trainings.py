@@ -56,6 +56,7 @@ class Walks:
     number of each step, before it is read."""
 
     tables: dict = {}  # noqa: RUF012
+    batch_size = 16
 
     def __init__(self, before=lambda step: None):
         self.before = before
