@@ -155,16 +155,16 @@ def test_an_update_waits_for_another_one(counted, tmp_path):
     assert b4r.open(tmp_path / "versions/3").saved.card["data"]["actions"] == 480 + 34 * 2
 
 
-def test_an_export_does_not_replace_one_that_was_updated(learnt, tmp_path):
-    work = learnt.update(LATER).save(tmp_path / "work")
+def test_an_export_does_not_replace_one_that_was_updated(counted, tmp_path):
+    work = counted.update(LATER).save(tmp_path / "work")
     with pytest.raises(b4r.UserError, match="holds 34 actions of updates, which this export would lose"):
         exporting.export(WorkDirectory(work))
     exporting.export(WorkDirectory(work), tmp_path / "another")
 
 
-def test_an_updated_model_says_where_it_is(learnt, tmp_path):
-    assert repr(learnt).endswith(f"  in {learnt.workdir}")
-    assert repr(learnt.update(LATER, path=tmp_path / "new")).endswith(f"  in {tmp_path / 'new'}, updated")
+def test_an_updated_model_says_where_it_is(counted, tmp_path):
+    assert repr(counted).endswith(f"  in {counted.workdir}")
+    assert repr(counted.update(LATER, path=tmp_path / "new")).endswith(f"  in {tmp_path / 'new'}, updated")
 
 
 def test_a_bad_file_or_a_kill_loses_nothing(counted, tmp_path, monkeypatch):
