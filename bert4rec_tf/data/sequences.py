@@ -21,8 +21,7 @@ def mask_token(num_items: int) -> int:
 USERS_OF_A_BLOCK = 1 << 14
 """Users of a block. Fingerprints depend on it."""
 
-UNITS = {"dates": "ns", "seconds": "s", "milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
-"""The first word of what times mean -> their unit since 1970."""
+UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 SHOWN_USERS, SHOWN_ITEMS = 3, 8
 """How many users and items per user `print` shows."""
@@ -91,6 +90,11 @@ class Vocabulary:
         return compute_fingerprint(self.items.tolist())
 
 
+def find_unit(meaning: str) -> str | None:
+    """Returns the unit since 1970 of numbers with this meaning (`ActionTimes`); None for dates and no known unit."""
+    return next((unit for unit, name in UNIT_NAMES.items() if meaning == f"{name} since 1970"), None)
+
+
 @dataclass(frozen=True, eq=False)
 class ActionTimes:
     """The times of actions: `values`, int64 or float64 [actions], and their `meaning` (`Times.describe`)."""
@@ -100,7 +104,7 @@ class ActionTimes:
 
     def show_last(self) -> str:
         """Returns the last time: a date if the unit is known, else a number."""
-        unit, last = UNITS.get(self.meaning.split()[0]), self.values.max().item()
+        unit, last = "ns" if "date" in self.meaning else find_unit(self.meaning), self.values.max().item()
         return str(last) if unit is None else str(np.array(last).astype(f"datetime64[{unit}]").astype("datetime64[s]"))
 
 

@@ -50,12 +50,12 @@ def export(
         ids = workdir.read_ids()
         if form != SAVED_MODEL:
             run = run.change(mixed_precision=False)
-        model = fold_features(load_model(workdir, run=run))
-        folder = folder or workdir.path / form
-        users = list(ids.users) if model.needs_users else None
-        card = make_model_card(workdir, ids)
+        folder, card = folder or workdir.path / form, make_model_card(workdir, ids)
         if form == SAVED_MODEL:
             _refuse_lost_updates(folder, card["data"]["actions"])
+        model = fold_features(load_model(workdir, run=run))
+        users = list(ids.users) if model.needs_users else None
+        if form == SAVED_MODEL:
             saved_model.export(model, ids.vocabulary, folder, options, users, ids.training_counts, card)
         else:
             portable.export(model, ids.vocabulary, folder, form, users, card)

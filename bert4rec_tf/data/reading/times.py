@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.sequences import UNIT_NAMES, find_unit
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import DataWarning, warn
 
@@ -41,7 +42,6 @@ DAY_IN_ANOTHER_ORDER = r"^(?:[0-9]{4}[./]|[0-9]{1,2}[./ -])?(?:[0-9]{1,2}|[A-Za-
 
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 PER_SECOND = {unit: 10**9 // factor for unit, factor in _NANOSECONDS.items()}
-UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 DAY_SECONDS = 86_400
 EARLIEST, LATEST = 315_532_800, 4_102_444_800
 """Numbers are taken as Unix times from 1980 until 2100, in seconds. Fractions of seconds have other ranges."""
@@ -54,17 +54,13 @@ def find_day_length(meaning: str) -> int:
     """Returns how many units of times with this meaning (`Times.describe`) a day has; 1 for no known unit."""
     if "date" in meaning:
         return DAY_SECONDS * PER_SECOND["ns"]
-    unit = _find_unit(meaning)
+    unit = find_unit(meaning)
     return DAY_SECONDS * PER_SECOND[unit] if unit else 1
-
-
-def _find_unit(meaning: str) -> str | None:
-    return next((unit for unit, name in UNIT_NAMES.items() if meaning == f"{name} since 1970"), None)
 
 
 def describe_conversion(meaning: str, target: str) -> str:
     """Returns how pandas makes times with one meaning (`Times.describe`) times with another; empty for no unit."""
-    unit, target_unit, zone = _find_unit(meaning), _find_unit(target), target == "dates with a zone"
+    unit, target_unit, zone = find_unit(meaning), find_unit(target), target == "dates with a zone"
     if unit and target_unit:
         ratio = PER_SECOND[target_unit] / PER_SECOND[unit]
         return f"times * {ratio:.0f}" if ratio > 1 else f"times // {1 / ratio:.0f}"

@@ -23,7 +23,8 @@ from support.interaction_files import (
 )
 
 import bert4rec_tf as b4r
-from bert4rec_tf.data.reading.times import EARLIEST, LATEST, UNIT_NAMES, count_units
+from bert4rec_tf.data.reading.times import EARLIEST, LATEST, count_units
+from bert4rec_tf.data.sequences import UNIT_NAMES
 from bert4rec_tf.foundation.errors import UserError
 
 KINDS_OF_TIMES = {
