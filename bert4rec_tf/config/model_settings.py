@@ -167,6 +167,12 @@ class BERT4RecSettings(AttentionSettings):
         choices=("random", "identity"),
     )
     use_positions: bool = setting(True, "add position embeddings (Table 5: PE)")
+    positions_from_last: bool = setting(
+        False,
+        "count positions back from the last item, so that the mask after a history of any length has the same vector "
+        "(not in the paper, which counts from the first)",
+        is_later=True,
+    )
     use_feed_forward: bool = setting(True, "use feed-forward sub-layers (Table 5: PFFN)")
     use_layer_norm: bool = setting(True, "use layer norms (Table 5: LN)")
     use_residual: bool = setting(True, "use residual connections (Table 5: RC)")

@@ -16,6 +16,7 @@ def setting(
     *,
     may_change: bool = False,
     only_with: tuple[str, ...] = (),
+    is_later: bool = False,
     **limits: Any,
 ) -> Any:
     """Declares a field.
@@ -25,9 +26,16 @@ def setting(
         help: what it means.
         may_change: whether a warm start may change it: it decides neither the shape nor the meaning of a weight.
         only_with: the optimizers that use it; empty for all.
+        is_later: whether it is younger than published results: their records do not have it.
         **limits: any of `at_least`, `above`, `at_most`, `below` and `choices`.
     """
-    metadata = {"help": help, "limits": limits, "may_change": may_change, "only_with": only_with}
+    metadata = {
+        "help": help,
+        "limits": limits,
+        "may_change": may_change,
+        "only_with": only_with,
+        "is_later": is_later,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -81,6 +89,15 @@ class Settings:
     def record(self) -> dict[str, Any]:
         """Returns the fields in JSON's types."""
         return dataclasses.asdict(self)
+
+    def record_for_digest(self) -> dict[str, Any]:
+        """Returns the fields in JSON's types; those that `setting` calls later only if they are not at their default.
+
+        So a run without them has the same record in every version.
+        """
+        later = [field for field in dataclasses.fields(self) if field.metadata.get("is_later")]
+        left_out = {field.name for field in later if getattr(self, field.name) == field.default}
+        return {name: value for name, value in self.record().items() if name not in left_out}
 
 
 def describe_setting(field: dataclasses.Field) -> str:

@@ -11,7 +11,7 @@ from bert4rec_tf.data.sequences import Sequences, mask_token
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.feature_recommender import FeatureRecommender
 from bert4rec_tf.models.recommender import last_items_in_order
-from bert4rec_tf.models.rows import FROM_FIRST, ITEMS
+from bert4rec_tf.models.rows import FROM_FIRST, FROM_LAST, ITEMS
 from bert4rec_tf.nn import layers, layouts
 
 LENGTH_GROUPS = (1 / 4, 1 / 2, 3 / 4, 7 / 8)
@@ -103,10 +103,10 @@ class BERT4Rec(FeatureRecommender):
             )
         if settings.use_positions:
             self.positions = layers.PositionEmbedding(
-                self.max_length, stddev, dtype=self.dtype_policy, name="positions"
+                self.max_length, stddev, settings.positions_from_last, dtype=self.dtype_policy, name="positions"
             )
             self.positions.build((None, None, width))
-            self.mark_rows(self.positions.embeddings, FROM_FIRST)
+            self.mark_rows(self.positions.embeddings, FROM_LAST if settings.positions_from_last else FROM_FIRST)
         if settings.use_layer_norm:
             self.embedding_norm = layers.layer_norm("embedding_norm", self.dtype_policy)
             self.embedding_norm.build((None, None, width))
@@ -137,7 +137,7 @@ class BERT4Rec(FeatureRecommender):
             hidden = hidden + self.token_type
         hidden = ops.cast(hidden, self.compute_dtype)
         if self.positions is not None:
-            hidden = self.positions(hidden)
+            hidden = self.positions(hidden, padding_mask=ops.not_equal(items, 0))
         if self.embedding_norm is not None:
             hidden = self.embedding_norm(hidden)
         return ops.cast(self.embedding_dropout(hidden, training=training), self.compute_dtype)

@@ -144,15 +144,25 @@ class TiedTable(keras.layers.ReversibleEmbedding):
 class PositionEmbedding(Layer):
     """Adds a learnable vector per position, h_i = v_i + p_i (section 3.4), to `inputs [b, n, d]`.
 
-    `max_length` is N, the number of positions. A call raises ValueError if n is known and above N.
+    Args:
+        max_length: N, the number of positions.
+        from_last: whether the last real item of each row has the last vector, the one before it the vector before
+            that, and so on, instead of the first item the first. Padding is on the right; what is added to it has no
+            meaning.
+
+    Raises:
+        ValueError: in a call, if n is known and above N.
     """
 
-    arguments = ("max_length", "initializer_stddev")
+    arguments = ("max_length", "initializer_stddev", "from_last")
 
-    def __init__(self, max_length: int, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
+    def __init__(
+        self, max_length: int, initializer_stddev: float = 0.02, from_last: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.max_length = check_size("max_length", max_length)
         self.initializer_stddev = initializer_stddev
+        self.from_last = from_last
 
     def build(self, input_shape: Shape) -> None:
         self.embeddings = self.add_weight(
@@ -161,11 +171,18 @@ class PositionEmbedding(Layer):
             initializer=truncated_normal(self.initializer_stddev),
         )
 
-    def call(self, inputs: Tensor) -> Tensor:
+    def call(self, inputs: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         length = inputs.shape[1]
         if length is not None and length > self.max_length:
             raise ValueError(f"`inputs` must have at most {self.max_length} positions. Received: {inputs.shape}")
-        return inputs + self.embeddings[: ops.shape(inputs)[1]]
+        num_columns, padding_mask = ops.shape(inputs)[1], choose_mask(inputs, padding_mask)
+        if not self.from_last:
+            return inputs + self.embeddings[:num_columns]
+        if padding_mask is None:
+            return inputs + self.embeddings[self.max_length - num_columns :]
+        lengths = ops.sum(ops.cast(padding_mask, "int32"), axis=1, keepdims=True)
+        positions = self.max_length - lengths + ops.arange(num_columns, dtype="int32")
+        return inputs + ops.take(self.embeddings, ops.minimum(positions, self.max_length - 1), axis=0)
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")

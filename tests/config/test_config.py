@@ -125,6 +125,13 @@ def test_the_published_results_have_the_digests_of_their_runs():
         assert run.digest == result["key"] == result["digest"] and run.to_dict() == result["run"]
 
 
+def test_a_setting_younger_than_published_results_is_recorded_where_it_is_changed():
+    plain, changed = Run.make("beauty"), Run.make("beauty", positions_from_last=True)
+    assert "positions_from_last" not in plain.to_dict()["architecture"]
+    assert changed.to_dict()["architecture"]["positions_from_last"] is True
+    assert [Run.from_dict(run.to_dict()) for run in (plain, changed)] == [plain, changed]
+
+
 def has_presets(dataset):
     return ("fast", dataset, "pop") in presets.PRESETS or dataset in presets.SAME_AS
 

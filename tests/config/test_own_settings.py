@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert4rec_tf.config import presets
+from bert4rec_tf.config.model_settings import AUTO
 
 
 @given(st.integers(2, 10**8), st.floats(2, 2_000), st.sampled_from(["bert4rec", "sasrec"]))
@@ -44,6 +45,18 @@ def test_every_size_has_settings_that_make_a_run(users, mean_length, model):
 def test_short_histories_become_prefixes_and_long_ones_are_masked(users, actions, expected):
     flat = presets.make_run("own-shop", size=SimpleNamespace(num_users=users, num_actions=actions)).flatten()
     assert {name: flat[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("model", ["bert4rec", AUTO])
+@pytest.mark.parametrize(
+    ("users", "actions", "expected"),
+    [(1_429, 10_261, False), (610, 100_836, False), (14_000, 126_824, True), (40_226, 353_962, True)],
+)
+def test_positions_are_counted_from_the_last_item_of_short_histories_unless_they_are_few(
+    model, users, actions, expected
+):
+    run = presets.make_run("own-shop", model, size=SimpleNamespace(num_users=users, num_actions=actions))
+    assert run.architecture.positions_from_last is expected
 
 
 @pytest.mark.parametrize(("actions", "passes"), [(299_999, 8), (300_000, 4)])

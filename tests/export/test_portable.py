@@ -47,10 +47,13 @@ def test_onnx_files_give_the_model_s_numbers(tmp_path, name):
     np.testing.assert_allclose(one, vectors[1:2], atol=1e-4)
 
 
-def test_onnx_files_of_attention_with_one_head_give_the_model_s_numbers(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "settings"), [("sasrec", {"num_heads": 1}), ("bert4rec", {"positions_from_last": True})]
+)
+def test_onnx_files_of_other_architectures_give_the_model_s_numbers(tmp_path, name, settings):
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra [export] is not installed")
     pytest.importorskip("tf2onnx", reason="the extra [export] is not installed")
-    model = MODELS["sasrec"](len(VOCABULARY.items), hidden_dim=8, num_heads=1, max_length=6)
+    model = MODELS[name](len(VOCABULARY.items), hidden_dim=8, max_length=6, **settings)
     portable.export(model, VOCABULARY, tmp_path / "onnx", "onnx")
     encoder = onnxruntime.InferenceSession(tmp_path / "onnx" / "encoder.onnx")
     (vectors,) = encoder.run(["vectors"], {name: HISTORIES[name] for name in ("items", "lengths")})

@@ -6,6 +6,7 @@ import pytest
 
 from bert4rec_tf.models import BERT4Rec
 from bert4rec_tf.models.pop import Pop
+from bert4rec_tf.models.rows import ITEMS, copy_rows
 from bert4rec_tf.nn.dropout import Dropout
 
 NUM_ITEMS, LENGTH = 30, 8
@@ -28,6 +29,27 @@ def test_without_positions_the_order_does_not_matter_and_with_them_it_does():
     blind, seeing = make(use_positions=False), make()
     np.testing.assert_allclose(blind.score(forward), blind.score(reversed_history), atol=1e-4)
     assert np.abs(np.asarray(seeing.score(forward)) - np.asarray(seeing.score(reversed_history))).max() > 1e-2
+
+
+@pytest.mark.parametrize("row", range(3))
+def test_positions_from_the_last_item_are_those_from_the_first_with_the_table_moved(row):
+    """By the length of the history: its mask has the last vector of the table."""
+    history = {name: column[row : row + 1] for name, column in BATCH.items()}
+    inputs = BATCH["lengths"][row] + 1
+    from_last, from_first = make(positions_from_last=True), make()
+    for target, source in zip(from_first.weights, from_last.weights, strict=True):
+        target.assign(source)
+    from_first.positions.embeddings.assign(np.roll(from_last.positions.embeddings, inputs - LENGTH, axis=0))
+    expected, scores = np.asarray(from_first.score(history)), np.asarray(from_last.score(BATCH))
+    np.testing.assert_allclose(scores[row], expected[0], atol=1e-5)
+    assert np.abs(np.asarray(make().score(history)) - expected).max() > 1e-2
+
+
+def test_positions_from_the_last_item_keep_their_vectors_in_a_longer_table():
+    short, long = make(positions_from_last=True), make(positions_from_last=True, max_length=LENGTH + 5)
+    names = {ITEMS: [str(number) for number in range(NUM_ITEMS)]}
+    copy_rows(short, long, names, names)
+    np.testing.assert_allclose(long.score(BATCH), short.score(BATCH), atol=1e-5)
 
 
 @pytest.mark.parametrize(("switch", "name"), [("use_feed_forward", "feed_forward"), ("use_layer_norm", "gamma")])

@@ -25,6 +25,27 @@ def test_a_row_of_padding_only_gives_numbers():
     assert np.isfinite(np.asarray(outputs)).all()
 
 
+def test_positions_are_counted_from_the_last_real_item():
+    layer = layers.PositionEmbedding(5, 1.0, from_last=True)
+    inputs = RNG.normal(size=(4, 3, 2)).astype(np.float32)
+    layer.build(inputs.shape)
+    lengths, table = np.array([3, 1, 2, 0]), layer.embeddings.numpy()
+    added = np.asarray(layer(inputs, padding_mask=np.arange(3) < lengths[:, None])) - inputs
+    assert np.isfinite(added).all()
+    for row, length in enumerate(lengths):
+        for column in range(length):
+            np.testing.assert_allclose(added[row, column], table[5 - length + column], atol=1e-6)
+    np.testing.assert_allclose(layer(inputs) - inputs, np.broadcast_to(table[2:], inputs.shape), atol=1e-6)
+
+
+def test_positions_from_the_last_item_take_the_mask_of_an_embedding():
+    layer, embedding = layers.PositionEmbedding(5, 1.0, from_last=True), keras.layers.Embedding(9, 2, mask_zero=True)
+    items = np.array([[3, 4, 0], [5, 6, 7]], np.int32)
+    model = keras.Sequential([embedding, layer])
+    expected = layer(tf.constant(embedding(items).numpy()), padding_mask=items > 0)
+    np.testing.assert_allclose(model(items), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("use_layer_norm", [True, False])
 @pytest.mark.parametrize("use_residual", [True, False])
 def test_residual_and_its_switches(use_layer_norm, use_residual):

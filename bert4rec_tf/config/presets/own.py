@@ -81,6 +81,7 @@ def make_bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
       to the counts comes early; short ones are cut into prefixes.
     - Short histories are trained as Beauty's are (`best`): with much dropout, in few passes over large batches, and
       with a large epsilon in Adam, which lets rare items keep their first vectors.
+      Their positions are counted from the last item, where the next one follows.
     - With fewer than FEW_ACTIONS, the batch is small, so that there are enough steps, and there is little dropout. A
       large epsilon gains nothing there.
     """
@@ -99,6 +100,7 @@ def make_bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
         **_make_shared_settings(num_users, num_actions, epochs * examples / batch_size, 0.2),
         **(windows if is_long else PREFIXES),
         **like_beauty,
+        "positions_from_last": is_like_beauty,
         "attention_dropout": 0.2,
         "initial_layers": "identity",
         "bias_correction": True,
@@ -115,7 +117,7 @@ def make_auto_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     min_steps = MIN_STEPS_OF_TWO if num_actions < FEW_ACTIONS else MIN_SASREC_STEPS
     shared = make_sasrec_settings(num_users, num_actions, min_steps)
     bert4rec = make_bert4rec_settings(num_users, num_actions)
-    names = ("attention_dropout", "initial_layers", *MaskingSettings.__dataclass_fields__)
+    names = ("attention_dropout", "initial_layers", "positions_from_last", *MaskingSettings.__dataclass_fields__)
     own = {name: bert4rec[name] for name in names if name in bert4rec}
     return {**shared, **own, "hidden_dim": WIDTH_OF_TWO, "masked_batch_size": bert4rec["batch_size"]}
 
