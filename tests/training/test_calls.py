@@ -29,7 +29,7 @@ SAMPLED = {"loss": "sampled_softmax", "shared_negatives": 5, "negative_sampling"
 FEATURES = {"use_item_features": "add", "use_user_features": True}
 VARIANTS = {
     **{name: (name, {}) for name in TRAINED},
-    "bert4rec, prefixes": ("bert4rec", {"masking": "prefixes"}),
+    "bert4rec, prefixes": ("bert4rec", {"masking": "prefixes", "positions_from_last": True}),
     "bert4rec, evidence": ("bert4rec", {"evidence": "transitions"}),
     "bert4rec, features": ("bert4rec", FEATURES),
     "bert4rec, by rows": ("bert4rec", {**SAMPLED, "optimizer": "rowwise_adagrad"}),
