@@ -47,16 +47,17 @@ def test_short_histories_become_prefixes_and_long_ones_are_masked(users, actions
     assert {name: flat[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize("model", ["bert4rec", AUTO])
 @pytest.mark.parametrize(
     ("users", "actions", "expected"),
     [(1_429, 10_261, False), (610, 100_836, False), (14_000, 126_824, True), (40_226, 353_962, True)],
 )
-def test_positions_are_counted_from_the_last_item_of_short_histories_unless_they_are_few(
-    model, users, actions, expected
+def test_bert4rec_alone_counts_positions_from_the_last_item_of_short_histories_unless_they_are_few(
+    users, actions, expected
 ):
-    run = presets.make_run("own-shop", model, size=SimpleNamespace(num_users=users, num_actions=actions))
-    assert run.architecture.positions_from_last is expected
+    size = SimpleNamespace(num_users=users, num_actions=actions)
+    alone, side_by_side = (presets.make_run("own-shop", model, size=size) for model in ("bert4rec", AUTO))
+    assert alone.architecture.positions_from_last is expected
+    assert not side_by_side.architecture.positions_from_last
 
 
 @pytest.mark.parametrize(("actions", "passes"), [(299_999, 8), (300_000, 4)])

@@ -112,12 +112,13 @@ def make_auto_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """Returns the settings of both networks side by side.
 
     They are SASRec's, at WIDTH_OF_TWO, and BERT4Rec's ways to cut and mask histories. BERT4Rec has as many examples in
-    a step as suit its own rule: so both learn in about the same passes as alone.
+    a step as suit its own rule: so both learn in about the same passes as alone. It counts positions from the first
+    item, because from the last the sum gains nothing.
     """
     min_steps = MIN_STEPS_OF_TWO if num_actions < FEW_ACTIONS else MIN_SASREC_STEPS
     shared = make_sasrec_settings(num_users, num_actions, min_steps)
     bert4rec = make_bert4rec_settings(num_users, num_actions)
-    names = ("attention_dropout", "initial_layers", "positions_from_last", *MaskingSettings.__dataclass_fields__)
+    names = ("attention_dropout", "initial_layers", *MaskingSettings.__dataclass_fields__)
     own = {name: bert4rec[name] for name in names if name in bert4rec}
     return {**shared, **own, "hidden_dim": WIDTH_OF_TWO, "masked_batch_size": bert4rec["batch_size"]}
 
