@@ -261,7 +261,7 @@ class Run:
         record = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if self.initial_weights is None:
             del record["initial_weights"]
-        groups = {name: value.record_for_digest() for name, value in record.items() if isinstance(value, Settings)}
+        groups = {name: value.record() for name, value in record.items() if isinstance(value, Settings)}
         return {**record, **groups}
 
     def flatten(self) -> dict[str, Any]:

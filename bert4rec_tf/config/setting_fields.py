@@ -87,17 +87,13 @@ class Settings:
                 object.__setattr__(self, field.name, check_value(field, getattr(self, field.name)))
 
     def record(self) -> dict[str, Any]:
-        """Returns the fields in JSON's types."""
-        return dataclasses.asdict(self)
-
-    def record_for_digest(self) -> dict[str, Any]:
         """Returns the fields in JSON's types; those that `setting` calls later only if they are not at their default.
 
-        So a run without them has the same record in every version.
+        So settings without them have the same record in every version.
         """
         later = [field for field in dataclasses.fields(self) if field.metadata.get("is_later")]
         left_out = {field.name for field in later if getattr(self, field.name) == field.default}
-        return {name: value for name, value in self.record().items() if name not in left_out}
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
 
 
 def describe_setting(field: dataclasses.Field) -> str:

@@ -13,7 +13,7 @@ from bert4rec_tf.models.recommender import last_items_in_order
 from bert4rec_tf.models.rows import FROM_LAST
 from bert4rec_tf.nn import kernels, layouts
 from bert4rec_tf.nn.dropout import dropout_layer
-from bert4rec_tf.nn.layers import Layer, mask_places
+from bert4rec_tf.nn.layers import Layer, count_from_last, mask_places
 
 EPSILON = 1e-8
 """Epsilon of the layer norms, as in the authors' program."""
@@ -70,12 +70,10 @@ class SASRec(FeatureRecommender):
         `places`: int32 [b, m], the columns of real items whose states [b, m, d] are returned; None for all.
         """
         real = items > 0
-        lengths = tf.math.count_nonzero(real, axis=1, keepdims=True, dtype=tf.int32)
-        positions = self.max_history - lengths + tf.range(tf.shape(items)[1])
         hidden = tf.gather(self.item_table() if table is None else table, items) * math.sqrt(self.settings.hidden_dim)
         if self.needs_users and users is not None:
             hidden += self.embed_users(users)[:, None]
-        hidden += tf.gather(self.positions, tf.minimum(positions, self.max_history - 1))
+        hidden += tf.gather(self.positions, count_from_last(real, self.max_history))
         shown = tf.cast(real, hidden.dtype)[:, :, None]
         hidden = self.embedding_dropout(hidden, training=training) * shown
         *first_blocks, last_block = self.blocks

@@ -72,6 +72,15 @@ def mask_places(outputs: Tensor, inputs: Tensor, places: Tensor | None) -> Tenso
     return outputs
 
 
+def count_from_last(padding_mask: Tensor, max_length: int) -> Tensor:
+    """Returns the positions of the columns of a right-padded batch, int32 [b, n]: the last real item's is N - 1.
+
+    `max_length` is N. Padding has N - 1 too.
+    """
+    lengths = tf.math.count_nonzero(padding_mask, axis=1, keepdims=True, dtype=tf.int32)
+    return tf.minimum(max_length - lengths + tf.range(tf.shape(padding_mask)[1]), max_length - 1)
+
+
 def check_size(name: str, size: int, least: int = 1) -> int:
     """Returns the size. Raises ValueError if it is below `least`."""
     if size < least:
@@ -180,9 +189,7 @@ class PositionEmbedding(Layer):
             return inputs + self.embeddings[:num_columns]
         if padding_mask is None:
             return inputs + self.embeddings[self.max_length - num_columns :]
-        lengths = ops.sum(ops.cast(padding_mask, "int32"), axis=1, keepdims=True)
-        positions = self.max_length - lengths + ops.arange(num_columns, dtype="int32")
-        return inputs + ops.take(self.embeddings, ops.minimum(positions, self.max_length - 1), axis=0)
+        return inputs + tf.gather(self.embeddings, count_from_last(padding_mask, self.max_length))
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")

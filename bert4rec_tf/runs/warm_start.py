@@ -58,7 +58,7 @@ class StartWeights:
     @cached_property
     def fingerprint(self) -> str:
         """The first half of the SHA-256 of the fixed settings, all ids and names of rows, and the weights."""
-        recorded, names = self.model.settings.record_for_digest(), _list_fixed_settings(self.model.settings)
+        recorded, names = self.model.settings.record(), _list_fixed_settings(self.model.settings)
         fixed = {name: recorded[name] for name in names if name in recorded}
         header = json.dumps({"model": self.name, "settings": fixed}, sort_keys=True)
         lists = {"header": [header], ITEMS: self.items, USERS: self.users, **list_feature_names(self.model)}
