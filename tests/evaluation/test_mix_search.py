@@ -1,6 +1,5 @@
 """The search for how evidence joins a network's scores, beside plain Python."""
 
-import math
 from dataclasses import replace
 
 import keras
@@ -19,8 +18,8 @@ from bert4rec_tf.models import SASRec
 
 
 def best_scale_by_hand(scores, targets):
-    """The scale with which all items' softmax makes the targets most likely, of scales .5 % apart."""
-    scales = 1.005 ** np.arange(-1_300, 400)
+    """The scale with which all items' softmax makes the targets most likely, of scales from exp(-10) on, .5 % apart."""
+    scales = 1.005 ** np.arange(-2_005, 400)
     scores = scores - scores.max(axis=1, keepdims=True)
     own = scores[np.arange(len(scores)), targets]
     return min(scales, key=lambda scale: np.mean(np.log(np.exp(scale * scores).sum(axis=1)) - scale * own))
@@ -80,9 +79,11 @@ class PlainMix:
         return max(found, key=lambda one: compute_metrics(np.array(one[0]))[NDCG])
 
 
-def list_neighbors(gain, share):
+def list_near_mixes(gain, share):
+    """The mix, those with a gain of 1.4, 2 or 4 times as much or as little, and those with a share .1 or .3 away."""
     row, column = GAINS.index(gain), SHARES.index(share)
-    near = [(row, column), (row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)]
+    rows = [(row + step, column) for step in (-1, 1, -2, 2, -4, 4)]
+    near = [(row, column), *rows, *((row, column + step) for step in (-1, 1, -3, 3))]
     return [(GAINS[i], SHARES[j]) for i, j in near if 0 <= i < len(GAINS) and 0 <= j < len(SHARES)]
 
 
@@ -107,7 +108,9 @@ def test_the_mix_with_the_best_ranks_is_chosen():
     search = MixSearch(model, task, settings)
     first = [(gain, -0.2) for gain in GAINS]  # half of the popularity weight, in steps of a tenth
     mix = assert_chooses_as_by_hand(search, model, PlainMix(model, task, settings), first)
+    gains = [mix[0]]
     for _ in range(2):
-        model.own_items.assign(1.5 * model.own_items.numpy())
-        mix = assert_chooses_as_by_hand(search, model, PlainMix(model, task, settings), list_neighbors(*mix))
-    assert math.isfinite(mix[0])
+        model.own_items.assign(8.0 * model.own_items.numpy())
+        mix = assert_chooses_as_by_hand(search, model, PlainMix(model, task, settings), list_near_mixes(*mix))
+        gains.append(mix[0])
+    assert gains[1] == pytest.approx(4 * gains[2])  # further than to the next gain

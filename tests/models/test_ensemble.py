@@ -105,8 +105,8 @@ def make_search(model):
 
 
 def spoil(network):
-    """Gives the network's items vectors that say nothing."""
-    network.own_items.assign(np.random.default_rng(3).normal(size=network.own_items.shape))
+    """Gives the network's items vectors that say nothing, and that no gain of the evidence drowns."""
+    network.own_items.assign(100 * np.random.default_rng(3).normal(size=network.own_items.shape))
 
 
 @pytest.mark.parametrize(("spoiled", "chosen"), [("sasrec", 1.0), ("bert4rec", 0.0)])
