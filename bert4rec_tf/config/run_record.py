@@ -138,6 +138,12 @@ class TrainingSettings(Settings):
         at_least=0,
         at_most=1,
     )
+    scale_final_steps: bool = setting(
+        False,
+        "with final_share=0: the training after the selection takes more steps, in proportion to the actions that it "
+        "learns from",
+        is_later=True,
+    )
     mixed_precision: bool = setting(
         False, f"compute {' and '.join(ATTENTION_MODELS)} in bfloat16 and keep the weights in float32"
     )

@@ -341,8 +341,9 @@ class Experiment:
         if not loop.has_begun(folder):
             self._set_first_weights(model, name, selected)
         validate = self.make_validation(model) if name == SELECT else None
-        settings = self._make_loop_settings(selected)
-        later_steps = 0 if name == self.trainings[-1] else self._count_final_steps(self.run.training.steps)
+        settings = self._make_loop_settings(name, selected)
+        last = self.trainings[-1]
+        later_steps = 0 if name == last else self._count_final_steps(last, self.run.training.steps)
         watch = loop.Watch("final training" if selected else "training", self.silent, later_steps, self.watch)
         return loop.Training(model, self.make_feed(name, model), settings, folder, validate, watch)
 
@@ -356,22 +357,28 @@ class Experiment:
         else:
             self.start.apply_to(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
 
-    def _count_final_steps(self, selected_steps: int) -> int:
-        """Returns how many steps a training after SELECT takes, if SELECT took so many to its best step."""
-        share = self.run.training.final_share
-        return max(round(share * selected_steps), 1) if share else selected_steps
+    def _compute_growth(self, name: str) -> float:
+        """Returns how many times the steps of SELECT a fresh training after it takes."""
+        if not self.run.training.scale_final_steps:
+            return 1.0
+        return self.select_data(name).num_actions / self.select_data(SELECT).num_actions
 
-    def _make_loop_settings(self, selected: _Trained | None) -> loop.LoopSettings:
+    def _count_final_steps(self, name: str, selected_steps: int) -> int:
+        """Returns how many steps a training after SELECT takes, if SELECT took so many to its best step."""
+        share = self.run.training.final_share or self._compute_growth(name)
+        return max(round(share * selected_steps), 1)
+
+    def _make_loop_settings(self, name: str, selected: _Trained | None) -> loop.LoopSettings:
         training = self.run.training
         if selected is None:
             plan = self.workdir.read_config().plan or {}
             return loop.LoopSettings(training, self.execution, plan.get("max_seconds"))
-        steps = self._count_final_steps(selected.best_step)
+        steps = self._count_final_steps(name, selected.best_step)
         if training.final_share:
             rate = FINAL_RATE * training.learning_rate
             training = replace(training, steps=steps, warmup_steps=steps // 10, learning_rate=rate, stop_after=0)
         else:
-            training = replace(training, stop_after=steps)
+            training = replace(training, steps=self._count_final_steps(name, training.steps), stop_after=steps)
         return loop.LoopSettings(training, self.execution)
 
     def make_feed(self, name: str, model: Recommender) -> Feed | JoinedFeed:
@@ -415,7 +422,7 @@ class Experiment:
 
         Raises UserError if the budget is too short.
         """
-        planner = Planner(self.run, budget, num_trainings=len(self.trainings))
+        planner = Planner(self.run, budget, [self._compute_growth(name) for name in self.trainings[1:]])
         planner.measure(training)
         if planner.narrow():
             self.run = planner.run
@@ -424,7 +431,7 @@ class Experiment:
         self.run, self.budget = planner.choose_steps(), None
         self.workdir.write_plan(self.run, planner.record())
         self._say(planner.describe())
-        training.change_settings(self._make_loop_settings(None))
+        training.change_settings(self._make_loop_settings(SELECT, None))
         return training
 
     def _run_training(self, training: loop.Training) -> _Trained:

@@ -1,10 +1,10 @@
 """Plans a run for a budget of time, by the first calls of its first training."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from bert4rec_tf.config.presets import shorten_warmup
-from bert4rec_tf.config.presets.own import MEASUREMENTS
+from bert4rec_tf.config.presets.own import MEASUREMENTS, space_measurements
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.config.time_budget import MIN_SIZES, Budget
 from bert4rec_tf.foundation.errors import UserError
@@ -35,11 +35,11 @@ class Planner:
     Args:
         run: with the steps that the preset takes without a budget.
         budget: the time for everything, and the settings that stay because the user named them.
-        num_trainings: how many trainings the run has.
+        growths: of each later training, how many times the steps of the first one it takes if it starts anew.
     """
 
-    def __init__(self, run: Run, budget: Budget, num_trainings: int) -> None:
-        self.run, self._budget, self._later_trainings = run, budget, num_trainings - 1
+    def __init__(self, run: Run, budget: Budget, growths: Sequence[float]) -> None:
+        self.run, self._budget, self._growths = run, budget, growths
         self._preset_steps = run.training.steps
         self._costs = Costs(0.0, 0.0)
 
@@ -69,7 +69,7 @@ class Planner:
         self.run = self.run.change(
             steps=steps,
             warmup_steps=shorten_warmup(self.run.training.warmup_steps, self._preset_steps, steps),
-            evaluate_every=max(steps // MEASUREMENTS, 1),
+            evaluate_every=space_measurements(steps),
         )
         return self.run
 
@@ -113,8 +113,9 @@ class Planner:
     def _estimate_rest(self, steps: int) -> float:
         """Returns the seconds of everything after the first training."""
         costs = self._costs
-        later_training = costs.compiling + (self.run.training.final_share or 1.0) * steps * costs.step
-        return self._later_trainings * later_training + REPORTING * (costs.compiling + costs.first_measurement)
+        shares = [self.run.training.final_share or growth for growth in self._growths]
+        later_trainings = sum(costs.compiling + share * steps * costs.step for share in shares)
+        return later_trainings + REPORTING * (costs.compiling + costs.first_measurement)
 
 
 def _choose_sizes(run: Run, named_settings: Collection[str], share: float) -> dict[str, Any]:

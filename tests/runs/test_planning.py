@@ -1,6 +1,7 @@
 """A run that is planned for a budget of minutes, and the final training that continues from the selected weights."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.experiment import execute, open_experiment
 from bert4rec_tf.runs.planning import MAX_STEPS_RATIO, RESERVE, Planner
-from bert4rec_tf.training.loop import Costs
+from bert4rec_tf.training.loop import Costs, read_state
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -40,11 +41,11 @@ class Timed:
         yield Costs(*self.seconds)
 
 
-def plan(run, minutes, *seconds, named=(), spent=0.0):
+def plan(run, minutes, *seconds, named=(), spent=0.0, growth=1.0):
     """Plans a run of two trainings, with the same seconds before and after it is narrowed."""
     budget = Budget(minutes, named)
     object.__setattr__(budget, "begin", budget.begin - spent)
-    planner = Planner(run, budget, num_trainings=2)
+    planner = Planner(run, budget, [growth])
     planner.measure(Timed(*seconds))
     if planner.narrow():
         planner.measure(Timed(*seconds))
@@ -54,14 +55,15 @@ def plan(run, minutes, *seconds, named=(), spent=0.0):
 def test_a_large_budget_takes_a_few_times_the_steps_of_the_preset():
     run, record = plan(make_run(), 60, 1.0, 0.01, 1.0, 0.1)
     assert run.training.steps == MAX_STEPS_RATIO * 16
-    assert run.training.evaluate_every == run.training.steps // MEASUREMENTS
+    assert run.training.evaluate_every == math.ceil(run.training.steps / MEASUREMENTS)
     assert record["minutes"] == 60 and 3_500 < record["max_seconds"] < 3_600
 
 
-@pytest.mark.parametrize("spent", [0.0, 120.0])
-def test_what_is_planned_takes_the_budget_without_its_reserve(spent):
-    run, _ = plan(make_run(steps=10_000_000), 4, 5.0, 0.01, 2.0, 0.5, named=("final_share",), spent=spent)
-    both_trainings = 2 * (5.0 + 0.01 * run.training.steps) + 2.0 + 0.5 * (MEASUREMENTS - 1)
+@pytest.mark.parametrize(("spent", "growth"), [(0.0, 1.0), (120.0, 1.0), (0.0, 1.4)])
+def test_what_is_planned_takes_the_budget_without_its_reserve(spent, growth):
+    large = make_run(steps=10_000_000)
+    run, _ = plan(large, 4, 5.0, 0.01, 2.0, 0.5, named=("final_share",), spent=spent, growth=growth)
+    both_trainings = 2 * 5.0 + (1 + growth) * 0.01 * run.training.steps + 2.0 + 0.5 * (MEASUREMENTS - 1)
     reporting = 1.5 * (5.0 + 2.0)
     assert spent + both_trainings + reporting == pytest.approx(4 * 60 * (1 - RESERVE), abs=0.1)
 
@@ -75,7 +77,7 @@ def test_a_small_budget_narrows_a_wide_model_unless_its_width_is_named(width, na
 def test_a_budget_that_is_too_short_is_refused_before_anything_is_measured():
     training = Timed(60.0, 0.01, 1.0, 0.1)
     with pytest.raises(UserError, match=r"`minutes` must be at least [\d.]+ for these data on this machine"):
-        Planner(make_run(), Budget(2), num_trainings=2).measure(training)
+        Planner(make_run(), Budget(2), [1.0]).measure(training)
     assert not training.num_measured
 
 
@@ -195,3 +197,20 @@ def test_a_final_training_continues_from_the_selected_weights(tmp_path, model):
 
     assert names and 0 < distance(short["all"]) < distance(whole["all"]) / 2
     assert int(sorted((tmp_path / "short/all").glob("step-*"))[-1].stem[5:]) <= 6
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name", "growth"), [("select_and_retrain", "retrain", 4 / 3), ("all", "all", 5 / 3)]
+)
+def test_the_steps_of_a_final_training_grow_with_its_actions(tmp_path, protocol, name, growth):
+    """Every user has five actions, and the first training learns from three of them."""
+    settings = {"steps": 24, "evaluate_every": 8}
+    grown = make_run(**settings, protocol=protocol, scale_final_steps=True)
+    open_experiment(grown, SEQUENCES, tmp_path / "grown", silent=True).train()
+    steps = round(growth * read_state(tmp_path / "grown/select").best_step)
+    assert read_state(tmp_path / "grown" / name).step == steps
+    if name == "retrain":
+        alone = make_run(steps=round(growth * 24), stop_after=steps, protocol="fixed", evaluate_every=8)
+        open_experiment(alone, SEQUENCES, tmp_path / "alone", silent=True).train()
+        folders = (tmp_path / folder / name for folder in ("grown", "alone"))
+        np.testing.assert_equal(*(read_newest_weights(folder) for folder in folders))

@@ -35,11 +35,17 @@ SHOP = (20_000, 180_000)
 """Users and actions of data whose size is not known."""
 
 
+def space_measurements(steps: int) -> int:
+    """Returns the steps from one of MEASUREMENTS to the next; the last one is at the end."""
+    return -(-steps // MEASUREMENTS)
+
+
 def _make_shared_settings(num_users: int, num_actions: int, steps: float, dropout: float) -> dict[str, Any]:
     """Returns the settings that both models share.
 
     - N covers most histories: twice their mean length, from 20 to 200.
     - From MANY_ACTIONS on (Beauty has 350,000) the model is wider.
+    - The final training has more actions to learn from, and more steps in proportion.
     """
     steps = int(min(max(steps, MIN_STEPS), MAX_OWN_STEPS))
     return {
@@ -52,8 +58,9 @@ def _make_shared_settings(num_users: int, num_actions: int, steps: float, dropou
         "learning_rate": 1e-3,
         "steps": steps,
         "warmup_steps": min(200, steps // 10),
-        "evaluate_every": max(steps // MEASUREMENTS, 1),
+        "evaluate_every": space_measurements(steps),
         "patience": PATIENCE,
+        "scale_final_steps": True,
     }
 
 
