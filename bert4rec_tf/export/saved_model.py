@@ -115,7 +115,7 @@ def describe_model(model: Recommender) -> dict[str, Any]:
     """Returns the entries that every model card has."""
     return {
         "format": 1,
-        "model": type(model).__name__,
+        "model": model.title or type(model).__name__,
         "items": model.num_items,
         "users": model.num_users,
         "max_history": model.max_history,

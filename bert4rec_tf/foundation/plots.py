@@ -45,7 +45,7 @@ def _draw_curve(
     axes.set(xlabel="step", ylabel="training loss")
     if METRIC in curve[0]:
         right = axes.twinx()
-        right.set(ylabel=measured, ylim=(0, None))
+        right.set(ylabel=measured)
         lines += right.plot(steps, [row[METRIC] for row in curve], label="NDCG@10", **style)
         right.set_ylim(bottom=0)
     axes.legend(handles=lines, loc="center right")

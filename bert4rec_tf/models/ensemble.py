@@ -32,6 +32,7 @@ class Ensemble(EvidenceRecommender):
     """
 
     settings_type: ClassVar = AutoSettings
+    title: ClassVar[str] = "BERT4Rec and SASRec"
     examples: ClassVar[str] = "joined"
 
     def make_variables(self) -> None:

@@ -63,6 +63,7 @@ class Recommender(KerasModel):
     Attributes:
         num_items, num_users, settings: as above, with all defaults filled in.
         settings_type: the dataclass of its settings; `MODEL_SETTINGS` maps the model's name to it.
+        title: what model cards call it; empty for the name of its class.
         examples: the kind of example it is trained on; None if it only counts (`adapt`).
         example_options: the options with which these examples are made.
         needs_users: whether it needs the user of a history: it has weights or features of each user.
@@ -77,6 +78,7 @@ class Recommender(KerasModel):
 
     settings_type: ClassVar[type[Settings]]
     settings: Any
+    title: ClassVar[str] = ""
     examples: ClassVar[str | None] = None
     example_options: dict[str, Any] = {}  # noqa: RUF012
     needs_users: bool = False
