@@ -15,6 +15,10 @@ from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.evidence_recommender import EvidenceRecommender
 
+BATCH_SCORES = 1 << 21
+"""The scores of a batch at most. Each mix is computed from them anew, and more would leave a CPU's cache: 2^24 take a
+half longer."""
+
 SCALED_USERS = 1_000
 """The scale of scores is found on the scores of so many users at most."""
 
@@ -83,7 +87,7 @@ class MixSearch:
         self._table = model.evidence.make_table()
         most = min(SCALED_USERS, 2 * MAX_SCORES // (model.num_items + 1) + 1)
         self._is_scaled = np.isin(np.arange(len(task.users)), sample_rows(len(task.users), most))
-        self._batch_size = max(1, min(MAX_USERS_OF_BATCH, MAX_SCORES // model.num_items))
+        self._batch_size = max(1, min(MAX_USERS_OF_BATCH, BATCH_SCORES // model.num_items))
         self._start = float(min(SHARES, key=lambda share: abs(share - settings.popularity_weight / 2)))
         is_chosen = bool(model.networks) and model.settings.network_share is None
         self._networks = NETWORK_SHARES if is_chosen else (model.get_network_share(),)
