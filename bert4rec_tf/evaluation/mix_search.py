@@ -107,24 +107,31 @@ class MixSearch:
         self._model.set_mix([mix.gain, mix.gain * mix.popularity, scale], float(mix.network))
         return ranks
 
-    def measure_networks(self) -> dict[str, float]:
-        """Returns the best NDCG@10 of each network without the other, beside evidence. The chosen mix stays."""
-        gain, popularity, _ = np.asarray(self._model.evidence.mix)
-        columns = [popularity / gain if gain else self._start]
-        return {
-            name: float(compute_metrics(self._find_best(_combine(GAINS, columns, [share]))[1])[NDCG])
-            for name, share in zip(self._model.networks, (1.0, 0.0))
-        }
+    def compare_networks(self) -> tuple[float, dict[str, float]]:
+        """Returns NDCG@10 with the model's mix, and the best of each network without the other, beside evidence."""
+        model = self._model
+        gain, popularity, _ = np.asarray(model.evidence.mix)
+        share = popularity / gain if gain else self._start
+        own = Mix(gain, np.float32(share), np.float32(model.get_network_share()))
+        alone = [_combine(GAINS, [share], [network]) for network in (1.0, 0.0)]
+        joined, *values = _measure_ranks(self._rank_all([own, *itertools.chain(*alone)]))
+        first, second = max(values[: len(GAINS)]), max(values[len(GAINS) :])
+        return joined, dict(zip(model.networks, (first, second)))
 
     def _find_best(self, mixes: list[Mix]) -> tuple[Mix, np.ndarray]:
         """Returns the first of the mixes with the best NDCG@10, and the ranks with it."""
+        ranks = self._rank_all(mixes)
+        best = int(np.argmax(_measure_ranks(ranks)))
+        return mixes[best], ranks[best]
+
+    def _rank_all(self, mixes: list[Mix]) -> np.ndarray:
+        """Returns the ranks with each of the mixes, int64 [m, k]."""
         task = self._task
         ranks = np.zeros([len(mixes), len(task.users)], np.int64)
         for rows in task.cut_by_length(self._batch_size):
             batch = make_batch(task, rows, self._model.max_history)
             ranks[:, rows] = self._rank(batch, task.targets[rows], task.list_seen(rows), np.array(mixes))
-        best = max(range(len(mixes)), key=lambda place: compute_metrics(ranks[place])[NDCG])
-        return mixes[best], ranks[best]
+        return ranks
 
     def _score_batch(self, batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Returns the scores of each network, and the evidence of the histories, each float32 [b, n]."""
@@ -167,6 +174,11 @@ class MixSearch:
                 if 0 <= place < len(values):
                     near.append([*current[:axis], place, *current[axis + 1 :]])
         return [Mix(*(np.float32(values[place]) for values, place in zip(axes, places))) for places in near]
+
+
+def _measure_ranks(ranks: np.ndarray) -> list[float]:
+    """Returns the NDCG@10 of each row of ranks, int [m, k]."""
+    return [float(compute_metrics(row)[NDCG]) for row in ranks]
 
 
 def _combine(*axes: Sequence[float]) -> list[Mix]:

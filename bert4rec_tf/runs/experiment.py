@@ -499,14 +499,10 @@ class Experiment:
 
     def _compare_networks(self, model: Recommender) -> dict[str, Any]:
         """Returns how networks were joined on the validation items: their shares, and NDCG@10 of both and of each."""
-        task = self._make_selection_task()
+        joined, alone = MixSearch(model, self._make_selection_task(), self.transitions).compare_networks()
         first, second = model.networks
         share = model.get_network_share()
-        return {
-            "shares": {first: share, second: 1 - share},
-            "joined": metrics.compute_metrics(Ranker(model).rank(task)[FULL])[NDCG],
-            "alone": MixSearch(model, task, self.transitions).measure_networks(),
-        }
+        return {"shares": {first: share, second: 1 - share}, "joined": joined, "alone": alone}
 
     def _describe(self) -> dict[str, Any]:
         """Returns what `metrics.json` says of the run, its data and its trainings."""

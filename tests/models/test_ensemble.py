@@ -121,7 +121,8 @@ def test_a_network_that_only_harms_gets_no_share(spoiled, chosen):
         ranks = search.choose()
     assert model.get_network_share() == chosen
     np.testing.assert_array_equal(ranks, Ranker(model).rank(task)["full"])
-    measured = search.measure_networks()
+    joined, measured = search.compare_networks()
+    assert joined == compute_metrics(ranks)[NDCG]
     assert list(measured) == list(model.networks)
     assert measured[spoiled] < compute_metrics(ranks)[NDCG]
     assert model.get_network_share() == chosen
