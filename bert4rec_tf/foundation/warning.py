@@ -63,9 +63,9 @@ def print_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         show_other = warnings.showwarning
 
-        def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
             if not issubclass(category, Bert4RecWarning):
-                return show_other(message, category, *place)
+                return show_other(message, category, *place, **options)
             kind = "note" if issubclass(category, DataNote) else "warning"
             print(f"{kind}: {message}", file=sys.stderr, flush=True)
 

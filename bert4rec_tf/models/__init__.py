@@ -21,7 +21,7 @@ from bert4rec_tf.models.pop import Pop
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.models.sasrec import SASRec
 
-_BY_SETTINGS = {
+_BY_SETTINGS: dict[type[Settings], type[Recommender]] = {
     kind.settings_type: kind
     for kind in (
         *(Pop, BprMf, Ncf, Fpmc, GRU4Rec, GRU4RecPlus, Caser, SASRec, BERT4Rec),

@@ -47,7 +47,8 @@ class BERT4Rec(FeatureRecommender):
     """
 
     settings_type: ClassVar = BERT4RecSettings
-    examples = "masked"
+    examples: ClassVar[str] = "masked"
+    positions: Any
 
     def __init__(
         self, num_items: int, settings: BERT4RecSettings | None = None, *, num_extra_rows: int = 0, **options: Any
@@ -63,7 +64,7 @@ class BERT4Rec(FeatureRecommender):
         self.mask_token = mask_token(self.num_items)
         self.num_rows = self.num_items + 2 + self.num_extra_rows
         self._make_embedding(settings)
-        self.blocks = [self._make_block(settings, number) for number in range(settings.num_layers)]
+        self.blocks = [self._make_block(number) for number in range(settings.num_layers)]
         for block in self.blocks:
             block.build((None, None, settings.hidden_dim))
         self.head = layers.MaskedItemHead(
@@ -112,7 +113,8 @@ class BERT4Rec(FeatureRecommender):
             self.embedding_norm.build((None, None, width))
         self.embedding_dropout = layers.dropout_layer("embedding_dropout", settings.dropout, self.dtype_policy)
 
-    def _make_block(self, settings: BERT4RecSettings, number: int) -> layers.TransformerBlock:
+    def _make_block(self, number: int) -> layers.TransformerBlock:
+        settings = self.settings
         return layers.TransformerBlock(
             num_heads=settings.num_heads,
             intermediate_dim=settings.intermediate_dim,
@@ -191,7 +193,7 @@ class BERT4Rec(FeatureRecommender):
         bias = self.head.bias.value
         if len(self._unseen):
             bias = bias + self.make_unseen_penalty(self.num_rows)
-        return self.apply_loss_to_states(self.head.transform(masked), table, bias, targets, weights, batch.get("draw"))
+        return self.apply_loss_to_states(self.head.transform(masked), table, bias, targets, weights, batch)
 
     def _encode_masked(self, batch: Batch, table: Tensor, training: bool) -> list[Tensor]:
         """Returns the targets [m] at a group's masked positions, and the hidden states there [m, d]."""
@@ -215,7 +217,7 @@ class BERT4Rec(FeatureRecommender):
     def network_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns float32 [b, d]: the transformed hidden state of the mask token after each history."""
         items, position = self.append_mask(batch)
-        hidden = self.encode(items, training, users=batch.get("users"), positions=position[:, None])
+        hidden: Tensor = self.encode(items, training, users=batch.get("users"), positions=position[:, None])
         state = self.head.transform(hidden[:, 0])
         return tf.cast(state, self.variable_dtype)
 

@@ -17,7 +17,8 @@ class BprMf(Recommender):
 
     settings_type: ClassVar = BprMfSettings
     examples: ClassVar[str] = "contexts"
-    needs_users: ClassVar[bool] = True
+    needs_users: bool = True
+    num_users: int
 
     def make_variables(self) -> None:
         rows, width, stddev = self.num_items + 1, self.settings.hidden_dim, self.settings.initializer_stddev

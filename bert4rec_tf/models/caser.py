@@ -20,7 +20,9 @@ class Caser(Recommender):
 
     settings_type: ClassVar = CaserSettings
     examples: ClassVar[str] = "contexts"
-    needs_users: ClassVar[bool] = True
+    max_history: int
+    needs_users: bool = True
+    num_users: int
 
     def make_variables(self) -> None:
         rows, order, width = self.num_items + 1, self.settings.markov_order, self.settings.hidden_dim

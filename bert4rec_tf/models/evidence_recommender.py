@@ -25,6 +25,7 @@ class EvidenceRecommender(Recommender):
     """
 
     scores_unknown_users: ClassVar[bool] = True
+    max_history: int
 
     @property
     def network_dim(self) -> int:
@@ -59,7 +60,8 @@ class EvidenceRecommender(Recommender):
 
     def score_networks(self, vectors: Tensor, candidates: Tensor | None = None) -> list[Tensor]:
         """Returns what `score_vectors` would return of each network alone, from `network_vectors`."""
-        return [multiply_rows(vectors, *self.network_products(), candidates, self.num_items)]
+        table, bias = self.network_products()
+        return [multiply_rows(vectors, table, bias, candidates, self.num_items)]
 
     def join_networks(self, scores: list[Tensor], share: Tensor | None = None) -> Tensor:
         """Returns the scores of all networks together, from those of each.

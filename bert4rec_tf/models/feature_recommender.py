@@ -2,17 +2,17 @@
 of a user's feature values to every position. A content vector of an item or user is projected and added too."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLE, USER_FEATURES
+from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAMPLE, USER_FEATURES, AttentionSettings
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.foundation.types import Tensor
+from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.evidence_recommender import EvidenceRecommender
 from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
 from bert4rec_tf.models.rows import ITEMS, USERS
@@ -52,9 +52,12 @@ class FeatureRecommender(EvidenceRecommender):
             projection of content vectors; None without features. Each row belongs to one of `Features.names`.
     """
 
+    settings_type: ClassVar[type[AttentionSettings]]
     _unseen: np.ndarray = np.empty(0, np.int64)
     own_items: keras.Variable
     own_users: keras.Variable | None = None
+    item_feature_vectors: Any
+    user_feature_vectors: Any
 
     def add_items(self, name: str, rows: int, width: int, initializer: str | keras.Initializer) -> keras.Variable:
         """Makes and returns `own_items`. `rows`: of the whole item table, special tokens included."""
@@ -85,14 +88,14 @@ class FeatureRecommender(EvidenceRecommender):
             if (vectors := features.compute_unit_vectors()) is not None
         }
 
-    def load_assets(self, folder: str) -> None:
+    def load_assets(self, folder: str | None) -> None:
         super().load_assets(folder)
         self._make_content_vectors()
 
     def add_users(self, vectors: Tensor) -> None:
         """Makes `own_users` of `vectors`, float [m, d]. The model then needs users, but no features of them."""
         self.needs_users, self.num_users = True, vectors.shape[0]
-        self.own_users = self.add_table(USERS, *vectors.shape, "zeros", row_kind=USERS)
+        self.own_users = self.add_table(USERS, self.num_users, vectors.shape[1], "zeros", row_kind=USERS)
         self.own_users.assign(vectors)
 
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
@@ -145,7 +148,7 @@ class FeatureRecommender(EvidenceRecommender):
         bias: Tensor | None,
         targets: Tensor,
         weights: Tensor,
-        seeds: Tensor | None,
+        batch: Batch,
     ) -> tf.Tensor:
         """Returns the weighted sum of a loss over targets, float [], against all items or a SAMPLE that they share.
 
@@ -155,13 +158,13 @@ class FeatureRecommender(EvidenceRecommender):
             states, targets, weights: float [t, d], int32 [t] and float [t].
             table: float [rows, d], from `training_table`.
             bias: float [rows]; None for no bias.
-            seeds: int64 [b, 2], the same in each row (`data.examples.batches.add_draws`); None without a sample.
+            batch: with a sample, its `draw`, int64 [b, 2], is the same in each row (`data.examples.batches.add_draws`).
         """
         if self.loss_entry.negatives != SAMPLE:
             return self.apply_loss(states, table, bias, targets, weights)
         settings = self.settings
         sample, log_counts = sampling.draw_shared_items(
-            seeds[0], settings.shared_negatives, self.num_items, settings.negative_sampling
+            batch["draw"][0], settings.shared_negatives, self.num_items, settings.negative_sampling
         )
         states = tf.cast(states, table.dtype)
         positives = tf.reduce_sum(states * tf.gather(table, targets), axis=-1)

@@ -17,7 +17,8 @@ class Fpmc(Recommender):
 
     settings_type: ClassVar = FpmcSettings
     examples: ClassVar[str] = "contexts"
-    needs_users: ClassVar[bool] = True
+    needs_users: bool = True
+    num_users: int
     max_history = 1
 
     def make_variables(self) -> None:

@@ -43,6 +43,7 @@ class GRU4Rec(Recommender):
 
     settings_type: ClassVar = GRU4RecSettings
     examples: ClassVar[str] = "shifted"
+    max_history: int
 
     def make_variables(self) -> None:
         rows, hidden_dim, dropout = self.num_items + 1, self.settings.hidden_dim, self.settings.dropout

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import ItemTransitionsSettings
+from bert4rec_tf.config.transition_settings import CompleteSettings
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
@@ -31,6 +32,7 @@ class ItemTransitions(Recommender):
     """
 
     settings_type: ClassVar = ItemTransitionsSettings
+    max_history: int
 
     def make_variables(self) -> None:
         self.max_history = self.settings.max_history
@@ -59,7 +61,7 @@ class ItemTransitions(Recommender):
 def count_evidence(
     evidence: TransitionEvidence,
     sequences: Sequences,
-    settings: ItemTransitionsSettings,
+    settings: CompleteSettings,
     popularity_power: float = 0.0,
 ) -> None:
     """Counts the transitions of training histories and sets the evidence, by settings without a None.
@@ -88,4 +90,4 @@ def count_evidence(
         joined.append(np.concatenate(arrays))
         arrays.clear()  # before the next ones are joined, to save memory
     splits, ages = np.r_[0, np.cumsum(num_pairs)], transitions.weigh_ages(evidence.max_history, settings)
-    evidence.assign(splits, *joined, log_shares, ages)
+    evidence.assign(splits, joined[0], joined[1], log_shares, ages)

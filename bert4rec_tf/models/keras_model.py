@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -27,9 +27,11 @@ class KerasModel(keras.Model):
     """The methods of `keras.Model` by those of `Recommender`, which says what the attributes mean."""
 
     needs_users: bool
-    examples: str | None
+    examples: ClassVar[str | None]
     features: dict[str, Features]
     ids: ModelIds | None
+    jit_compile: bool
+    train_function: Any
     _lacks_features: bool
 
     def __init__(self, **options: Any) -> None:
@@ -200,7 +202,7 @@ class KerasModel(keras.Model):
     def save_assets(self, folder: str) -> None:
         """Writes the raw ids and the features into a Keras file. Raises UserError for a model made without these."""
         self.check_features()
-        contents = {**self.features, **({} if self.ids is None else {"ids": self.ids})}
+        contents: dict[str, Features | ModelIds] = {**self.features, **({} if self.ids is None else {"ids": self.ids})}
         for name, content in contents.items():
             npz.write(Path(folder) / f"{name}.npz", content.to_arrays())
 

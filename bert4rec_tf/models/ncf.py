@@ -20,7 +20,8 @@ class Ncf(Recommender):
 
     settings_type: ClassVar = NcfSettings
     examples: ClassVar[str] = "contexts"
-    needs_users: ClassVar[bool] = True
+    needs_users: bool = True
+    num_users: int
 
     def make_variables(self) -> None:
         rows, hidden_dim, stddev = self.num_items + 1, self.settings.hidden_dim, self.settings.initializer_stddev

@@ -80,7 +80,6 @@ class Recommender(KerasModel):
     settings: Any
     title: ClassVar[str] = ""
     examples: ClassVar[str | None] = None
-    example_options: dict[str, Any] = {}  # noqa: RUF012
     needs_users: bool = False
     scores_unknown_users: ClassVar[bool] = False
     max_history: int | None = None
@@ -124,6 +123,10 @@ class Recommender(KerasModel):
         self._tables: dict[str, TiedTable] = {}
         self.make_variables()
         self.built = True
+
+    @property
+    def example_options(self) -> dict[str, Any]:
+        return {}
 
     def make_variables(self) -> None:
         """Makes the weights and layers. The constructor calls it last, after it has set the attributes above."""
@@ -368,12 +371,12 @@ def multiply_rows(
     """Returns scores, [b, c] for candidates [b, c] or [b, num_items] for all items (None).
 
     A score is the product of a vector, [b, d], with an item's row, plus its bias. `table` and `bias`: as
-    `Recommender.score_products` returns them.
+    `Recommender.score_products` returns them. `num_items`: None for all rows of the table but the first.
     """
     if candidates is None:
         # Cut the scores, not the table: without its first row the table is mostly unaligned, and would be copied.
         scores = tf.matmul(vectors, table, transpose_b=True)
-        return (scores if bias is None else scores + bias)[:, 1 : num_items + 1]
+        return (scores if bias is None else scores + bias)[:, 1 : None if num_items is None else num_items + 1]
     scores = tf.einsum("bd,bcd->bc", vectors, tf.gather(table, candidates))
     return scores if bias is None else scores + tf.gather(bias, candidates)
 

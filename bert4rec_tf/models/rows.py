@@ -18,7 +18,7 @@ item before that, and so on. ITEM_FEATURES, USER_FEATURES: row v is feature valu
 
 
 def copy_rows(
-    source: Any, target: Any, source_names: Mapping[str, Sequence[str]], names: Mapping[str, Sequence[str]]
+    source: Any, target: Any, source_names: Mapping[str, Sequence[Any]], names: Mapping[str, Sequence[Any]]
 ) -> None:
     """Copies all weights but the evidence's. Rows without a match stay as they are.
 

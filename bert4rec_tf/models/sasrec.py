@@ -102,7 +102,7 @@ class SASRec(FeatureRecommender):
         weights = tf.cast(targets > 0, states.dtype) / weight
         is_sampled = self.loss_entry.negatives == SAMPLE  # such a loss never reads the row of padding
         bias = None if is_sampled and not len(self._unseen) else self._make_hiding_bias()
-        return self.apply_loss_to_states(states, table, bias, targets, weights, batch.get("draw"))
+        return self.apply_loss_to_states(states, table, bias, targets, weights, batch)
 
     def _compute_loss_of_pairs(self, batch: Batch, table: Tensor, training: bool) -> Tensor:
         """Returns the sum of the loss over all positions, []."""

@@ -73,6 +73,8 @@ class TransitionEvidence(keras.layers.Layer):
         2026.
     """
 
+    built: bool
+
     neighbors_place: ClassVar[int] = 1
     """The place of `neighbors` among its weights."""
 

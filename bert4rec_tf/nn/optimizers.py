@@ -59,6 +59,9 @@ class BertAdam(keras.optimizers.Optimizer):
         bias_correction: divide the moments by 1 - beta^t, as in Adam's paper; the original does not.
     """
 
+    _first_moments: list[keras.Variable] | dict[int, keras.Variable]
+    _second_moments: list[keras.Variable] | dict[int, keras.Variable]
+
     def __init__(
         self,
         learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 1e-4,

@@ -145,7 +145,8 @@ class Blocks(NamedTuple):
 
         With `is_cosine`, rows are divided by their lengths, and biases left out.
         """
-        rows, biases = (None if part is None else tf.convert_to_tensor(part) for part in products)
+        rows, biases = tf.convert_to_tensor(products[0]), products[1]
+        biases = None if biases is None else tf.convert_to_tensor(biases)
 
         def score(first: Tensor, begin: Tensor, end: Tensor) -> tf.Tensor:
             block = tf.math.l2_normalize(rows[begin:end], axis=1) if is_cosine else rows[begin:end]

@@ -88,8 +88,9 @@ class Watch:
     report: Callable[[dict[str, float]], None] | None = None
 
     def start_progress(self, last_step: int, done: int, batch_size: int, num_pauses: int) -> Progress:
-        options = {"silent": self.silent, "later": self.later_steps, "num_pauses": num_pauses}
-        return Progress(self.title, last_step, done, batch_size, **options)
+        return Progress(
+            self.title, last_step, done, batch_size, silent=self.silent, later=self.later_steps, num_pauses=num_pauses
+        )
 
 
 class Costs(NamedTuple):
@@ -159,7 +160,8 @@ class Training:
         costs = Costs(laps[1] - laps[0], (laps[2] - laps[1]) / steps)
         yield costs
         for _ in range(2):
-            self.validate()
+            if self.validate is not None:
+                self.validate()
             laps.append(time.monotonic())
         for variable, value in before:
             variable.assign(value)
@@ -184,8 +186,9 @@ class Training:
         if saved := self.checkpoints.restore(self.variables):
             self.state = State(**saved)
         self.team.agree({"checkpoint": f"of step {self.state.step}"})
-        for row in self.state.curve if self.watch.report else ():
-            self.watch.report(row)
+        if self.watch.report is not None:
+            for row in self.state.curve:
+                self.watch.report(row)
         if not self.state.finished:
             with self.team.report_lost_workers(), self.team.watch_others():
                 self._take_all_steps()

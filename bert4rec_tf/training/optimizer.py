@@ -29,7 +29,7 @@ def make_optimizer(
     schedule = schedule or make_schedule(settings)
     if settings.optimizer == "adagrad":
         return Adagrad(schedule, settings.momentum)
-    adam = {
+    adam: dict[str, Any] = {
         "learning_rate": schedule,
         "decay": settings.weight_decay,
         "beta_1": settings.beta_1,

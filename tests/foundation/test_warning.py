@@ -9,7 +9,7 @@ import pytest
 import bert4rec_tf as b4r
 from bert4rec_tf.foundation.errors import speak_python
 from bert4rec_tf.foundation.startup import exit_on_error
-from bert4rec_tf.foundation.warning import warn
+from bert4rec_tf.foundation.warning import print_warnings, warn
 
 CLASSES = [getattr(b4r, name) for name in b4r.__all__ if name.endswith(("Warning", "Note"))]
 
@@ -48,3 +48,8 @@ def test_the_shell_prints_each_as_a_line_whatever_the_filters_and_threads(capsys
         exit_on_error(main)
     lines = ["warning: --steps is odd"] * 2 + ["note: some users are new"]
     assert capsys.readouterr().err.splitlines() == 2 * lines and len(caught) == 1
+
+
+def test_a_warning_of_another_library_may_name_its_place_by_keywords():
+    with pytest.warns(UserWarning, match="of another library"), print_warnings():
+        warnings.showwarning("of another library", UserWarning, filename=__file__, lineno=1)

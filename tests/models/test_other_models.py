@@ -12,6 +12,7 @@ import bert4rec_tf as b4r
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.metrics import compute_per_user
+from bert4rec_tf.models.recommender import multiply_rows
 
 WEIGHTS = np.random.default_rng(8)
 
@@ -332,3 +333,8 @@ def test_sasrec_by_softmax_is_as_good_as_that_of_rectools(real_file):
         ours.append(model.metrics["test"]["new"]["ndcg@10"])
     print("RecTools", theirs, "ours", ours)
     assert np.mean(ours) == pytest.approx(np.mean(theirs), rel=0.03)
+
+
+def test_all_rows_but_padding_are_scored_if_the_number_of_items_is_left_out():
+    table = np.arange(6, dtype=np.float32).reshape(3, 2)
+    np.testing.assert_array_equal(multiply_rows(np.ones([1, 2], np.float32), table, None, None), [[5, 9]])
