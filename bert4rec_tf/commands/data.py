@@ -31,18 +31,18 @@ def main(arguments: list[str]) -> None:
     flags = parse_command(__doc__ or "", arguments, {**list_fields(DataOptions), **columns})
     column_options = {name: flags.pop(name) for name in columns if name in flags}
     options = DataOptions(**flags)
-    if (options.dataset is None) == (options.interactions is None):
-        raise UserError("Give either --dataset or --interactions")
     data: Interactions | str
-    if options.interactions is not None:
+    if options.interactions is not None and options.dataset is None:
         if options.source is not None:
             raise UserError("--source cannot be used with --interactions")
         data = Interactions(options.interactions, **column_options)
         name = data.name
-    else:
+    elif options.dataset is not None and options.interactions is None:
         if column_options:
             raise UserError(f"--{next(iter(column_options))} needs --interactions=FILE")
         data = name = add_source(options.dataset, options.source or SOURCES[0])
+    else:
+        raise UserError("Give either --dataset or --interactions")
     sequences, report = datasets.load_with_report(data, options.data_dir)
     print(datasets.describe_data(name, sequences, report))
     print("\n" + statistics.format_table(statistics.compute_statistics(sequences)))

@@ -4,7 +4,7 @@ import dataclasses
 import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -15,7 +15,12 @@ from bert4rec_tf.foundation.errors import UserError, wrong_type_error
 Fields = Mapping[str, dataclasses.Field]
 """Name of a flag -> the field that it sets."""
 
-DEFINE = {int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_boolean, str: flags.DEFINE_string}
+DEFINE: dict[Any, Callable[..., Any]] = {
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    bool: flags.DEFINE_boolean,
+    str: flags.DEFINE_string,
+}
 NUMBERS = ("int", "float", "bool")
 HELP = {"--help", "-h", "-help"}
 

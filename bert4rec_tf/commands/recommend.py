@@ -109,13 +109,13 @@ def main(arguments: list[str]) -> None:
     model = SavedRecommender(options.folder, options.trust_model)
     titles = resolve_titles(titles, model)
     choices = model.restrict(choices, options.where, read_attributes_of(options))
-    if options.interactions is None and options.users is None:
+    if output is None:
         if options.history is not None:
             users, histories = [options.user or ""], [split_ids(options.history)]
             if model.needs_users and not options.user:
                 warn("this model needs --user; without it, you get the most popular items", UnknownIdWarning)
         else:
-            users = split_ids(options.user)
+            users = split_ids(options.user or "")
             if not users:
                 raise UserError("--user must name users. Received: nothing")
             sequences = model.select_histories(users)
@@ -132,7 +132,7 @@ def main(arguments: list[str]) -> None:
         sequences, report = conversion.convert(interactions, to_train=False)
         report.warn_of_doubts(sequences)
         print(report)
-    else:
+    elif options.users is not None:
         sequences = model.select_histories(read_users(options.users, model))
     cluster = None
     if options.engine == "spark":
@@ -164,7 +164,7 @@ def read_attributes_of(options: ModelOptions) -> "Attributes | None":
     return Attributes(expand_path(options.attributes)) if options.attributes else None
 
 
-def read_titles_of(options: ModelOptions) -> dict[str, str]:
+def read_titles_of(options: ModelOptions) -> Mapping[str, str]:
     return read_titles(expand_path(options.titles)) if options.titles else {}
 
 

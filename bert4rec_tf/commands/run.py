@@ -102,7 +102,7 @@ def carry_out(request: Request) -> None:
     if needs_data and sequences is None:
         features = request.features if request.names_data else workdir.read_features()
         sequences = load_data(request, run.dataset, interactions, features)
-    if options.mode == "export":
+    if options.mode == "export" or sequences is None:
         export_model(request, workdir, sequences)
         return
     digest = "" if options.minutes else f", run {run.digest}"  # a plan changes the run
@@ -135,13 +135,13 @@ def resolve_run(
     if machines is not None and options.mode in TRAINS:
         settings.setdefault("replicas", machines.count)
     preset_names = (request.model, options.preset, options.seed, options.source)
-    data = interactions or data_names.add_source(options.dataset, options.source)
+    name = interactions.name if interactions else data_names.add_source(options.dataset or "", options.source)
+    data = interactions or name
     presets.check_settings(data, *preset_names, **settings)
     if budget is not None:
         budget.check_settings(request.model, **settings)
     sequences = None
-    if interactions is not None or presets.uses_own_data_rule(options.preset, data, request.model):
-        name = interactions.name if interactions else data
+    if interactions is not None or presets.uses_own_data_rule(options.preset, name, request.model):
         sequences = load_data(request, name, interactions, request.features)
     run = presets.make_run(data, *preset_names, sequences, **settings)
     if budget is not None:
@@ -184,15 +184,15 @@ def load_data(
     Raises UserError if they cannot be read, or nothing can be measured on them: now, and not after TensorFlow's start.
     """
     options = request.options
-    if options.engine == SPARK and interactions is None:
+    if options.engine != SPARK:
+        sequences, report = datasets.load_with_report(interactions or dataset, options.data_dir)
+    elif interactions is None:
         raise UserError(f"--engine={SPARK} needs --interactions=FILE. Received: dataset={dataset}")
-    if options.engine == SPARK:
+    else:
         start_tensorflow(options)
         from bert4rec_tf.cluster.spark import Spark
 
         sequences, report = Spark(options.master).load(interactions, datasets.resolve_data_folder(options.data_dir))
-    else:
-        sequences, report = datasets.load_with_report(interactions or dataset, options.data_dir)
     print(datasets.describe_data(dataset, sequences, report), flush=True)
     num_items, sequences = sequences.num_items, with_features(sequences, **features, new_items=options.new_items)
     for name, values in sequences.features.items():

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bert4rec_tf.commands.flags import list_fields, parse_command
 from bert4rec_tf.commands.recommend import INTERACTION_COLUMNS
@@ -62,7 +63,7 @@ def main(arguments: list[str]) -> None:
         update(options, columns, *find_newest(path))
 
 
-def update(options: UpdateOptions, columns: Mapping[str, str], folder: Path, target: Path) -> None:
+def update(options: UpdateOptions, columns: Mapping[str, Any], folder: Path, target: Path) -> None:
     """Updates the SavedModel in a folder and writes it to another, or the same, or to --output."""
     from bert4rec_tf.runs.updating import update_export
     from bert4rec_tf.serving.client import SavedRecommender

@@ -124,7 +124,7 @@ def _make_test_batches(model: Recommender, batch: int | None) -> list[Numbers]:
     return [{name: column[[row]] for name, column in whole.items()} for row in range(len(lengths))]
 
 
-def _convert_to_onnx(function: Part, _: Recommender) -> bytes:
+def _convert_to_onnx(function: Any, _: Recommender) -> bytes:
     from tf2onnx import convert
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)

@@ -74,7 +74,7 @@ def export(
         )
         _save(service, aside, folder)
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
-        facts = {**defaults, "histories": None}
+        facts: dict[str, Any] = {**defaults, "histories": None}
         if options.histories is not None:
             write_histories(options.histories, aside)
             longest = int(options.histories.lengths.max(initial=0))
@@ -137,8 +137,8 @@ def encode_id_files(model: Recommender, vocabulary: Vocabulary, users: Sequence[
         )
     content = {VOCABULARY: _encode_lines(vocabulary.items)}
     if model.needs_users:
-        received = None if users is None else len(users)
-        if received != model.num_users:
+        if users is None or len(users) != model.num_users:
+            received = None if users is None else len(users)
             raise ValueError(
                 f"`users` must be the raw ids of the model's {model.num_users} users. Received: {received}"
             )

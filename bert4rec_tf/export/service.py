@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -68,7 +68,8 @@ class Service(tf.Module):
         super().__init__()
         # Only the variables: a Keras model as an attribute would be exported with all its layers.
         self._user_vectors, self._score_vectors = model.user_vectors, self._prepare_pair_table(model)
-        self._score_products, self._has_products = model.score_products, model.score_products() is not None
+        self._score_products: Callable[[], Any] = model.score_products
+        self._has_products = model.score_products() is not None
         self._item_vectors, self._similarities = model.item_vectors, model.similarities
         self._scores_are_logits, self._scores_unknown_users = model.scores_are_logits, model.scores_unknown_users
         self._weights = [weight.value for weight in model.weights]
@@ -80,14 +81,14 @@ class Service(tf.Module):
         self._numbers = _make_line_table(asset)
         names = tf.lookup.TextFileInitializer(asset, tf.int64, _NUMBER, tf.string, _LINE)
         self._names = tf.lookup.StaticHashTable(names, default_value="")
-        self._users = _make_line_table(tf.saved_model.Asset(str(users))) if users else None
+        self._users: Any = _make_line_table(tf.saved_model.Asset(str(users))) if users else None
         # Traced once; all signatures call it.
         self._encode = tf_function(self._encode_request, input_signature=find_inputs("encode", model.needs_users))
         no_items = tf.zeros([1, 0], tf.string)
         constants = {name: tf.constant(value, INPUTS[name].dtype) for name, value in defaults.items()}
-        defaults = {**constants, "exclude": no_items, "candidates": no_items}
-        answers = {
-            "serving_default": lambda **users: self.recommend(**users, **defaults),
+        optional = {**constants, "exclude": no_items, "candidates": no_items}
+        answers: dict[str, Callable[..., Any]] = {
+            "serving_default": lambda **users: self.recommend(**users, **optional),
             "recommend": self._answer_recommend,
             "score": self._answer_score,
             "encode": self._answer_encode,
@@ -97,8 +98,8 @@ class Service(tf.Module):
         if self._has_products or model.item_vectors() is not None:
             answers["item_vectors"] = self._answer_item_vectors
         for name, answer in answers.items():
-            optional = {} if name == "score" else defaults
-            setattr(self, name, _make_function(answer, find_inputs(name, model.needs_users), optional))
+            inputs = find_inputs(name, model.needs_users)
+            setattr(self, name, _make_function(answer, inputs, {} if name == "score" else optional))
 
     def _prepare_pair_table(self, model: Recommender) -> Callable[..., Tensor]:
         """Returns `score_vectors` of a model. It sums evidence by `pair_table`, if that holds `make_pair_table()`.
@@ -350,10 +351,11 @@ def _make_function(answer: Callable, inputs: Sequence[tf.TensorSpec], defaults: 
     def answer_in_order(*values):
         return answer(**{spec.name: value for spec, value in zip(inputs, values)})
 
+    ordered: Any = answer_in_order
     kind, required = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
     parameters = [inspect.Parameter(spec.name, kind, default=defaults.get(spec.name, required)) for spec in inputs]
-    answer_in_order.__signature__ = inspect.Signature(parameters)  # TensorFlow reads names and defaults here
-    return tf_function(answer_in_order, input_signature=inputs)
+    ordered.__signature__ = inspect.Signature(parameters)  # TensorFlow reads names and defaults here
+    return tf_function(ordered, input_signature=inputs)
 
 
 def _check_rows(name: str, raw: Tensor, number: Tensor) -> tf.Tensor:

@@ -146,7 +146,7 @@ class SavedRecommender(LoadedModel):
         allowed = rules.select_allowed(attributes or self.attributes, where, self.items)
         if allowed is None:
             return _make_recommendations(self._call("similar", inputs))
-        outputs = self._call("similar", {**inputs, "k": np.int32(len(self.items))})
+        outputs = self._call("similar", {**inputs, "k": np.array(len(self.items), np.int32)})
         return _make_recommendations(rules.filter_similar(outputs, k or self.card.get("k", 10), allowed, frozenset()))
 
     def explain(self, history: Sequence[str], user: str, items: Sequence[str]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.stores import expand_path
@@ -20,7 +21,6 @@ from bert4rec_tf.serving import explanation
 from bert4rec_tf.serving.http import guard, openapi, predict
 from bert4rec_tf.serving.http.batching import Batcher, Call, Overloaded
 from bert4rec_tf.serving.http.catalogue import Catalogue
-from bert4rec_tf.serving.http.guard import Handler
 from bert4rec_tf.serving.http.observing import METRICS_TYPE, AccessLog, Metrics
 from bert4rec_tf.serving.http.predict import RequestError
 from bert4rec_tf.serving.http.server_settings import ServerSettings
@@ -86,14 +86,14 @@ def open_versions(settings: ServerSettings) -> Versions:
 
 def open_rules(settings: ServerSettings, versions: Versions) -> predict.Rules:
     """Returns the rules in the files that the settings name. Raises UserError if one cannot be read."""
-    attributes, blocked = (
-        None if path is None else WatchedFile(expand_path(path), parse)
-        for path, parse in (
-            (settings.attributes, Attributes),
-            (settings.blocked, lambda path: read_blocked(path, versions.current.model.items)),
-        )
+
+    def read(path: Path) -> frozenset[str]:
+        return read_blocked(path, versions.current.model.items)
+
+    return predict.Rules(
+        None if settings.attributes is None else WatchedFile(expand_path(settings.attributes), Attributes),
+        None if settings.blocked is None else WatchedFile(expand_path(settings.blocked), read),
     )
-    return predict.Rules(attributes, blocked)
 
 
 class Service:
@@ -103,7 +103,7 @@ class Service:
         self.is_stopping = False
         self._settings = settings
         self._versions = versions
-        self._batcher: Batcher | None = None
+        self._batcher = Batcher(settings.max_batch_size, settings.max_queue)
         # Few, because they compete with the event loop for Python's lock.
         self._converters = ThreadPoolExecutor(2, "json")
         self._searcher = ThreadPoolExecutor(1, "search")
@@ -114,7 +114,12 @@ class Service:
         self._files = {path: (PAGE / name).read_bytes() for path, name in PAGE_FILES.items()}
 
     def make_application(self) -> web.Application:
-        checks = [self._observe, self._close_when_stopping, self._errors_as_json, guard.make_middleware(self._settings)]
+        checks: list[Middleware] = [
+            self._observe,
+            self._close_when_stopping,
+            self._errors_as_json,
+            guard.make_middleware(self._settings),
+        ]
         app = web.Application(middlewares=checks, client_max_size=self._settings.max_body_bytes)
         model = "/v1/models/{name:[^/:]+}"
         for path in (model, model + "/versions/{version:[^/:]+}"):
@@ -180,9 +185,7 @@ class Service:
 
     async def _background(self, app: web.Application) -> AsyncIterator[None]:
         """Runs the batcher and the check for new versions while the server runs."""
-        settings = self._settings
-        async with Batcher(settings.max_batch_size, settings.max_queue) as batcher:
-            self._batcher = batcher
+        async with self._batcher:
             stop = threading.Event()
             # A daemon, because the end must not wait for ever for a disk that hangs.
             watch = threading.Thread(target=self._watch, args=(stop,), daemon=True)

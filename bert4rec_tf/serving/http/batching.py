@@ -93,6 +93,8 @@ class Batcher:
         max_queue: maximum number of waiting rows. A single call with more rows is accepted if the queue is empty.
     """
 
+    _task: asyncio.Task
+
     def __init__(self, max_batch_size: int, max_queue: int) -> None:
         self._max_batch_size = max_batch_size
         self._max_queue = max_queue
@@ -100,7 +102,6 @@ class Batcher:
         self._rows = 0
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "model")
-        self._task: asyncio.Task | None = None
 
     async def __aenter__(self) -> "Batcher":
         self._task = asyncio.create_task(self._work())

@@ -1,18 +1,16 @@
 """Refuses requests that a foreign page makes a browser send: with its own origin, or under a name of its own."""
 
 import ipaddress
-from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from bert4rec_tf.serving.http.predict import RequestError
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-
-def make_middleware(settings: ServerSettings) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def make_middleware(settings: ServerSettings) -> Middleware:
     """Returns the middleware that checks `Host` and `Origin` of every request, and refuses bad ones with 403."""
     allowed_names = {name.strip().lower() for name in settings.allowed_hosts.split(",") if name.strip()}
     takes_any_name = not allowed_names and not is_loopback(settings.host)

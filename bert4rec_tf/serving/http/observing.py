@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import orjson
@@ -64,6 +65,6 @@ class AccessLog:
     def write(self, request: web.Request, status: int, seconds: float) -> None:
         if self._file is not None:
             now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            line = {"time": now, "from": request.remote, "method": request.method, "path": request.path}
+            line: dict[str, Any] = {"time": now, "from": request.remote, "method": request.method, "path": request.path}
             line |= {"status": status, "seconds": round(seconds, 6)}
             print(orjson.dumps(line).decode(), file=self._file, flush=True)

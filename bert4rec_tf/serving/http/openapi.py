@@ -8,7 +8,7 @@ from bert4rec_tf.serving.http.predict import DEFAULT_SIGNATURE, HISTORIES, USERS
 from bert4rec_tf.serving.signatures import LoadedModel, Signature
 
 ID = {"type": ["string", "integer"]}
-TYPES = {"string": ID, "int32": {"type": "integer"}, "bool": {"type": "boolean"}}
+TYPES: dict[str, dict[str, Any]] = {"string": ID, "int32": {"type": "integer"}, "bool": {"type": "boolean"}}
 OWN_INPUTS = {
     "users": {
         "type": "array",

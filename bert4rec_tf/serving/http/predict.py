@@ -116,7 +116,8 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
     signature, changed, finish = _apply_rules(columns, where, signature, model, item_rules)
     arrays |= changed
     shared = {name for name, array in arrays.items() if not array.ndim or len(array) != rows}
-    defaults = {name: signature.inputs[name] for name in signature.inputs.keys() - arrays.keys()}
+    unnamed = {name: default for name, default in signature.inputs.items() if name not in arrays}
+    defaults = {name: default for name, default in unnamed.items() if default is not None}
     arrays |= defaults
     call = Call(model, signature.name, arrays, rows, frozenset(shared | defaults.keys()))
     return Request(call, by_rows, explain, finish)
@@ -142,19 +143,19 @@ def _apply_rules(
         k = int(columns.get("k", signature.inputs["k"]))
         return (
             signature,
-            {"k": np.int32(len(model.items))},
+            {"k": np.array(len(model.items), np.int32)},
             partial(rules.filter_similar, k=k, allowed=allowed, blocked=blocked),
         )
-    lists = [
+    exclude, candidates = (
         [[_to_text(name, one) for one in row] for row in columns.get(name, ())] for name in ("exclude", "candidates")
-    ]
-    restricted = rules.restrict(*lists, allowed, blocked)
+    )
+    restricted = rules.restrict(exclude, candidates, allowed, blocked)
     changed = {name: pad_ids(rows) for name, rows in zip(("exclude", "candidates"), restricted) if rows}
     return model.signatures["recommend"], changed, lambda outputs: outputs
 
 
 def _check_answer_size(
-    rows: int, arrays: Mapping[str, np.ndarray], model: LoadedModel, settings: ServerSettings
+    rows: int, arrays: Mapping[str, np.ndarray | None], model: LoadedModel, settings: ServerSettings
 ) -> None:
     """Raises RequestError, before anything is computed, if the answer would have more values than allowed."""
     k, candidates = arrays.get("k"), arrays.get("candidates")

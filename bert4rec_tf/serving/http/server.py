@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
+from typing import Any
 
 from aiohttp import web
 
@@ -66,9 +67,10 @@ async def run(
     """
     runner = web.AppRunner(service.make_application(), handler_cancellation=True, shutdown_timeout=shutdown_seconds)
     await runner.setup()
+    server: Any = runner.server
     listener.setblocking(False)
     listener.listen(1_024)
-    accepting = asyncio.create_task(accept_connections(listener, lambda: Connection(runner.server)))
+    accepting = asyncio.create_task(accept_connections(listener, lambda: Connection(server)))
     accepting.add_done_callback(lambda _: stop.set())  # A server that accepts nobody must end, whatever the reason.
     try:
         ready()
@@ -78,7 +80,7 @@ async def run(
         listener.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain_seconds):
-                while runner.server.connections:
+                while server.connections:
                     await asyncio.sleep(0.01)
     finally:
         accepting.cancel()
@@ -89,7 +91,7 @@ class Connection(web.RequestHandler):
     """A caller's connection. It never decompresses a body: a few megabytes of one can be gigabytes."""
 
     def __init__(self, manager: web.Server) -> None:
-        super().__init__(manager, loop=asyncio.get_running_loop(), access_log=None, auto_decompress=False)
+        super().__init__(manager, loop=asyncio.get_running_loop(), access_log=None, auto_decompress=False)  # type: ignore[arg-type]
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -139,7 +141,7 @@ def open_listener(settings: ServerSettings) -> socket.socket:
         raise UserError(
             f"`host` and `port` cannot be listened on: {settings.host}:{settings.port} ({reason})"
         ) from error
-    if not is_loopback(place[0]):
+    if not is_loopback(str(place[0])):
         warn(
             f"{settings.host} can be reached from other machines, and the server has no authentication; put a proxy "
             "with TLS and authentication in front of it",
