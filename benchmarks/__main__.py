@@ -20,7 +20,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from benchmarks.lines import Row
@@ -68,7 +68,7 @@ def main() -> None:
     copy = measuring.copy_rate()
     print(f"matrix product {rates['float32'] / 1e9:.0f} GFLOP/s in float32, {rates['bfloat16'] / 1e9:.0f} in bfloat16;")
     print(f"copy {copy / 1e9:.1f} GB/s; {describe_environment()}\n", flush=True)
-    content = {"machine": {"product": rates, "copy": copy, **describe_environment()}}
+    content: dict[str, Any] = {"machine": {"product": rates, "copy": copy, **describe_environment()}}
     kinds = ("serving", "catalogues")
     kind = next((name for name in kinds if getattr(named, name)), "lines")
     if named.catalogues:

@@ -96,7 +96,7 @@ def measure_case(case: str, precision: str, run: Run, sequences: Sequences) -> L
     """Times the steps of a run on new weights."""
     compile_seconds, milliseconds, feed = _time_steps(run, sequences, XLA)
     _, single, _ = _time_steps(run, sequences, OFF)
-    examples = feed.examples
+    examples: Any = feed.examples
     return Line(
         case, precision, feed.batch_size, examples.width, examples.num_slots, compile_seconds, milliseconds, single
     )

@@ -36,7 +36,7 @@ def write(path: Path, users: int, items: int, shortest: int, mean: float) -> int
 
 def convert_with_package(source: Path, target: Path) -> int:
     """Reads, filters, orders and stores the actions. Returns the number of those kept."""
-    interactions = Interactions(source, min_user_actions=LEAST, min_item_actions=LEAST)
+    interactions = Interactions(str(source), min_user_actions=LEAST, min_item_actions=LEAST)
     sequences, report = conversion.convert(interactions)
     conversion.save(target, sequences, report)
     return sequences.num_actions

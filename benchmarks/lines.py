@@ -176,6 +176,7 @@ class GivenBatch:
 
     def __init__(self, batch: Batch) -> None:
         self.columns = {name: np.asarray(column)[None] for name, column in batch.items()}
+        self.batch_size = len(next(iter(batch.values())))
 
     def read(self, first_step: int, count: int) -> dict[str, np.ndarray]:
         return {name: np.repeat(column, count, axis=0) for name, column in self.columns.items()}
@@ -204,8 +205,8 @@ def make_calls_of_kind(
     shape: shapes.Shape, num_items: int, kind: str, batch: Batch, width: int = WIDTH
 ) -> TrainingCalls:
     """Returns the training by our formulation ("ours", "bfloat16") or the authors' ("theirs")."""
-    precision = {"dtype": "mixed_bfloat16"} if kind == "bfloat16" else {}
-    model = BERT4Rec(
+    precision: dict[str, Any] = {"dtype": "mixed_bfloat16"} if kind == "bfloat16" else {}
+    model: Any = BERT4Rec(
         num_items, max_length=shape.max_length, hidden_dim=width, dropout=0.2, attention_dropout=0.2, **precision
     )
     if kind == "theirs":
@@ -252,7 +253,9 @@ def measure_other_models(name: str) -> Iterator[Row]:
     turns = {}
     for line, (model_name, settings) in OTHERS.items():
         kind = MODELS[model_name]
-        options = {"num_users": sequences.num_users} if kind.needs_users else {"max_length": shape.max_length}
+        options: dict[str, Any] = (
+            {"num_users": sequences.num_users} if kind.needs_users else {"max_length": shape.max_length}
+        )
         model = kind(sequences.num_items, hidden_dim=WIDTH, **options, **settings)
         examples = in_memory.EXAMPLE_KINDS[kind.examples](training, **model.example_options)
         turns[line] = partial(take_steps, make_calls(model, Feed(examples, BATCH_SIZE, seed=1)), OUR_STEPS)

@@ -33,7 +33,9 @@ def mask(
     order = [place for place, token in enumerate(window) if token in vocabulary]
     rng.shuffle(order)
     num_masked = min(masking.max_predictions, max(1, round(len(window) * masking.mask_proportion)))
-    tokens, places, covered = list(window), [], []
+    tokens = list(window)
+    places: list[int] = []
+    covered: list[int] = []
     for place in order:
         if len(places) >= num_masked:
             break
@@ -110,7 +112,7 @@ def read(path: Path, batch_size: int, max_length: int, slots: int) -> tf.data.Da
 
 def training_loss(model: BERT4Rec, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the loss: log-softmax over all items for all prediction slots, times one-hot labels."""
-    hidden = model.encode(batch["items"], training=True)
+    hidden: tf.Tensor = model.encode(batch["items"], training=True)
     width = hidden.shape[-1]
     flat = tf.reshape(hidden, [-1, width])
     offsets = tf.range(tf.shape(batch["items"])[0])[:, None] * tf.shape(batch["items"])[1]
@@ -129,7 +131,8 @@ def draw_candidates(sequences: Sequences, users: np.ndarray, rng: np.random.Rand
     probabilities = sequences.vocabulary.counts / sequences.vocabulary.counts.sum()
     drawn = []
     for user in users:
-        history, negatives = sequences[user].tolist(), []
+        history = sequences[user].tolist()
+        negatives: list[int] = []
         while len(negatives) < 100:
             sample = rng.choice(items, 101, replace=False, p=probabilities)
             negatives += [item for item in sample if item not in history and item not in negatives]

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import numpy as np
@@ -109,7 +110,7 @@ class Plain:
 
     def make_product(self, rows: int) -> Callable[[], tf.Tensor]:
         """Returns a call of TensorFlow that scores all items for `rows` vectors, and finds the best K."""
-        vectors, (table, _) = tf.random.stateless_normal([rows, WIDTH], [1, 2]), self._model.score_products()
+        vectors, (table, _) = tf.random.stateless_normal([rows, WIDTH], [1, 2]), self._model.network_products()
         find_best = tf.function(lambda: tf.math.top_k(tf.matmul(vectors, table, transpose_b=True), K)[1])
         return lambda: find_best().numpy()
 
@@ -159,9 +160,10 @@ def server(folder: Path, **flags: int) -> Iterator[tuple[str, float]]:
     command = [sys.executable, "-c", program, "serve", *arguments]
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    output: Any = process.stdout
     with process:
-        process.stdout.readline()  # that it loads the model
-        (port,) = re.findall(r":(\d+)/$", process.stdout.readline().strip())
+        output.readline()  # that it loads the model
+        (port,) = re.findall(r":(\d+)/$", output.readline().strip())
         seconds = time.perf_counter() - begin
         try:
             yield f"http://127.0.0.1:{port}/v1/models/bert4rec:predict", seconds

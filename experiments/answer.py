@@ -117,8 +117,8 @@ def make_grid(findings: Findings, comparisons: Mapping[str, Any]) -> Grid:
     """Returns a row for each of the leaders. `findings`: Table 2. `comparisons`: the content of `significance.FILE`."""
     names = name_pairs(findings)
     rows = [
-        _make_row(findings, *place, *leaders, comparisons.get(names.get(place), {}))
-        for place, leaders in find_leaders(findings).items()
+        _make_row(findings, dataset, protocol, first, other, comparisons.get(names.get((dataset, protocol), ""), {}))
+        for (dataset, protocol), (first, other) in find_leaders(findings).items()
     ]
     return Grid(HEADER, rows, "The two best models by NDCG@10 of the test items, for each set of candidates")
 
@@ -127,7 +127,7 @@ def _make_row(
     findings: Findings, dataset: str, protocol: str, first: str, other: str, compared: Mapping[str, Any]
 ) -> list[Cell]:
     bests, seconds = (findings.list_values(dataset, model, NDCG, protocol) for model in (first, other))
-    best, second = np.mean(bests), np.mean(seconds)
+    best, second = float(np.mean(bests)), float(np.mean(seconds))
     interval, verdict = "unknown", ONE_SEED
     if all(findings.has_known_spread(dataset, model) for model in (first, other)):
         if protocol in compared:

@@ -102,7 +102,7 @@ def _draw_curves(
         axes.grid(alpha=0.3)
         if axes.lines and row == column == 0:
             axes.legend(fontsize="small")
-    if all(len(line.get_xdata()) < 2 for axes in figure.axes for line in axes.lines):
+    if all(np.size(line.get_xdata()) < 2 for axes in figure.axes for line in axes.lines):
         return []
     return [_save(figure, path, caption)]
 

@@ -67,7 +67,8 @@ def find_fault(key: str, line: Line, find_file: FindFile) -> str | None:
         return f"its settings have the digest {run.digest}: they were changed, or made by another version"
     if (version := versions.get("bert4rec_tf")) != bert4rec_tf.__version__:
         return f"it was made by version {version}, and this is {bert4rec_tf.__version__}"
-    if not is_same_file(file, present := find_file(run.dataset)):
+    present = find_file(run.dataset)
+    if present is not None and not is_same_file(file, present):
         return f"it was measured on another file than {present['name']} here"
     return None
 

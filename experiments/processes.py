@@ -70,7 +70,7 @@ def call(task: Callable[[], Path], lock: Path, log: Path, should_stop: Callable[
         return answers.recv()
     if stopped_at is not None:
         return {"status": STOPPED}
-    code = process.exitcode
+    code = process.exitcode or 0
     how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
     return {"status": FAILED, "error": f"its process ended {how}"}
 
@@ -110,5 +110,6 @@ def _answer(task: Callable[[], Path], lock: Path) -> dict[str, Any]:
 
 def _end_with_sweep() -> None:
     """Stops this process once the process of the sweep has ended."""
-    multiprocessing.parent_process().join()
-    os.kill(os.getpid(), signal.SIGTERM)
+    if (sweep := multiprocessing.parent_process()) is not None:
+        sweep.join()
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,6 @@
 """The results: one JSON line per run, in a file that several sweeps may write to, and facts about the data files."""
 
 import functools
-import hashlib
 import json
 import subprocess
 from collections.abc import Mapping
@@ -153,9 +152,10 @@ def describe_data_file(dataset: str, folder: Path | None) -> dict[str, Any] | No
     path = datasets.find_file(dataset, folder)
     if path is None:
         return None
-    remote = datasets.find_source(dataset).remote
+    source = datasets.find_source(dataset)
+    remote = None if source is None else source.remote
     with blocks.open_unpacked(path) as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
+        digest = download.checksum_as(content, "sha256:").removeprefix("sha256:")
     if remote is None or remote.member is not None:
         return {"name": path.name, "sha256": digest, "as_published": None}
     with blocks.open_unpacked(path) as content:
@@ -168,7 +168,7 @@ def read_commit(repository: Path = REPOSITORY) -> str | None:
     """Returns a checkout's commit, with "+" if the package has changed since; None if there is no checkout."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", repository, *arguments]
+        command = ["git", "-C", str(repository), *arguments]
         return subprocess.run(command, capture_output=True, check=True, encoding="utf-8").stdout
 
     try:

@@ -60,7 +60,7 @@ def compute_mean_attention(
     num_users = int(np.sum(sizes >= POSITIONS))
     if not num_users:
         raise UserError(f"Figure 2 needs inputs of at least {POSITIONS} positions; no user has one")
-    total: np.ndarray | float = 0.0
+    total = np.zeros(())
     for size in np.unique(sizes[sizes >= POSITIONS]):
         alike = users[sizes == size]
         for begin in range(0, len(alike), batch_size):

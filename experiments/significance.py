@@ -42,13 +42,13 @@ def compare_all(names: Iterable[str], folders: Mapping[str, Path], results: Resu
     """
     new = {}
     for name in names:
-        both = [folders[key] for key in name.split()]
-        if not all(WorkDirectory(folder).ranks.exists() for folder in both):
+        first, second = (folders[key] for key in name.split())
+        if not all(WorkDirectory(folder).ranks.exists() for folder in (first, second)):
             continue  # made elsewhere: ranks stay with the work directories
         try:
             new[name] = {
                 protocol: {metric: asdict(one) for metric, one in metrics.items()}
-                for protocol, metrics in comparison.compare(*both).items()
+                for protocol, metrics in comparison.compare(first, second).items()
             }
         except UserError as error:
             warn(str(error), FileWarning)
@@ -121,7 +121,9 @@ def _count_ahead(findings: Findings, dataset: str, model: str) -> int:
 def _is_of_lines(name: str, compared: Mapping[str, Any], lines: Mapping[str, Line]) -> bool:
     """Returns whether both runs of a comparison are finished and have the results that were compared."""
     first, second = (lines.get(key, {}).get("test") for key in name.split())
-    return None not in (first, second) and all(
+    if first is None or second is None:
+        return False
+    return all(
         abs(one["mean"] - (second[protocol][metric] - first[protocol][metric])) < ROUNDING
         for protocol, of_metrics in compared.items()
         for metric, one in of_metrics.items()

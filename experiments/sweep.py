@@ -191,10 +191,10 @@ def show(jobs: Sequence[Job], sweep: Sweep) -> None:
     finished = [line for line in sweep.results.read().values() if line["status"] == FINISHED]
     devices = sorted({name_device(line) for line in finished}) or [CPU]
     states = {device: list_states(jobs, sweep, device) for device in devices}
-    for rows in zip(*states.values()):
-        job, state, _ = rows[0]
-        remaining = ["" if state == FINISHED else _format_rest(seconds) for *_, seconds in rows]
-        print(f"{state:<9} {' '.join(f'{text:>9}' for text in remaining)}  {job.title}")
+    for of_job in zip(*states.values()):
+        job, state, _ = of_job[0]
+        rests = ["" if state == FINISHED else _format_rest(seconds) for *_, seconds in of_job]
+        print(f"{state:<9} {' '.join(f'{text:>9}' for text in rests)}  {job.title}")
     for device, rows in states.items():
         known = [seconds or 0.0 for *_, seconds in rows]
         unknown = sum(seconds is None for *_, seconds in rows)

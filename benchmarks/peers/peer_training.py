@@ -60,7 +60,8 @@ class Best:
     """The weights of the epoch with the best score on validation items."""
 
     def __init__(self) -> None:
-        self.score, self.epoch, self.epochs, self.weights = -1.0, 0, 0, {}
+        self.score, self.epoch, self.epochs = -1.0, 0, 0
+        self.weights: dict[str, Any] = {}
 
     def keep(self, network: Any, epoch: int, score: float) -> None:
         self.epochs = epoch
