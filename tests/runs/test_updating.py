@@ -35,7 +35,7 @@ def counted():
     return b4r.fit(FRAME, model="item_transitions", silent=True)
 
 
-@pytest.fixture(scope="module", params=["bert4rec", "bpr_mf"])
+@pytest.fixture(scope="module", params=["bpr_mf", pytest.param("bert4rec", marks=pytest.mark.slow)])
 def learnt(request):
     return b4r.fit(FRAME, model=request.param, **SMALL, **(NETWORK if request.param == "bert4rec" else {}))
 
