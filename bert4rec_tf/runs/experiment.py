@@ -343,7 +343,7 @@ class Experiment:
         validate = self.make_validation(model) if name == SELECT else None
         settings = self._make_loop_settings(name, selected)
         last = self.trainings[-1]
-        later_steps = 0 if name == last else self._count_final_steps(last, self.run.training.steps)
+        later_steps = 0 if name == last else _scale_steps(self.run.training.steps, self._compute_final_share(last))
         watch = loop.Watch("final training" if selected else "training", self.silent, later_steps, self.watch)
         return loop.Training(model, self.make_feed(name, model), settings, folder, validate, watch)
 
@@ -363,22 +363,22 @@ class Experiment:
             return 1.0
         return self.select_data(name).num_actions / self.select_data(SELECT).num_actions
 
-    def _count_final_steps(self, name: str, selected_steps: int) -> int:
-        """Returns how many steps a training after SELECT takes, if SELECT took so many to its best step."""
-        share = self.run.training.final_share or self._compute_growth(name)
-        return max(round(share * selected_steps), 1)
+    def _compute_final_share(self, name: str) -> float:
+        """Returns how many times the steps of SELECT a training after it takes."""
+        return self.run.training.final_share or self._compute_growth(name)
 
     def _make_loop_settings(self, name: str, selected: _Trained | None) -> loop.LoopSettings:
         training = self.run.training
         if selected is None:
             plan = self.workdir.read_config().plan or {}
             return loop.LoopSettings(training, self.execution, plan.get("max_seconds"))
-        steps = self._count_final_steps(name, selected.best_step)
+        share = self._compute_final_share(name)
+        steps = _scale_steps(selected.best_step, share)
         if training.final_share:
             rate = FINAL_RATE * training.learning_rate
             training = replace(training, steps=steps, warmup_steps=steps // 10, learning_rate=rate, stop_after=0)
         else:
-            training = replace(training, steps=self._count_final_steps(name, training.steps), stop_after=steps)
+            training = replace(training, steps=_scale_steps(training.steps, share), stop_after=steps)
         return loop.LoopSettings(training, self.execution)
 
     def make_feed(self, name: str, model: Recommender) -> Feed | JoinedFeed:
@@ -521,6 +521,10 @@ class Experiment:
                 for name, state in states.items()
             },
         }
+
+
+def _scale_steps(steps: int, share: float) -> int:
+    return max(round(share * steps), 1)
 
 
 def _compare_with_counting(ranks: np.ndarray, counted_ranks: np.ndarray) -> dict[str, float] | None:

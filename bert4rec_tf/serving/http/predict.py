@@ -116,8 +116,8 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
     signature, changed, finish = _apply_rules(columns, where, signature, model, item_rules)
     arrays |= changed
     shared = {name for name, array in arrays.items() if not array.ndim or len(array) != rows}
-    unnamed = {name: default for name, default in signature.inputs.items() if name not in arrays}
-    defaults = {name: default for name, default in unnamed.items() if default is not None}
+    optional = {name: default for name, default in signature.inputs.items() if default is not None}
+    defaults = {name: optional[name] for name in optional.keys() - arrays.keys()}
     arrays |= defaults
     call = Call(model, signature.name, arrays, rows, frozenset(shared | defaults.keys()))
     return Request(call, by_rows, explain, finish)
