@@ -17,7 +17,7 @@ from bert4rec_tf.config.transition_settings import (
 )
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, number_within_groups
-from bert4rec_tf.evaluation.metrics import LIST_LENGTH, NDCG, compute_metrics
+from bert4rec_tf.evaluation.metrics import LIST_LENGTH, compute_ndcg
 from bert4rec_tf.evaluation.ranking_task import sample_rows
 
 SEARCH_USERS, SEARCH_SCORES = 10_000, 1 << 23
@@ -137,14 +137,14 @@ class _Search:
         if self._rivals is None:
             self._rivals = self._find_rivals(weights, evidence)
         ranks = self._rivals.count_better(weights, evidence, added)
-        bound = compute_metrics(ranks)[NDCG]
+        bound = compute_ndcg(ranks)
         if bound < to_beat:
             return bound, False
         undecided = np.flatnonzero(ranks < LIST_LENGTH)
         for rows, sums in self._sum_evidence(undecided, weights, evidence):
             rank = rank_sparse if sparse.issparse(sums) else rank_dense
             ranks[rows] = rank(sums, added, self._targets[rows])
-        return compute_metrics(ranks)[NDCG], True
+        return compute_ndcg(ranks), True
 
     def search(self, start: dict[str, Any]) -> _Measured:
         """Returns the best that is reached from a start."""

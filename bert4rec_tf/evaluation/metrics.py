@@ -74,6 +74,11 @@ def compute_metrics(ranks: np.ndarray, names: Iterable[str] = METRICS) -> dict[s
     return {name: float(compute_per_user(name, ranks).mean()) for name in names}
 
 
+def compute_ndcg(ranks: np.ndarray) -> float:
+    """Returns NDCG@10 alone. `ranks`: int [users], 0 for the best."""
+    return compute_metrics(ranks, [NDCG])[NDCG]
+
+
 def compute_list_metrics(listed: np.ndarray, counts: np.ndarray, num_users: int) -> dict[str, float]:
     """Returns LIST_METRICS.
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.transition_settings import CompleteSettings
-from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
+from bert4rec_tf.evaluation.metrics import compute_ndcg
 from bert4rec_tf.evaluation.ranking import BATCH, MAX_SCORES, MAX_USERS_OF_BATCH, ROWS_SPEC, SINGLES, rank_unseen
 from bert4rec_tf.evaluation.ranking_task import RankingTask, make_batch, sample_rows
 from bert4rec_tf.foundation.graphs import tf_function
@@ -178,7 +178,7 @@ class MixSearch:
 
 def _measure_ranks(ranks: np.ndarray) -> list[float]:
     """Returns the NDCG@10 of each row of ranks, int [m, k]."""
-    return [float(compute_metrics(row)[NDCG]) for row in ranks]
+    return [compute_ndcg(row) for row in ranks]
 
 
 def _combine(*axes: Sequence[float]) -> list[Mix]:

@@ -6,6 +6,7 @@ import sys
 import pytest
 import tensorflow as tf
 from support.paths import ROOT
+from support.profiles import slow_but
 
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.foundation import devices, environment
@@ -20,7 +21,10 @@ def exact():
     devices.set_exact_products(True)
 
 
-@pytest.mark.parametrize("imported", ["bert4rec_tf.models", "bert4rec_tf; bert4rec_tf.BERT4Rec", "bert4rec_tf.layers"])
+@pytest.mark.parametrize(
+    "imported",
+    slow_but(["bert4rec_tf.layers"], ["bert4rec_tf.models", "bert4rec_tf; bert4rec_tf.BERT4Rec", "bert4rec_tf.layers"]),
+)
 def test_products_are_exact_however_the_package_is_imported(imported):
     code = (
         f"import {imported}; import tensorflow as tf; print(tf.config.experimental.tensor_float_32_execution_enabled())"

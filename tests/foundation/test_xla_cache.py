@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
 from support.paths import ROOT
 
 from bert4rec_tf.foundation import xla_cache
@@ -44,6 +45,7 @@ def test_a_second_process_compiles_nothing_and_a_killed_one_leaves_nothing(tmp_p
     assert second.stdout == first.stdout and find_programs(tmp_path) == programs, "nothing was written again"
 
 
+@pytest.mark.slow
 def test_without_a_place_for_programs_each_process_compiles(tmp_path):
     (tmp_path / "bert4rec_tf").write_text("a file where a folder should be")
     done = compute(tmp_path)

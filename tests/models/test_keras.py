@@ -456,7 +456,8 @@ print(json.dumps([float(abs(weights[0] - weights[1]).max()), histories]))
 """
 
 
-@pytest.mark.parametrize("name", slow_but(["bpr_mf"], ["bpr_mf", "bert4rec", "gru4rec"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bpr_mf", "bert4rec", "gru4rec"])
 def test_fit_on_two_devices_is_fit_on_one(name):
     paths = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     words = [sys.executable, "-c", TWO_DEVICES, name]

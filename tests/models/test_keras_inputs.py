@@ -13,7 +13,6 @@ import pytest
 import tensorflow as tf
 from support.models import HISTORIES, NUM_ITEMS, SEQUENCES, VECTORS, make, make_quiet, tensors
 from support.paths import ROOT
-from support.profiles import slow_but
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config.model_settings import ITEM_FEATURES
@@ -261,7 +260,8 @@ def test_weights_of_another_catalogue_are_said_to_be_lost_in_one_line(tmp_path, 
     assert not [warning for warning in recwarn if "could not be loaded" in str(warning.message)]
 
 
-@pytest.mark.parametrize("name", slow_but(["keras_fit.py"], ["keras_fit.py", "keras_layers.py"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["keras_fit.py", "keras_layers.py"])
 def test_the_examples_run_and_recommend(name, tmp_path):
     words = [sys.executable, str(ROOT / "examples" / name), str(ROOT / "examples" / "actions.csv"), "1"]
     assert len((ROOT / "examples" / name).read_text().splitlines()) <= 60

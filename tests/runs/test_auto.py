@@ -56,19 +56,23 @@ def test_its_export_scores_as_the_model_does(fitted, tmp_path):
     assert len(fitted.similar("i3", k=3)) == 3 and fitted.item_vectors.shape == (30, 16)
 
 
-def test_it_is_continued_and_updated(fitted):
-    continued = fitted.continue_training(MORE, train=True, steps=3, silent=True)
-    updated = fitted.update(MORE)
-    for model in (continued, updated):
-        assert {"fresh"} < set(model.items) and len(model.recommend(user="new", k=4)) == 4
-    assert continued.saved.card["run"]["model"] == updated.saved.card["run"]["model"] == "auto"
+@pytest.mark.parametrize("way", ["update", pytest.param("continue", marks=pytest.mark.slow)])
+def test_it_is_continued_and_updated(fitted, way):
+    trained = way == "continue"
+    model = fitted.continue_training(MORE, train=True, steps=3, silent=True) if trained else fitted.update(MORE)
+    assert {"fresh"} < set(model.items) and len(model.recommend(user="new", k=4)) == 4
+    assert model.saved.card["run"]["model"] == "auto"
 
 
-def test_a_finished_run_is_not_trained_again_and_equal_settings_give_equal_bytes(fitted, tmp_path):
+@pytest.mark.slow
+def test_equal_settings_give_equal_bytes(fitted, tmp_path):
     again = b4r.fit(FRAME, model="auto", silent=True, workdir=tmp_path / "run", **SMALL)
     assert (again.workdir / "ranks-test.npz").read_bytes() == (fitted.workdir / "ranks-test.npz").read_bytes()
-    before = json.loads((again.workdir / "metrics.json").read_text())
-    resumed = b4r.fit(FRAME, model="auto", silent=True, workdir=tmp_path / "run", **SMALL)
+
+
+def test_a_finished_run_is_not_trained_again(fitted):
+    before = json.loads((fitted.workdir / "metrics.json").read_text())
+    resumed = b4r.fit(FRAME, model="auto", silent=True, workdir=fitted.workdir, **SMALL)
     assert resumed.metrics["select"] == before["select"] and resumed.metrics["networks"] == before["networks"]
 
 

@@ -108,6 +108,7 @@ def test_few_new_rows_are_counted_and_trained_on_only_if_asked(learnt, monkeypat
             learnt.continue_training(more, **options)
 
 
+@pytest.mark.slow
 def test_an_updated_model_is_saved_and_goes_on(learnt, tmp_path):
     updated = b4r.open(learnt.update(LATER).save(tmp_path / "kept"))
     assert 99 in updated.users and updated.workdir == tmp_path / "kept"
@@ -142,6 +143,7 @@ def test_a_file_without_rows_changes_nothing(counted, tmp_path):
     assert (folder / "saved_model.pb").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_an_update_waits_for_another_one(counted, tmp_path):
     shutil.copytree(counted.saved.local_folder, tmp_path / "versions" / "1")
     LATER.to_csv(tmp_path / "today.csv", index=False)

@@ -185,9 +185,19 @@ def uncompiled(function=None, **options):
 
 
 @contextlib.contextmanager
+def unoptimized():
+    """TensorFlow runs graphs as they are, which takes less time than to make them faster first."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+@contextlib.contextmanager
 def small_and_quick():
-    """Writes small shards, draws no pictures, and computes without compiling first."""
-    with pytest.MonkeyPatch.context() as patch:
+    """Writes small shards, draws no pictures, and computes without compiling and optimizing graphs first."""
+    with pytest.MonkeyPatch.context() as patch, unoptimized():
         patch.setattr(preparation, "prepare_examples", functools.partial(preparation.prepare_examples, shard_size=40))
         patch.setattr(plots, "is_available", lambda: False)
         for module in COMPILING:
