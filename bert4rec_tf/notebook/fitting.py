@@ -102,6 +102,8 @@ def fit(
         UserError: for data that cannot be read or trained on, or a setting that is unknown, out of range or unused
             (models that only count take the settings of training, and ignore them).
     """
+    if any(name.endswith("_column") for name in settings):
+        raise UserError('`user`, `item` and `time` name the columns, as in `fit(data, user="customer")`')
     dataset = data if inputs.is_data_set(data) else inputs.FRAME
     model = presets.choose_model(dataset) if model is None else resolve_name(model)
     budget = None if minutes is None else Budget(minutes, named=settings)
