@@ -38,6 +38,7 @@ def small_grid(monkeypatch):
 SEARCH = tune.Search("bpr_mf", "synthetic", Plan(("synthetic",), quick=True))
 
 
+@pytest.mark.slow
 def test_only_the_validation_item_is_measured(tmp_path, monkeypatch, small_grid):
     parts, make = [], RankingTask.from_split
     monkeypatch.setattr(

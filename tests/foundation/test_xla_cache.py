@@ -33,6 +33,7 @@ def find_programs(home):
     return {path: path.stat().st_mtime_ns for path in home.rglob("*.pb")}
 
 
+@pytest.mark.slow
 def test_a_second_process_compiles_nothing_and_a_killed_one_leaves_nothing(tmp_path):
     killed = compute(tmp_path, COMPUTE + "    os.kill(os.getpid(), signal.SIGKILL)\n")
     assert killed.returncode == -signal.SIGKILL and len(find_programs(tmp_path)) == 1

@@ -76,6 +76,7 @@ def test_a_finished_run_is_not_trained_again(fitted):
     assert resumed.metrics["select"] == before["select"] and resumed.metrics["networks"] == before["networks"]
 
 
+@pytest.mark.slow
 def test_given_shares_are_kept_and_need_no_validation(tmp_path):
     mix = {"evidence_gain": 1.0, "evidence_popularity": -0.1, "network_share": 0.25}
     fitted = b4r.fit(FRAME, model="auto", silent=True, protocol="fixed", workdir=tmp_path / "run", **SMALL, **mix)

@@ -184,6 +184,7 @@ def test_a_run_is_compared_with_the_run_that_only_counts(tmp_path, protocol):
     assert counted["beyond_counting"]["mean"] == 0
 
 
+@pytest.mark.slow
 def test_probabilities_are_about_the_shares_of_hits():
     """On test items, of the best item of all. Without the scale that was chosen, the model is too sure of it."""
     path = ROOT / "examples/actions.csv"

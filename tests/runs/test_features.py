@@ -150,6 +150,7 @@ def test_a_warm_start_matches_feature_values_by_name(name, use):
         np.testing.assert_array_equal(own[:5], [before[0], before[3], fresh[1][2], before[1], fresh[1][4]])
 
 
+@pytest.mark.slow
 def test_vectors_reach_the_export_and_the_next_training(tmp_path):
     texts = ITEMS.assign(text=[[number % 2 + 0.5, number % 5 - 2.0] for number in range(43)])
     tastes = pd.DataFrame({"user_id": USERS["user_id"], "taste": [[user % 3 + 0.5] for user in range(60)]})

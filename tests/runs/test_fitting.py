@@ -354,6 +354,7 @@ def test_held_out_actions_are_not_measured_again_without_a_warning():
         model.evaluate(FRAME.groupby("user_id").tail(1))
 
 
+@pytest.mark.slow
 def test_actions_before_the_known_ones_come_first_in_a_continued_training(counted, tmp_path):
     known, earlier = histories()["3"], pd.DataFrame([(3, "i39", -1)], columns=FRAME.columns)
     counted.continue_training(earlier, silent=True).save(tmp_path / "more")

@@ -223,6 +223,7 @@ def finished(shared_folders):
 WARM = f"{BEAUTY} --data_dir=more --protocol=select"
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_initial_weights_and_resumes_without_them(finished, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "old")
