@@ -114,14 +114,14 @@ class MixSearch:
         share = popularity / gain if gain else self._start
         own = Mix(gain, np.float32(share), np.float32(model.get_network_share()))
         alone = [_combine(GAINS, [share], [network]) for network in (1.0, 0.0)]
-        joined, *values = _measure_ranks(self._rank_all([own, *itertools.chain(*alone)]))
+        joined, *values = map(compute_ndcg, self._rank_all([own, *itertools.chain(*alone)]))
         first, second = max(values[: len(GAINS)]), max(values[len(GAINS) :])
         return joined, dict(zip(model.networks, (first, second)))
 
     def _find_best(self, mixes: list[Mix]) -> tuple[Mix, np.ndarray]:
         """Returns the first of the mixes with the best NDCG@10, and the ranks with it."""
         ranks = self._rank_all(mixes)
-        best = int(np.argmax(_measure_ranks(ranks)))
+        best = int(np.argmax([compute_ndcg(row) for row in ranks]))
         return mixes[best], ranks[best]
 
     def _rank_all(self, mixes: list[Mix]) -> np.ndarray:
@@ -174,11 +174,6 @@ class MixSearch:
                 if 0 <= place < len(values):
                     near.append([*current[:axis], place, *current[axis + 1 :]])
         return [Mix(*(np.float32(values[place]) for values, place in zip(axes, places))) for places in near]
-
-
-def _measure_ranks(ranks: np.ndarray) -> list[float]:
-    """Returns the NDCG@10 of each row of ranks, int [m, k]."""
-    return [compute_ndcg(row) for row in ranks]
 
 
 def _combine(*axes: Sequence[float]) -> list[Mix]:

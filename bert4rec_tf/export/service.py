@@ -84,7 +84,7 @@ class Service(tf.Module):
         self._users: Any = _make_line_table(tf.saved_model.Asset(str(users))) if users else None
         # Traced once; the signatures call them.
         self._encode = tf_function(self._encode_request, input_signature=find_inputs("encode", model.needs_users))
-        self._score_all, self._score_items = _share_trace(self._score_all_items), _share_trace(self._score_rows)
+        self._all_scores, self._candidate_scores = _share_trace(self._score_all), _share_trace(self._score_candidates)
         no_items = tf.zeros([1, 0], tf.string)
         constants = {name: tf.constant(value, INPUTS[name].dtype) for name, value in defaults.items()}
         optional = {**constants, "exclude": no_items, "candidates": no_items}
@@ -186,7 +186,6 @@ class Service(tf.Module):
         find_excluded, find_candidates = self._make_row_lookup(exclude), self._make_row_lookup(candidates)
         seen = tf.where(exclude_seen, encoded.seen, PAD)
         k, correct = self._limit_k(k), self._make_correction(popularity_correction)
-        score = self._make_row_scorer(encoded)
 
         def find_hidden(rows: Tensor) -> tf.Tensor:
             return tf.concat([tf.gather(seen, rows), find_excluded(rows)], axis=1)
@@ -196,7 +195,7 @@ class Service(tf.Module):
 
         def rank_candidates(rows: Tensor) -> tuple[Tensor, Tensor]:
             items = top_items.drop_repeated(find_candidates(rows))
-            scores = correct(score(rows, items), top_items.gather_rows(self._log_counts, items))
+            scores = correct(self._score_items(encoded, rows, items), top_items.gather_rows(self._log_counts, items))
             scores = tf.where(top_items.is_contained(items, find_hidden(rows)), HIDDEN, scores)
             return top_items.select_top(scores, items, k)
 
@@ -216,9 +215,9 @@ class Service(tf.Module):
         encoded = self._encode(**users)
         number = tf.shape(encoded.vectors)[0]
         find_candidates = self._make_row_lookup(_check_rows("candidates", candidates, number))
-        score, width = self._make_row_scorer(encoded), self._elements_per_row(encoded, candidates)
+        width = self._elements_per_row(encoded, candidates)
         (scores,) = top_items.map_row_blocks(
-            lambda rows: (score(rows, find_candidates(rows)),),
+            lambda rows: (self._score_items(encoded, rows, find_candidates(rows)),),
             tf.range(number),
             width,
             (tf.float32,),
@@ -322,10 +321,11 @@ class Service(tf.Module):
     def _score_in_blocks(self, vectors: Tensor) -> Blocks:
         """Returns the scores of all items for vectors, float32 [r, d]."""
         if not self._has_products:
-            return Blocks.from_scores(self._score_all(vectors))
+            return Blocks.from_scores(self._all_scores(vectors))
         return self._multiply_in_blocks(vectors)
 
-    def _score_all_items(self, vectors: Tensor) -> tf.Tensor:
+    def _score_all(self, vectors: Tensor) -> tf.Tensor:
+        """Returns the scores of all items for vectors, float32 [r, n]."""
         return tf.cast(self._score_vectors(vectors), tf.float32)
 
     def _compare_in_blocks(self, items: Tensor) -> Blocks:
@@ -340,14 +340,12 @@ class Service(tf.Module):
         height = tf.minimum(height, self._num_items + 1)
         return Blocks.from_products(self._score_products(), vectors, self._num_items, height, is_cosine)
 
-    def _make_row_scorer(self, encoded: EncodedRequest) -> Callable[[Tensor, Tensor], Tensor]:
-        """Returns a function: row numbers, int32 [r], and items, int32 [r, c] -> their scores, as `_score_rows`."""
-        return lambda rows, items: self._score_items(
-            tf.gather(encoded.vectors, rows), tf.gather(encoded.cold, rows), items
-        )
+    def _score_items(self, encoded: EncodedRequest, rows: Tensor, items: Tensor) -> tf.Tensor:
+        """Returns the scores of `items`, int32 [r, c]: float32 [r, c], HIDDEN for item 0."""
+        return self._candidate_scores(tf.gather(encoded.vectors, rows), tf.gather(encoded.cold, rows), items)
 
-    def _score_rows(self, vectors: Tensor, cold: Tensor, items: Tensor) -> tf.Tensor:
-        """Returns the scores of `items`, int32 [r, c]: float32 [r, c], HIDDEN for item 0. `cold`: bool [r]."""
+    def _score_candidates(self, vectors: Tensor, cold: Tensor, items: Tensor) -> tf.Tensor:
+        """Returns what `_score_items` does for vectors, float32 [r, d], of users who are `cold`, bool [r], or not."""
         scores = tf.cast(self._score_vectors(vectors, items), tf.float32) - self._compute_normalisers(vectors)
         scores = tf.where(cold[:, None], top_items.gather_rows(self._log_shares, items), scores)
         return tf.where(items == PAD, HIDDEN, scores)

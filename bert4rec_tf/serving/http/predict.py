@@ -116,8 +116,9 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
     signature, changed, finish = _apply_rules(columns, where, signature, model, item_rules)
     arrays |= changed
     shared = {name for name, array in arrays.items() if not array.ndim or len(array) != rows}
-    optional = {name: default for name, default in signature.inputs.items() if default is not None}
-    defaults = {name: optional[name] for name in optional.keys() - arrays.keys()}
+    defaults = {
+        name: default for name, default in signature.inputs.items() if default is not None and name not in arrays
+    }
     arrays |= defaults
     call = Call(model, signature.name, arrays, rows, frozenset(shared | defaults.keys()))
     return Request(call, by_rows, explain, finish)

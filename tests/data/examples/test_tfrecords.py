@@ -100,7 +100,7 @@ def test_equal_seeds_give_equal_streams_and_others_other_ones(stored):
     assert first != other
 
 
-@settings(max_examples=examples(6))
+@settings(max_examples=examples(12))
 @given(st.sampled_from([1, 7, 40, 500]), st.integers(0, 4), st.sampled_from([-1, 0, 1, 17, 34]))
 def test_starting_at_a_step_skips_the_batches_before_it(stored, batch_size, epoch, place):
     """Also exactly at an epoch or a shard, and beside them."""
