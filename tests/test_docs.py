@@ -225,6 +225,7 @@ RECOMMEND = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", sorted(set(RECOMMEND)))
 def test_the_commands_that_recommend_work(line, exported, folder, capsys):
     _, command, *arguments = shlex.split(with_model(line, exported).replace("=123 ", "=item1 "), comments=True)
@@ -237,6 +238,7 @@ def test_the_commands_that_recommend_work(line, exported, folder, capsys):
 CURL = [line for text in TEXTS.values() for line in commands(text) if line.startswith("curl ")]
 
 
+@pytest.mark.long
 def test_the_requests_over_http_are_answered(exported, folder):
     settings = ServerSettings(model=str(exported), titles="titles.csv")
     assert len(CURL) >= 3
@@ -294,6 +296,7 @@ def test_the_example_of_python_runs(capsys):
     assert re.search(r"^0 +1 +i25 ", capsys.readouterr().out, re.MULTILINE)  # what follows i9, i11, ... i23
 
 
+@pytest.mark.long
 def test_the_example_of_keras_runs(folder):
     Path("examples/actions.csv").write_text((ROOT / "examples" / "actions.csv").read_text())
     (code,) = python_blocks(TEXTS[ROOT / "docs" / "keras.md"])

@@ -95,6 +95,7 @@ for line in sys.stdin.read().splitlines():
 """
 
 
+@pytest.mark.long
 def test_commands_that_do_not_compute_need_no_tensorflow(tmp_path):
     """Its import takes seconds."""
     (tmp_path / "shop.csv").write_text("user,item,time\na,b,1\na,c,2\nd,b,3\n")

@@ -45,6 +45,7 @@ def copy(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "copy")
 
 
+@pytest.mark.long
 def test_a_run_leaves_all_that_one_on_a_data_set_leaves(finished):
     work = finished / "work"
     metrics = json.loads((work / "metrics.json").read_text())
@@ -55,6 +56,7 @@ def test_a_run_leaves_all_that_one_on_a_data_set_leaves(finished):
     assert len(list((finished / "cache" / "bert4rec_tf" / "converted").iterdir())) == 1
 
 
+@pytest.mark.long
 def test_the_work_directory_alone_is_enough_to_evaluate_and_export(copy):
     before = (copy / "work" / "metrics.json").read_bytes()
     (copy / "work" / "metrics.json").unlink()

@@ -3,6 +3,8 @@
 import re
 import subprocess
 
+import pytest
+
 from bert4rec_tf.runs.folder import WorkDirectory
 from experiments import processes, results
 from experiments.plan import Job, Plan
@@ -11,6 +13,7 @@ from experiments.sweep import Sweep
 from experiments.tables import Variant
 
 
+@pytest.mark.long
 def test_a_run_on_other_data_works_beside_the_first(tmp_path, monkeypatch):
     """Its folder is taken already by the run on the first data, which stays as it was and is found again."""
 

@@ -102,6 +102,7 @@ def test_a_line_of_results_records_everything_of_its_run_which_is_not_run_again(
     assert sweep(tmp_path, task=fake_runs.kill).run([one]) == {one.key: FINISHED} and lines(tmp_path) == [line]
 
 
+@pytest.mark.long
 def test_failing_runs_are_recorded_and_the_others_go_on(tmp_path, capfd):
     jobs = [job(LOSES), job(DIES), job(2), job(RAISES), job(3)]
     statuses = sweep(tmp_path).run(jobs)

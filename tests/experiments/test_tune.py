@@ -67,6 +67,7 @@ def invent(monkeypatch, measure, steps=(5, 10, 15, 20)):
     monkeypatch.setattr(tuning, "open_experiment", lambda run, *_, watch, **__: Training(run, watch))
 
 
+@pytest.mark.long
 def test_the_best_of_the_grid_is_found(tmp_path, monkeypatch):
     invent(monkeypatch, lambda run: 0.3 - abs(run.architecture.hidden_dim - 64) / 1e3 - run.architecture.l2 / 10)
     trials = SEARCH.run(40, tmp_path)

@@ -47,6 +47,7 @@ def test_onnx_files_give_the_model_s_numbers(tmp_path, name):
     np.testing.assert_allclose(one, vectors[1:2], atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "settings"), [("sasrec", {"num_heads": 1}), ("bert4rec", {"positions_from_last": True})]
 )

@@ -235,6 +235,7 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
     assert (tmp_path / "folder" / "sub" / "file").read_text() == "new"
 
 
+@pytest.mark.long
 def test_a_model_is_exported_to_a_store_and_opened_there(memory, model):
     url = stores.expand_path("memory://bucket/served")
     for _ in range(2):  # the second replaces the first

@@ -21,6 +21,7 @@ def exact():
     devices.set_exact_products(True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "imported",
     slow_but(["bert4rec_tf.layers"], ["bert4rec_tf.models", "bert4rec_tf; bert4rec_tf.BERT4Rec", "bert4rec_tf.layers"]),

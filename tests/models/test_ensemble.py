@@ -53,6 +53,7 @@ def test_the_networks_share_settings_and_have_no_evidence_of_their_own():
         make(AUTO, network_share=1.5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiled", ["off", pytest.param("xla", marks=pytest.mark.slow)])
 def test_each_network_is_trained_as_it_would_be_alone(compiled):
     """Both have the weights that training each by itself gives, step by step."""
@@ -109,6 +110,7 @@ def spoil(network):
     network.own_items.assign(100 * np.random.default_rng(3).normal(size=network.own_items.shape))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("spoiled", "chosen"), [("sasrec", 1.0), ("bert4rec", 0.0)])
 def test_a_network_that_only_harms_gets_no_share(spoiled, chosen):
     """The other network ranks as the evidence does, which it is weak beside."""

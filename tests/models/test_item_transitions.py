@@ -161,6 +161,7 @@ def test_a_graph_scores_as_the_model_does_whatever_the_shapes():
     assert graph(vectors[:0], np.zeros((0, 3), np.int32)).shape == (0, 3)
 
 
+@pytest.mark.long
 @FEW
 @given(any_histories(), settings_of(), st.integers(0, 99), st.sampled_from([1, 3, 1 << 20]))
 def test_every_way_to_sum_evidence_gives_the_same(sequences, settings, seed, most_pairs):

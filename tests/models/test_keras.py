@@ -110,6 +110,7 @@ def test_several_steps_at_once_and_data_of_unknown_size_give_the_weights_of_sing
     assert_same_fit(fit_in_steps("bpr_mf", 3, False), alone)
 
 
+@pytest.mark.long
 def test_a_compiled_program_of_steps_trains_as_single_steps_do():
     """Four steps an epoch: the second program of each takes only one."""
     alone = fit_in_steps("bpr_mf", 1, False)
@@ -151,6 +152,7 @@ def cross_entropy(scores, targets):
     return np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(targets)), targets - 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["bert4rec", "bpr_mf"])
 @pytest.mark.parametrize(
     "loss", [b4r.losses.SoftmaxCrossEntropy(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)]
@@ -189,6 +191,7 @@ keras.ops.convert_to_numpy(model(keras.ops.ones((2, 3), "int32"))).tofile(sys.ar
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "imports", ["import bert4rec_tf", pytest.param("import keras; import bert4rec_tf", marks=pytest.mark.slow)]
 )
@@ -332,6 +335,7 @@ def test_a_configuration_has_sizes_and_a_keras_file_the_features(tmp_path):
             use()
 
 
+@pytest.mark.long
 def test_a_model_with_features_and_evidence_is_fitted_saved_and_fitted_on(tmp_path):
     options = {"features": VECTORS, "use_item_features": "add", "use_user_features": True, "evidence": "transitions"}
     model = make("bert4rec", **options)
@@ -392,6 +396,7 @@ def test_the_stand_ins_are_all_classes_that_keras_knows():
     assert not [key for key in known if isinstance(keras.saving.get_registered_object(key), registration.StandIn)]
 
 
+@pytest.mark.long
 def test_callbacks_and_next_items_work_in_fit(tmp_path):
     model = make("bert4rec")
     model.compile("adam", metrics=[b4r.metrics.NDCG(10), b4r.metrics.HitRate(10)], run_eagerly=True)

@@ -99,6 +99,7 @@ def test_inside_a_graph_they_are_unknown_items_and_counted(name):
         model.predict(tf.data.Dataset.from_tensors(np.array([[True]])), verbose=0)
 
 
+@pytest.mark.long
 def test_fit_of_a_dataset_of_one_s_own_needs_three_columns_and_counts_unknown_items():
     rows = {"items": [[4, 41, 6], [7, 8, 41]], "mask_positions": [[1], [2]], "mask_targets": [[5], [99]]}
     model, known = make_quiet("bert4rec"), {**rows, "mask_targets": [[5], [0]]}
@@ -113,6 +114,7 @@ def log_softmax(scores):
     return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
 
 
+@pytest.mark.long
 def test_the_loss_of_next_items_is_that_of_the_model():
     """Over all rows of the table, as in training; by another way, masks at the ends of the histories."""
     model = make_quiet("bert4rec", max_length=20)
@@ -147,6 +149,7 @@ def test_next_items_are_the_only_targets_of_every_model(name):
         assert all(row[: np.argmax(found > 0) + 1].all() for row, found in zip(rows, batch["targets"]))
 
 
+@pytest.mark.long
 def test_early_stopping_needs_no_argument(recwarn):
     model = make("fpmc")
     model.compile("adam", metrics=[b4r.metrics.NDCG(10)])
@@ -167,6 +170,7 @@ print(model.recommend(history=[7, 900], k=3).to_json())
 """
 
 
+@pytest.mark.long
 def test_a_table_becomes_a_model_that_knows_its_ids_in_another_process(tmp_path, capsys):
     sequences = b4r.datasets.read(FRAME, user="customer", item="sku", time="none")
     assert sequences.vocabulary.items.tolist() == ["7", "12", "900", "5"]  # by falling count, then by id

@@ -28,6 +28,7 @@ def test_the_example_runs(capsys):
     assert "mean_of_history" in out and len(re.findall(r" P\d{3} ", out)) >= 3
 
 
+@pytest.mark.long
 def test_it_is_trained_exported_updated_and_served_like_any_other(own, tmp_path):
     frame = [(user, (3 * user + 2 * place) % 20, place) for user in range(40) for place in range(7)]
     table = {name: [row[column] for row in frame] for column, name in enumerate(("user", "item", "time"))}

@@ -38,6 +38,7 @@ def finished(tmp_path_factory):
     return experiment, executed(experiment)
 
 
+@pytest.mark.long
 def test_the_metrics_are_those_of_the_protocol_that_holds_out(finished, tmp_path):
     experiment, metrics = finished
     expected = executed(opened(tmp_path / "select", protocol="select"))
@@ -65,6 +66,7 @@ def test_the_export_is_of_the_model_trained_on_all_actions(finished):
     assert warm_start.read_start_weights(experiment.workdir.path).origin["checkpoint"] == "all"
 
 
+@pytest.mark.long
 def test_the_last_items_are_among_the_targets(tmp_path):
     experiment = opened(tmp_path / "work", "bert4rec", max_length=8, hidden_dim=8)
     model, last = trainings.make_model(experiment.run, 30, 40), {int(SEQUENCES[user][-1]) for user in range(40)}

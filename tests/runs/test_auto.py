@@ -56,6 +56,7 @@ def test_its_export_scores_as_the_model_does(fitted, tmp_path):
     assert len(fitted.similar("i3", k=3)) == 3 and fitted.item_vectors.shape == (30, 16)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["update", pytest.param("continue", marks=pytest.mark.slow)])
 def test_it_is_continued_and_updated(fitted, way):
     trained = way == "continue"
@@ -70,6 +71,7 @@ def test_equal_settings_give_equal_bytes(fitted, tmp_path):
     assert (again.workdir / "ranks-test.npz").read_bytes() == (fitted.workdir / "ranks-test.npz").read_bytes()
 
 
+@pytest.mark.long
 def test_a_finished_run_is_not_trained_again(fitted):
     before = json.loads((fitted.workdir / "metrics.json").read_text())
     resumed = b4r.fit(FRAME, model="auto", silent=True, workdir=fitted.workdir, **SMALL)

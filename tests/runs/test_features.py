@@ -54,6 +54,7 @@ def finished(tmp_path_factory):
     return folder, flags, commands.finished(*flags, cwd=folder).stdout
 
 
+@pytest.mark.long
 def test_the_command_prints_the_features_and_the_metrics_of_cold_items(finished):
     folder, _, told = finished
     assert "item_features: 43 rows, 7 values of tags; 0 rows have none" in told
@@ -116,6 +117,7 @@ def test_a_run_resumes_without_its_feature_files_and_refuses_others(finished):
     assert commands.run(*flags, "--mode=evaluate", cwd=folder).returncode == 0 and kept.read_bytes() == content
 
 
+@pytest.mark.long
 def test_features_that_are_given_but_not_used_only_add_their_items(tmp_path):
     data = b4r.with_features(b4r.interactions(FRAME), item_features=ITEMS, new_items=True)
     run = b4r.make_run("own-shop", "sasrec", **SHORT)

@@ -201,6 +201,7 @@ def test_fit_takes_files_patterns_tables_and_names(tmp_path, monkeypatch):
     assert inputs.load_any("beauty-raw")[0] == "beauty-raw"
 
 
+@pytest.mark.long
 def test_holdout_sets_what_is_held_out():
     counts = FRAME["movieId"].value_counts().sort_index()
     for holdout, cut in ((None, 0), (1, 1)):
@@ -227,6 +228,7 @@ def test_a_split_by_time_holds_out_everybody_s_actions_from_then_on():
     assert scores.to_dict() == {item: counts.get(item, 0) for item in scores.index}
 
 
+@pytest.mark.long
 def test_a_continued_training_holds_out_new_actions_from_a_time_on():
     known = b4r.fit(FRAME, model="pop", silent=True)
     early = [(user, f"i{(3 * user + 16) % 40}", 9) for user in range(10)] + [(60, "i1", 9), (60, "i2", 9)]
@@ -326,6 +328,7 @@ def test_a_process_that_is_forked_later_gets_an_error_and_does_not_hang(counted)
     assert call_in_fork(lambda: counted.items) == ""
 
 
+@pytest.mark.long
 def test_fractions_that_pandas_makes_of_whole_ids_are_these_ids():
     model = b4r.fit(FRAME.assign(movieId=FRAME["movieId"].str[1:].astype(int)), **COUNTING)
     left_out = pd.Series([7.0, 8.0])

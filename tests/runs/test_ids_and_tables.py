@@ -63,6 +63,7 @@ def counted():
     return b4r.fit(FRAME, **NAMES, titles=MOVIES, **COUNTING)
 
 
+@pytest.mark.long
 def test_recommendations_of_integers_merge_with_a_table_of_integers(counted, tmp_path):
     for model in (counted, b4r.open(counted.save(tmp_path / "kept")), b4r.open(tmp_path / "kept" / "saved_model")):
         best = model.recommend(user=3, k=4)
@@ -221,6 +222,7 @@ def test_messages_name_arguments_and_no_flags(counted, tmp_path):
         b4r.fit(tmp_path / "open.csv", **COUNTING)
 
 
+@pytest.mark.long
 def test_the_figure_has_the_curve_and_both_parts_beside_counting(monkeypatch):
     pytest.importorskip("matplotlib", reason="the extra [plots] is not installed")
     rows = [row for row in ROWS if row[2] < 4 + row[0] % 4]
@@ -244,6 +246,7 @@ def test_the_figure_has_the_curve_and_both_parts_beside_counting(monkeypatch):
         assert line.get_ydata() @ sizes == pytest.approx(measured[key]["full"]["ndcg@10"])
 
 
+@pytest.mark.long
 def test_models_are_compared_on_one_split():
     table = b4r.compare(FRAME, ["item_transitions", "pop"], **NAMES, silent=True)
     assert list(table) == ["ndcg@10", "hr@10", "seconds", "difference", "low", "high"]

@@ -212,7 +212,7 @@ SPLITS = {"last": hold_out_last, "time": hold_out_by_time}
     [
         *((Case(model), SELECT_AND_RETRAIN, "time") for model in QUICK),
         (Case("bpr_mf"), ALL, "last"),
-        (Case("sasrec", "best", OWN_DATA), SELECT_AND_RETRAIN, "last"),
+        pytest.param(Case("sasrec", "best", OWN_DATA), SELECT_AND_RETRAIN, "last", marks=pytest.mark.long),
         *(
             pytest.param(case, protocol, split, marks=pytest.mark.slow)
             for case in [*CASES, Case("bert4rec", "best"), Case("sasrec", "best", OWN_DATA)]

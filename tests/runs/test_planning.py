@@ -90,6 +90,7 @@ def test_the_minutes_that_a_refusal_names_are_enough():
     ask(float(str(error.value).split("at least ")[1].split()[0]) + 0.1)
 
 
+@pytest.mark.long
 def test_the_planned_settings_give_the_bits_of_the_plan(tmp_path):
     """The steps that were timed leave no trace, and the compiled program takes the planned learning rates."""
     planned = execute(make_run(), SEQUENCES, workdir=tmp_path / "a", budget=Budget(60), silent=True)
@@ -114,6 +115,7 @@ def test_the_planned_settings_of_a_narrower_bert4rec_with_evidence_give_its_bits
     np.testing.assert_equal(*(read_newest_weights(tmp_path / folder / "select") for folder in "ab"))
 
 
+@pytest.mark.long
 def test_a_folder_keeps_its_plan(tmp_path):
     options = {"sequences": SEQUENCES, "workdir": tmp_path, "silent": True}
     first = execute(make_run(), budget=Budget(60), **options)
@@ -125,6 +127,7 @@ def test_a_folder_keeps_its_plan(tmp_path):
         execute(make_run(batch_size=4), budget=Budget(60), **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("budget", [Budget(60), None])
 def test_a_run_that_is_killed_before_its_plan_is_planned_when_it_starts_again(tmp_path, budget):
     """Also if nothing but the folder is named, as `bert4rec run --workdir=...` does."""

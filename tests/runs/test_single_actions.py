@@ -47,6 +47,7 @@ def test_they_are_recommended_to(counted, tmp_path):
         assert model.saved.get_history("lone") == ["rare"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", slow_but(["bert4rec", "bpr_mf"], ["bert4rec", "bpr_mf", "fpmc", "gru4rec"]))
 def test_every_kind_of_training_takes_them(model):
     small = {"steps": 4, "evaluate_every": 2, "batch_size": 8, "silent": True}
@@ -63,6 +64,7 @@ def test_a_new_user_with_one_row_joins_in_a_continued_training(counted):
         counted.continue_training(FRAME[:0], silent=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", [1, 2])
 def test_fitting_and_continuing_equals_fitting_all_at_once(counted, parts):
     known = counted if parts == 1 else b4r.fit(FRAME[::parts], **COUNTING)

@@ -108,6 +108,7 @@ def test_a_trial_behind_the_others_is_ended_early_and_a_failed_one_is_passed_ove
         assert training.steps * training.batch_size == usual["steps"] * usual["batch_size"]
 
 
+@pytest.mark.long
 def test_a_stopped_search_resumes_and_a_finished_one_is_not_repeated(search, tmp_path):
     chosen, table = search(tmp_path / "one", 12)
     runs = []
@@ -140,6 +141,7 @@ def die(search, folder, num_trials):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*multi-threaded")
 @pytest.mark.parametrize("kills", [tuning.MAX_ATTEMPTS - 1, tuning.MAX_ATTEMPTS])
 def test_a_trial_whose_process_is_killed_again_and_again_fails(search, tmp_path, kills):

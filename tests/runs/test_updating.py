@@ -44,6 +44,7 @@ def arrays(model):
     return {name: array for name, array in model.saved.read_weights()}
 
 
+@pytest.mark.long
 def test_an_updated_count_is_a_fresh_count_to_the_bit(counted):
     updated = counted.update(LATER).update(LATER.assign(timestamp=11))
     everything = pd.concat([FRAME, LATER, LATER.assign(timestamp=11)])
@@ -81,6 +82,7 @@ def test_a_network_keeps_its_weights_and_new_items_and_users_join(learnt):
         np.testing.assert_array_equal(known, learnt.user_vectors([[], []], users=[3, 4]))
 
 
+@pytest.mark.long
 def test_a_new_item_starts_near_items_that_share_its_feature(learnt):
     kinds = pd.DataFrame({"id": [*learnt.items, "a", "b"], "kind": ["x"] * 20 + ["y"] * 20 + ["x", "y"]})
     updated = learnt.update(LATER, item_features=kinds, new_items=True)
@@ -157,6 +159,7 @@ def test_an_update_waits_for_another_one(counted, tmp_path):
     assert b4r.open(tmp_path / "versions/3").saved.card["data"]["actions"] == 480 + 34 * 2
 
 
+@pytest.mark.long
 def test_an_export_does_not_replace_one_that_was_updated(counted, tmp_path):
     work = counted.update(LATER).save(tmp_path / "work")
     with pytest.raises(b4r.UserError, match="holds 34 actions of updates, which this export would lose"):
@@ -169,6 +172,7 @@ def test_an_updated_model_says_where_it_is(counted, tmp_path):
     assert repr(counted.update(LATER, path=tmp_path / "new")).endswith(f"  in {tmp_path / 'new'}, updated")
 
 
+@pytest.mark.long
 def test_a_bad_file_or_a_kill_loses_nothing(counted, tmp_path, monkeypatch):
     folder = counted.save(tmp_path / "work") / "saved_model"
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

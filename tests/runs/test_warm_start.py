@@ -72,6 +72,7 @@ def weights_in(path, model):
     return [value for value, variable in zip(values, model.variables) if variable.name != "seed_generator_state"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "killed_at"), [pytest.param("bert4rec", 4, marks=pytest.mark.slow), ("bpr_mf", 1)])
 def test_both_trainings_start_from_the_weights_and_a_killed_one_resumes_to_the_bit(source, tmp_path, model, killed_at):
     """The first step's rate is 0, so the checkpoint after it holds what a training began with. One is killed in its
@@ -110,6 +111,7 @@ def test_the_run_depends_on_the_weights_and_not_on_where_they_lie(trained, sourc
     assert warm_start.resolve_initial(run, weights) == (one, weights)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("data", "file", "words"),
     [
@@ -189,6 +191,7 @@ def test_known_items_score_as_in_the_authors_checkpoint(program):
     np.testing.assert_array_equal(ours.item_embeddings[ours.mask_token], theirs.item_embeddings[theirs.mask_token])
 
 
+@pytest.mark.long
 def test_a_run_starts_from_the_authors_checkpoint(program, tmp_path, quick):
     sequences = group_histories(
         {f"user {user}": [ITEMS[(user + 2 * step) % 35] for step in range(5)] for user in range(35)}

@@ -15,6 +15,7 @@ HISTORIES = [[], ["unknown"], ITEMS[:1], ITEMS[3:9] * 2, *([item] * 3 for item i
 ROWS = [(f"user{number}", history) for number, history in enumerate(HISTORIES)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("choices", [Choices(k=5), Choices(k=3, candidates=ITEMS[:7], popularity_correction=0.5)])
 @pytest.mark.parametrize("name", ["item_transitions", "pop"])
 def test_a_table_of_pairs_changes_no_bit_and_is_emptied(tmp_path, monkeypatch, name, choices):

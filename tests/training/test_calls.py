@@ -75,6 +75,7 @@ def copy_weights(model):
     return [variable.numpy() for variable in model.trainable_variables]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", slow_but(["bert4rec", "bpr_mf"], VARIANTS))
 def test_both_layouts_train_alike(variant):
     name, changes = VARIANTS[variant]
@@ -209,6 +210,7 @@ def test_a_batch_of_little_work_is_one_group_and_a_large_one_has_a_group_for_eac
 # Where the batches come from
 
 
+@pytest.mark.long
 def test_tables_that_do_not_fit_on_the_accelerator_stay_on_the_host(monkeypatch):
     """Their batches are gathered before the call, and are the same."""
     expected = make_calls("bpr_mf", "xla")
@@ -262,6 +264,7 @@ def test_what_is_read_ahead_is_what_is_taken_next_and_errors_reach_the_reader():
     reader.close()
 
 
+@pytest.mark.long
 def test_walks_train_in_both_layouts(tmp_path):
     states = [train(tmp_path / how, feed=Walks(), execution={"compile": how}) for how in ("off", "xla")]
     for one, other in zip(*(state.curve for state in states), strict=True):

@@ -43,6 +43,7 @@ def ask(connection, seconds):
         return connection.recv(4_096)[:12]
 
 
+@pytest.mark.long
 def test_without_descriptors_new_callers_wait_and_open_connections_are_answered(few_descriptors, capfd):
     began = time.monotonic()
     full = "^new callers have to wait .Too many open files."

@@ -14,6 +14,8 @@ from bert4rec_tf.export import saved_model
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 
+pytestmark = pytest.mark.long
+
 LONG_TITLE = "a story so long that nobody could ever tell the whole of it in one breath, " * 5
 
 

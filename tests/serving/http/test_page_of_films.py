@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from support.page import FILM_IDS, expect, film, find, likeliest, open_page, visit, wait_for_films
 
+pytestmark = pytest.mark.long
+
 
 def test_the_first_pick_replaces_the_example_and_clears_the_search_field(browser, films):
     with open_page(browser, films, "") as page:
