@@ -47,9 +47,14 @@ def word_for_caller(line: str) -> str:
 def unknown_name_error(what: str, name: str, known_names: Iterable[str]) -> UserError:
     """Returns the error for a `name` that is not among `known_names`. It suggests the closest of them."""
     known_names = sorted(known_names)
-    nearest = difflib.get_close_matches(name, known_names, n=1, cutoff=0.5)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    nearest = find_nearest(name, known_names)
+    hint = f" Did you mean {nearest!r}?" if nearest else ""
     return UserError(f"Unknown {what}: {name!r}.{hint} Known: {', '.join(known_names)}")
+
+
+def find_nearest(name: str, known_names: Iterable[str]) -> str | None:
+    """Returns the known name that `name` is most like; None if it is like none."""
+    return next(iter(difflib.get_close_matches(name, sorted(known_names), n=1, cutoff=0.5)), None)
 
 
 _TYPE_NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}

@@ -1,8 +1,10 @@
 """From data to a trained model in one call."""
 
+import dataclasses
+import inspect
 import tempfile
 import time as clock
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from bert4rec_tf.config import presets
+from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import ATTENTION_MODELS, ITEM_FEATURES, USER_FEATURES, settings_for_features
-from bert4rec_tf.config.run_record import ALL, SELECT, SELECT_AND_RETRAIN, Run
+from bert4rec_tf.config.run_record import ALL, SELECT, SELECT_AND_RETRAIN, Run, list_settings
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import with_features
 from bert4rec_tf.data.reading.times import find_day_length
@@ -21,7 +24,7 @@ from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.data.time_folds import cut_by_time
 from bert4rec_tf.evaluation.metrics import ANY, FULL, MIN_USERS, NDCG, compute_difference, compute_per_user
 from bert4rec_tf.foundation import npz, plots, stores
-from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
+from bert4rec_tf.foundation.errors import UserError, find_nearest, speak_python, unknown_name_error
 from bert4rec_tf.models import MODELS, Recommender, resolve_name
 from bert4rec_tf.notebook.fitted import FittedModel, train_and_open
 from bert4rec_tf.notebook.id_texts import label_cases
@@ -32,6 +35,9 @@ from bert4rec_tf.serving.client import is_whole_number
 PRESET = "preset"
 COMPARED = [NDCG, "hr@10", "difference", "low", "high"]
 """Columns of the tables of `compare` and `cross_validate`."""
+
+COLUMN_FLAGS = ("user_column", "item_column", "time_column")
+OPTIONS_OF_DATA = {field.name for field in dataclasses.fields(Interactions)} - {"path", *COLUMN_FLAGS}
 
 HELD_OUT = {None: ALL, 0: ALL, 1: SELECT_AND_RETRAIN, 2: SELECT}
 """How many of each user's last actions the final model is not trained on, None or 0 for none -> protocol."""
@@ -102,10 +108,9 @@ def fit(
         UserError: for data that cannot be read or trained on, or a setting that is unknown, out of range or unused
             (models that only count take the settings of training, and ignore them).
     """
-    if any(name.endswith("_column") for name in settings):
-        raise UserError('`user`, `item` and `time` name the columns, as in `fit(data, user="customer")`')
     dataset = data if inputs.is_data_set(data) else inputs.FRAME
     model = presets.choose_model(dataset) if model is None else resolve_name(model)
+    _check_names(settings)
     budget = None if minutes is None else Budget(minutes, named=settings)
     if tune and budget is not None:
         raise UserError("`minutes` must be left out with `tune`, whose trainings have no budget. Received: both")
@@ -145,6 +150,19 @@ def fit(
     )
     fitted.trials = trials
     return fitted
+
+
+def _check_names(settings: Iterable[str]) -> None:
+    """Raises UserError for a name that is no setting, but like an argument of `fit` or an option of its data."""
+    arguments = inspect.signature(fit).parameters.keys() - {"settings"}
+    for name in set(settings) - list_settings().keys():
+        if name in COLUMN_FLAGS:
+            raise UserError('`user`, `item` and `time` name the columns, as in `fit(data, user="customer")`')
+        if name in OPTIONS_OF_DATA:
+            raise UserError(f"Unknown argument: {name!r}. `b4r.interactions` takes it, and `fit` takes its result")
+        nearest = find_nearest(name, [*list_settings(), *arguments])
+        if nearest in arguments:
+            raise UserError(f"Unknown argument: {name!r}. Did you mean {nearest!r}?")
 
 
 @speak_python()

@@ -208,6 +208,12 @@ def test_messages_name_arguments_and_no_flags(counted, tmp_path):
         (lambda: b4r.fit(tmp_path / "rows.csv"), "give `user`, `item`, `time`"),
         (lambda: b4r.fit(FRAME, user=3), "`user` must be"),
         (lambda: b4r.fit(FRAME, user_column="client"), "`user`, `item` and `time` name the columns"),
+        (
+            lambda: b4r.fit(FRAME, item_feature=MOVIES),
+            "'item_feature'. Did you mean 'item_features'?",
+        ),
+        (lambda: b4r.fit(FRAME, model="bpr_mf", step=9), "Did you mean 'steps'?"),
+        (lambda: b4r.fit(FRAME, duplicates="keep"), "'duplicates'. `b4r.interactions` takes it"),
         (lambda: b4r.fit(tmp_path / "rows.csv", user="Kunde", item="Artikle"), "Did you mean 'Artikel'"),
         (lambda: counted.recommend(user="nobody"), "`user` must be one of the model's 60 users"),
         (lambda: counted.recommend([1, 2]), "`recommend_all(users)`"),
