@@ -36,6 +36,9 @@ try:
 except ImportError as error:
     raise UserError("--engine=spark needs pyspark: pip install 'bert4rec-tf[spark]'") from error
 
+SAMPLED_TIMES = 10_000
+"""So many times are looked at for dates whose numbers are not in the order of time."""
+
 
 @contextlib.contextmanager
 def errors_in_one_line() -> Iterator[None]:
@@ -122,7 +125,11 @@ class Conversion:
         if layout.times and sizes_before["actions"]:
             latest = actions.agg(f.max("time")).collect()[0][0]
             unit, meaning = times.describe(
-                lambda: self._count_units(actions), sizes_before["actions"], latest, interactions
+                lambda: self._count_units(actions),
+                sizes_before["actions"],
+                latest,
+                lambda: np.array([row["time"] for row in actions.select("time").head(SAMPLED_TIMES)]),
+                interactions,
             )
             if interactions.duplicates == "drop":
                 actions, more = self._drop_repeats(actions, sizes_before["actions"])

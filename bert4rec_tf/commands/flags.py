@@ -22,6 +22,9 @@ DEFINE: dict[Any, Callable[..., Any]] = {
     str: flags.DEFINE_string,
 }
 NUMBERS = ("int", "float", "bool")
+LISTS = {"history", "user", "exclude", "candidates", "events", "interactions"}
+"""Flags of several values at once. Of those that are given again, the last one holds, and the others would be lost."""
+
 HELP = {"--help", "-h", "-help"}
 
 
@@ -52,7 +55,11 @@ def read_flags(values: flags.FlagValues, arguments: Sequence[str]) -> tuple[dict
         if isinstance(error, flags.IllegalFlagValueError) and wrong and values[wrong[1]].flag_type() in NUMBERS:
             raise wrong_type_error(wrong[1], values[wrong[1]].flag_type(), wrong[2]) from error
         raise UserError(str(error)) from error
-    return {name: values[name].value for name in values if values[name].present}, words
+    given = [name for name in values if values[name].present]
+    for name in LISTS & set(given):
+        if values[name].present > 1:
+            raise UserError(f"--{name} must be given once ({values[name].help})")
+    return {name: values[name].value for name in given}, words
 
 
 def parse_command(

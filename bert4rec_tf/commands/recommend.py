@@ -15,7 +15,7 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import import_tensorflow
 from bert4rec_tf.foundation.stores import expand_path
-from bert4rec_tf.foundation.warning import UnknownIdWarning, warn, warn_of_unknown
+from bert4rec_tf.foundation.warning import UnknownIdWarning, warn
 from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.trust import TRUST
 
@@ -69,7 +69,7 @@ class RecommendOptions(ModelOptions):
         None, "also recommend items of the history; --nokeep_seen leaves them out (default: set at export)"
     )
     exclude: str = setting("", "raw item ids to leave out, separated by commas")
-    candidates: str = setting("", "rank only these raw item ids, separated by commas")
+    candidates: str | None = setting(None, "rank only these raw item ids, separated by commas")
     popularity_correction: float | None = setting(
         None, "0 or more: rank by score - this * log(count + 1), for less popular items (default: set at export)"
     )
@@ -103,7 +103,9 @@ def main(arguments: list[str]) -> None:
     output = None if options.output is None else expand_path(options.output)
     if output is not None:
         batch.check_target(output)
-    id_lists = {name: tuple(split_ids(getattr(options, name))) for name in ("exclude", "candidates")}
+    id_lists = {name: tuple(split_ids(getattr(options, name) or "")) for name in ("exclude", "candidates")}
+    if options.candidates is not None and not id_lists["candidates"]:
+        raise UserError("--candidates must name at least one item; leave it out for all. Received: none")
     exclude_seen = None if options.keep_seen is None else not options.keep_seen
     choices = Choices(options.k, exclude_seen, popularity_correction=options.popularity_correction, **id_lists)
     model = SavedRecommender(options.folder, options.trust_model)
@@ -121,10 +123,10 @@ def main(arguments: list[str]) -> None:
             sequences = model.select_histories(users)
             histories = [history for _, history in batch.list_rows(sequences, 0, len(users))]
         answer = model.recommend(histories, users, choices)
-        for unknown, history in zip(answer.unknown, histories):
-            warn_of_unknown(unknown, len(history), "ids in the history")
+        for history in histories:
+            model.warn_of_unknown_items(history, "ids in the history")
         if options.history is None:
-            warn_of_popular(answer.num_popular, len(users))
+            warn_of_popular(answer.list_popular(users), len(users))
         print(make_tables(answer, titles, [f"user {user}" for user in users]))
         return
     if options.interactions is not None:
@@ -143,7 +145,7 @@ def main(arguments: list[str]) -> None:
     if options.users is None:
         batch.warn_about_unknown(model, sequences)
     else:
-        warn_of_popular(int((sequences.lengths == 0).sum()), sequences.num_users)
+        warn_of_popular(sequences.users[sequences.lengths == 0], sequences.num_users)
     print(f"{output}: recommendations to {sequences.num_users:,} users")
 
 

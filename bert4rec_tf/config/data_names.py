@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,8 +84,15 @@ class Interactions(Settings):
 
     def __post_init__(self) -> None:
         many = isinstance(self.path, (list, tuple))
-        paths = tuple(str(path) for path in (self.path if many else [self.path]))
+        paths = tuple(self.path if many else [self.path])
+        for path in paths:
+            if not isinstance(path, (str, os.PathLike)):
+                kind = type(path).__name__
+                raise UserError(f"`interactions` must name files; `b4r.interactions` reads a table. Received: a {kind}")
+        paths = tuple(map(str, paths))
         object.__setattr__(self, "path", paths if many else paths[0])
+        if isinstance(self.events, (list, tuple)):
+            object.__setattr__(self, "events", ",".join(map(str, self.events)))
         super().__post_init__()
         if not paths or not all(paths):
             raise UserError(f"`interactions` must name a file. Received: interactions={self.path!r}")

@@ -43,6 +43,18 @@ def match_types(known: Sequences, new: Sequences) -> Sequences:
     return replace(new, users=users, vocabulary=Vocabulary(items, new.vocabulary.counts))
 
 
+def warn_of_strangers(known: Sequences, new: Sequences) -> None:
+    """Warns if none of several new items is known, and no new user: their ids may be written in another way."""
+    pairs = (known.users, new.users), (known.vocabulary.items, new.vocabulary.items)
+    if new.num_items > 1 and not any(set(new_ids) & set(known_ids) for known_ids, new_ids in pairs):
+        (user, item), (new_user, new_item) = ((ids[0] for ids in some) for some in zip(*pairs))
+        warn(
+            f"none of the {new.num_users:,} users and {new.num_items:,} items of the new actions is known. Are the ids "
+            f"written as before? Before: {user!r}, {item!r}; now: {new_user!r}, {new_item!r}",
+            DataWarning,
+        )
+
+
 def warn_of_new_types(known: Sequences, new: Sequences) -> None:
     """Warns if the known ids are integers and new ones are not, so that all ids are texts from now on."""
     columns = drop_wrong_types(known)

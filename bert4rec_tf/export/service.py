@@ -32,8 +32,8 @@ class EncodedRequest(NamedTuple):
 
     Attributes:
         vectors: float32 [b, d], zeros for cold users.
-        cold: bool [b], users that get the most popular items: those without a known item; if the model needs to know
-            the user, unknown users.
+        cold: bool [b], users that get the most popular items: those whose history tells the model nothing
+            (`Recommender.find_cold`); if the model needs to know the user, unknown users.
         seen: int32 [b, s], the items of the histories, padded with 0.
         unknown: int32 [b], how many raw ids of each history are unknown.
     """
@@ -68,6 +68,7 @@ class Service(tf.Module):
         super().__init__()
         # Only the variables: a Keras model as an attribute would be exported with all its layers.
         self._user_vectors, self._score_vectors = model.user_vectors, self._prepare_pair_table(model)
+        self._find_cold = model.find_cold
         self._score_products: Callable[[], Any] = model.score_products
         self._has_products = model.score_products() is not None
         self._item_vectors, self._similarities = model.item_vectors, model.similarities
@@ -131,18 +132,17 @@ class Service(tf.Module):
         numbers = self._encode_ids(histories)
         known_items = tf.ragged.boolean_mask(numbers, numbers != PAD)
         lengths = tf.cast(known_items.row_lengths(), tf.int32)
+        # One column more than the longest row, because some models cannot read a width of 0.
+        items = tf.pad(known_items.to_tensor(PAD), [[0, 0], [0, 1]])
+        cold = self._find_cold({"items": items, "lengths": lengths})
         if users is None:
-            rows, cold = tf.zeros_like(lengths), lengths == 0
+            rows = tf.zeros_like(lengths)
         else:
             message = "`users` must have as many rows as `histories`"
             with tf.control_dependencies([tf.debugging.assert_equal(tf.size(users), tf.size(lengths), message)]):
                 rows = tf.cast(self._users.lookup(users), tf.int32)
-            if self._scores_unknown_users:
-                cold = lengths == 0
-            else:
+            if not self._scores_unknown_users:
                 rows, cold = tf.maximum(rows, 0), rows < 0
-        # One column more than the longest row, because some models cannot read a width of 0.
-        items = tf.pad(known_items.to_tensor(PAD), [[0, 0], [0, 1]])
         vectors = self._user_vectors({"users": rows, "items": items, "lengths": lengths})
         unknown = tf.math.count_nonzero((numbers == PAD) & (histories != ""), axis=1, dtype=tf.int32)
         return EncodedRequest(tf.where(cold[:, None], tf.zeros_like(vectors), vectors), cold, items, unknown)

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bert4rec_tf.foundation.errors import word_for_caller
@@ -51,10 +51,13 @@ def warn(line: str, category: type[Bert4RecWarning]) -> None:
     warnings.warn(word_for_caller(line), category, stacklevel=level)
 
 
-def warn_of_unknown(number: int, total: int, what: str) -> None:
+def warn_of_unknown(unknown: Sequence[str], total: int, what: str) -> None:
     """Warns of unknown ids, if there are any among the `total`. `what`: whose ids."""
-    if number:
-        warn(f"{number} of the {total} {what} are unknown and were skipped", UnknownIdWarning)
+    if len(unknown):
+        warn(
+            f"{len(unknown)} of the {total} {what} are unknown and were skipped (such as {unknown[0]!r})",
+            UnknownIdWarning,
+        )
 
 
 @contextlib.contextmanager

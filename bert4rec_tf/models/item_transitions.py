@@ -25,7 +25,8 @@ class ItemTransitions(Recommender):
     S(a | h) = sum over h of w_j log(1 + C(h_j, a) n / tau) + lambda log p(a), with n items and popularity p. The count
     C(b, a) weighs each time that a comes d places after b by the distance d, and each time that it comes d places
     before b by `backward` times that. w_j weighs the items of the history by their age, and sums to 1. An item without
-    evidence has lambda log p alone (Petrov et al., RecSys 2026).
+    evidence has lambda log p alone (Petrov et al., RecSys 2026). After a history without any evidence, S = log p:
+    lambda may be negative, and the rarest items would be first.
 
     A setting that is None is chosen on the validation items (`evaluation.evidence_search`); without a search it has its
     value of `ItemTransitionsSettings.resolve`.
@@ -48,8 +49,13 @@ class ItemTransitions(Recommender):
         """Returns `TransitionEvidence.encode` of the last `max_history` items."""
         return self.evidence.encode(*last_items_in_order(batch, self.max_history))
 
+    def find_cold(self, batch: Batch) -> Tensor:
+        return ~self.evidence.has_pairs(self.user_vectors(batch))
+
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        return self.evidence.score(vectors, candidates)
+        log_shares = tf.convert_to_tensor(self.evidence.log_shares)
+        popular = log_shares[1:] if candidates is None else tf.gather(log_shares, candidates)
+        return tf.where(self.evidence.has_pairs(vectors)[:, None], self.evidence.score(vectors, candidates), popular)
 
     def similarities(self, items: Tensor) -> Tensor:
         """Returns the evidence of one item for all others, float32 [b, n]; -inf for items without any."""

@@ -72,7 +72,7 @@ def recommend(model: Any, history: Iterable[Any], k: int, user: Any, exclude_see
         raise UserError(f"`history` must be a list of raw ids, oldest first. Received: history={history!r}")
     texts = [str(raw) for raw in history]
     items = model.ids.vocabulary.encode(texts)
-    warn_of_unknown(int(np.count_nonzero(items == PAD)), len(items), "items in the history")
+    warn_of_unknown([text for text, item in zip(texts, items) if item == PAD], len(items), "items in the history")
     items = items[items != PAD]
     batch: dict[str, np.ndarray] = {"items": items[None]}
     if model.needs_users:

@@ -147,6 +147,12 @@ class TransitionEvidence(keras.layers.Layer):
             raise UserError("The transitions of the items are not counted yet; call `model.adapt(sequences)` first")
         return tf.concat([tf.cast(items, tf.float32), self.weigh(lengths, tf.shape(items)[1])], axis=1)
 
+    def has_pairs(self, encoded: Tensor) -> tf.Tensor:
+        """Returns whether any item has evidence after the histories that `encode` returned, bool [b]."""
+        items, weights = tf.split(encoded, 2, axis=1)
+        splits, numbers = tf.convert_to_tensor(self.splits), tf.cast(items, tf.int32)
+        return tf.reduce_any((tf.gather(splits, numbers + 1) > tf.gather(splits, numbers)) & (weights > 0), axis=1)
+
     def score(self, encoded: Tensor, candidates: Tensor | None = None) -> tf.Tensor:
         """Returns the scores of histories that `encode` returned, float32 [b, c], or [b, n] without candidates.
 

@@ -37,7 +37,7 @@ from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.stores import LocalCopy, Url
-from bert4rec_tf.foundation.warning import TrainingWarning, warn, warn_of_unknown
+from bert4rec_tf.foundation.warning import TrainingWarning, warn
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.notebook.id_texts import list_users, load_titles, to_text, to_texts
 from bert4rec_tf.notebook.measuring import measure_actions
@@ -145,7 +145,7 @@ class FittedModel:
         request = Choices(k, exclude_seen, *lists, popularity_correction)
         request = self.saved.restrict(request, where, self._read_attributes(attributes))
         answer = self.saved.recommend([items], [user_id], request)
-        warn_of_unknown(answer.unknown[0], len(items), "items in the history")
+        self.saved.warn_of_unknown_items(items, "items in the history")
         table = self._table(answer.items[0], answer.scores[0])
         if not explain:
             return table
@@ -201,10 +201,13 @@ class FittedModel:
         progress.close()
         table = pd.DataFrame({**columns, "item": self.saved.restore_ids("item", list(columns["item"]))})
         table["rank"] = table["rank"].astype(int)
-        warn_of_popular(((table["rank"] == 1) & (table["basis"] == POPULAR_BASIS)).sum(), len(rows))
-        # An unknown user, or a place, may have another type than those of the data.
-        with contextlib.suppress(UserError):
-            table["user"] = self.saved.restore_ids("user", table["user"])
+        is_popular = (table["rank"] == 1) & (table["basis"] == POPULAR_BASIS)
+        warn_of_popular(table["user"][is_popular].tolist(), len(rows))
+        if names is None and histories is not None:
+            table["user"] = table["user"].astype(int)
+        else:
+            with contextlib.suppress(UserError):  # an unknown user may have another type than those of the data
+                table["user"] = self.saved.restore_ids("user", table["user"])
         return table if self.titles else table.drop(columns="title")
 
     def _name_rows(self, histories: Sequence[Iterable[Any]], users: Sequence[str] | None) -> list[batch.Row]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import numbers
 import tempfile
 import time as clock
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -89,7 +90,8 @@ def fit(
         test_from: None to hold out each user's last actions; or a date, or a number like the times of the data, to hold
             out what happened from that time on. A user's first action from then on is the test item, and the one before
             it the validation item.
-        titles: the items' titles: a dictionary, or a table or a file with columns of ids and titles (`serving.titles`).
+        titles: the items' titles: a dictionary, a series, or a table or file with columns of ids and titles
+            (`serving.titles`).
         item_features, user_features: a file or a table with a column of ids and columns of features, for BERT4Rec and
             SASRec (docs/features.md). The default is what `with_features` gave the data.
         new_items: whether items that occur only in `item_features` are ranked and recommended too.
@@ -123,6 +125,8 @@ def fit(
         if holdout not in list(HELD_OUT):
             raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")
         settings["protocol"] = HELD_OUT[holdout]
+    if not all(map(callable, callbacks)):
+        raise UserError(f"`callbacks` must be functions. Received: callbacks={callbacks!r}")
     sources = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
     features: dict[str, Any] = {kind: source for kind, source in sources.items() if source is not None}
     early = {**settings_for_features(model, features), **settings}
@@ -294,7 +298,7 @@ def cross_validate(
     sequences = inputs.load_any(data, user, item, time)[1]
     if sequences.times is None:
         raise UserError("`data` must have times to be split by them. Received: none")
-    if not is_whole_number(folds) or folds < 1 or not test_days > 0:
+    if not is_whole_number(folds) or folds < 1 or not isinstance(test_days, numbers.Real) or not test_days > 0:
         raise UserError(f"`folds` and `test_days` must be above 0. Received: folds={folds!r}, test_days={test_days!r}")
     width = test_days * find_day_length(sequences.times.meaning)
     end = sequences.times.values.max()

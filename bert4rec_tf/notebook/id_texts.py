@@ -84,13 +84,13 @@ def label_cases(sequences: Sequences, by: str, attributes: Any) -> np.ndarray:
 
 
 def load_titles(titles: Any, columns: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Returns raw id -> title, from a dictionary, a file or a table (`serving.titles`); empty for None.
+    """Returns raw id -> title, from a dictionary, a series, a file or a table (`serving.titles`); empty for None.
 
     `columns`: of the data (`Sequences.columns`). The ids may have the items' name in these.
     """
     id_name = columns.get("item", {}).get("name")
     if titles is None:
         return {}
-    if isinstance(titles, Mapping):
+    if isinstance(titles, (Mapping, pd.Series)):
         return {to_text("titles", item): str(title) for item, title in titles.items()}
     return read_titles(titles, id_name)

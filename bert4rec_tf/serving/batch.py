@@ -51,8 +51,10 @@ def warn_about_unknown(model: SavedRecommender, sequences: Sequences) -> None:
     users = np.repeat(np.arange(sequences.num_users), sequences.lengths)
     if not is_known.all():
         without_known = np.count_nonzero(np.bincount(users, is_known, sequences.num_users) == 0)
+        example = sequences.vocabulary.items[sequences.items[~is_known][0] - 1]
         warn(
-            f"{np.count_nonzero(~is_known):,} of {len(is_known):,} ids are unknown and were skipped; "
+            f"{np.count_nonzero(~is_known):,} of {len(is_known):,} ids are unknown and were skipped "
+            f"(such as {str(example)!r}); "
             f"{without_known:,} of {sequences.num_users:,} users have no known item",
             UnknownIdWarning,
         )

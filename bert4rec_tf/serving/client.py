@@ -78,9 +78,9 @@ class Recommendations:
     unknown: np.ndarray
     basis: list[str]
 
-    @property
-    def num_popular(self) -> int:
-        return self.basis.count(POPULAR)
+    def list_popular(self, users: Sequence[str]) -> list[str]:
+        """Returns those of the users who got what is popular."""
+        return [user for user, basis in zip(users, self.basis) if basis == POPULAR]
 
 
 class SavedRecommender(LoadedModel):
@@ -114,8 +114,12 @@ class SavedRecommender(LoadedModel):
     def warn_about_unknown(self, choices: Choices) -> None:
         """Warns of ids to leave out or to rank that are no items of the model."""
         for name in ("exclude", "candidates"):
-            ids = getattr(choices, name)
-            warn_of_unknown(len(ids) - self.items.contains_each(ids).sum(), len(ids), f"items in `{name}`")
+            self.warn_of_unknown_items(getattr(choices, name), f"items in `{name}`")
+
+    def warn_of_unknown_items(self, ids: Sequence[str], what: str) -> None:
+        """Warns of ids that are no items of the model. `what`: whose ids."""
+        unknown = [item for item, is_known in zip(ids, self.items.contains_each(ids)) if not is_known]
+        warn_of_unknown(unknown, len(ids), what)
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:
         """Recommends to raw histories, oldest item first. `users` only matters if the model has user embeddings.
@@ -188,11 +192,12 @@ def is_whole_number(number: Any) -> bool:
     return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
 
-def warn_of_popular(num_popular: int, total: int) -> None:
-    """Warns of users without a history that the model can use."""
-    if num_popular:
+def warn_of_popular(users: Sequence[Any], total: int) -> None:
+    """Warns of `users` without a history that the model can use, if there are any among the `total`."""
+    if len(users):
         warn(
-            f"{num_popular:,} of {total:,} users have no history that the model knows, and get what is popular",
+            f"{len(users):,} of {total:,} users have no history that the model knows, and get what is popular "
+            f"(such as {users[0]!r})",
             UnknownIdWarning,
         )
 
@@ -205,11 +210,13 @@ def _make_recommendations(outputs: dict[str, np.ndarray]) -> Recommendations:
 
 
 def split_ids(line: str) -> list[str]:
-    """Returns the ids of a line, separated by commas. An id that contains a comma must be in double quotes.
+    """Returns the ids of a line, separated by commas, without blanks around them.
+
+    An id that contains a comma must be in double quotes.
 
     Raises UserError if there is more than one line, or an id is longer than 131,072 characters.
     """
     try:
-        return next(csv.reader([line], skipinitialspace=True), [])
+        return [text.strip() for text in next(csv.reader([line], skipinitialspace=True), [])]
     except csv.Error as error:
         raise UserError(f"Ids must be separated by commas on one line. Received: {line[:100]!r}") from error

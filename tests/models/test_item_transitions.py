@@ -132,13 +132,16 @@ def test_the_order_of_the_users_does_not_change_a_bit(sequences, settings, rando
         np.testing.assert_array_equal(one, other)
 
 
-def test_an_item_without_neighbors_leaves_the_popular_ones():
+@pytest.mark.parametrize("popularity_weight", [-0.5, 0.5])
+def test_an_item_without_neighbors_leaves_the_popular_ones(popularity_weight):
     sequences = make_sequences([[1, 2], [1, 3], [1, 2]], 4)
-    model = counted(sequences, popularity_weight=0.5)
+    model = counted(sequences, popularity_weight=popularity_weight, max_history=2, recent_items=1, recent_share=1.0)
     shares = plain_log_shares(histories_of(sequences), 4)
-    for history in ([4], []):
-        found = model.score(make_batch([history], 1)).numpy()[0]
-        assert found.tolist() == pytest.approx([0.5 * shares[item] for item in (1, 2, 3, 4)])
+    batch = make_batch([[4], [], [1, 4, 4], [1, 4], [4, 1]])
+    scores = model.score(batch).numpy()
+    for row in range(4):  # of the third history, the model reads two items; of the fourth, the last one counts
+        assert scores[row].tolist() == pytest.approx([shares[item] for item in (1, 2, 3, 4)])
+    assert model.find_cold(batch).numpy().tolist() == [True, True, True, True, False]
 
 
 def test_settings_that_are_not_given_are_the_start_of_the_search():

@@ -93,6 +93,16 @@ def test_unknown_users_and_empty_histories_get_what_was_popular_of_late(counted,
     assert of_users["basis"].tolist() == ["history", "popular"]  # the model has vectors of users
 
 
+def test_a_history_without_any_counts_gets_what_is_popular():
+    """Although items without counts are in the order of rarity if the weight of popularity is below 0."""
+    apart = pd.DataFrame([(60, "only here", 9)], columns=FRAME.columns)
+    model = b4r.fit(pd.concat([FRAME, apart]), popularity_weight=-0.4, **COUNTING)
+    with pytest.warns(b4r.UnknownIdWarning, match="^2 of 3 users"):
+        found = model.recommend_all(users=[60, "nobody", 3], k=4, silent=True)
+    assert found.groupby("user", sort=False)["basis"].first().tolist() == ["popular", "popular", "history"]
+    assert found["item"][:4].tolist() == found["item"][4:8].tolist()
+
+
 def test_similar_items_and_vectors(counted, learnt):
     assert counted.similar("i7", k=2)["item"].tolist() == ["i9", "i11"]
     vectors, similar = learnt.item_vectors, learnt.similar("i7", k=5)
@@ -334,7 +344,7 @@ def test_fractions_that_pandas_makes_of_whole_ids_are_these_ids():
     left_out = pd.Series([7.0, 8.0])
     assert not {7, 8} & set(model.recommend(user=3.0, k=40, exclude=left_out)["item"])
     assert model.recommend(history=[7.0]).equals(model.recommend(history=["7"]))
-    titled = b4r.fit(FRAME.assign(movieId=FRAME["movieId"].str[1:]), titles={7.0: "Seven"}, **COUNTING)
+    titled = b4r.fit(FRAME.assign(movieId=FRAME["movieId"].str[1:]), titles=pd.Series({7.0: "Seven"}), **COUNTING)
     assert titled.titles == {"7": "Seven"}
     with pytest.raises(b4r.UserError, match="`exclude` must have ids alone, and no missing ones"):
         model.recommend(user=3, exclude=pd.Series([7.0, None]))

@@ -202,6 +202,13 @@ def test_users_of_a_csv_with_a_gap_are_the_known_ones(counted, tmp_path):
     pd.testing.assert_frame_equal(counted.evaluate(tmp_path / "gap.csv"), counted.evaluate(LATER))
 
 
+def test_places_of_histories_are_numbers_whatever_the_users_are():
+    model = b4r.fit(FRAME.astype({"client": str}), **NAMES, **COUNTING)
+    found = model.recommend_all(histories=[FRAME["Artikel-Nr"][:2].tolist()] * 2, k=1, silent=True)
+    assert found["user"].tolist() == [0, 1]
+    assert model.recommend_all(users=["1"], k=1, silent=True)["user"].tolist() == ["1"]
+
+
 def test_messages_name_arguments_and_no_flags(counted, tmp_path):
     (tmp_path / "rows.csv").write_text("Kunde,Artikel,Kaufdatum\n" + "1,2,3\n" * 9)
     for call, words in (
@@ -213,6 +220,8 @@ def test_messages_name_arguments_and_no_flags(counted, tmp_path):
             "'item_feature'. Did you mean 'item_features'?",
         ),
         (lambda: b4r.fit(FRAME, model="bpr_mf", step=9), "Did you mean 'steps'?"),
+        (lambda: b4r.fit(FRAME, callbacks=[1]), "`callbacks` must be functions"),
+        (lambda: b4r.fit(b4r.Interactions(FRAME)), "`b4r.interactions` reads a table. Received: a DataFrame"),
         (lambda: b4r.fit(FRAME, duplicates="keep"), "'duplicates'. `b4r.interactions` takes it"),
         (lambda: b4r.fit(tmp_path / "rows.csv", user="Kunde", item="Artikle"), "Did you mean 'Artikel'"),
         (lambda: counted.recommend(user="nobody"), "`user` must be one of the model's 60 users"),

@@ -110,6 +110,13 @@ def test_choices_and_titles_are_in_the_table(command, popular, tmp_path):
     ]
 
 
+def test_blanks_around_ids_are_no_part_of_them_and_candidates_are_never_none(command, popular):
+    _, plain, err = command(f"--model={popular}", "--history=c,d")
+    assert command(f"--model={popular}", "--history= c , d ") == (0, plain, "") and err == ""
+    code, _, err = command(f"--model={popular}", "--history=c", "--candidates=")
+    assert code == 2 and "--candidates must name at least one item" in err
+
+
 def test_the_user_flag_reaches_a_model_with_users(command, factors):
     folder, scores = factors
     _, out, err = command(f"--model={folder}", "--history=", "--user=bob, jr")
@@ -183,8 +190,8 @@ def test_unknown_ids_are_counted_also_after_a_kill(command, popular, small_parts
     histories = [history for _, *history in ROWS]
     unknown, ids = sum(history.count("nobody") for history in histories), sum(map(len, histories))
     without = sum(not set(history) & set(NAMES) for history in histories)
-    told = f"warning: {unknown} of {ids} ids are unknown and were skipped; {without} of 100 users have no known item\n"
-    assert err.endswith(told) and unknown and without
+    told = f"warning: {unknown} of {ids} ids are unknown and were skipped (such as 'nobody'); {without} of 100 users"
+    assert err.endswith(f"{told} have no known item\n") and unknown and without
 
 
 AWKWARD_USERS = [
@@ -248,7 +255,8 @@ def test_users_whose_histories_the_export_holds(command, popular, tmp_path):
     assert items_of(command(f"--model={held}", "--user=ann", "-k", "5")[1]) == [*NAMES[:3], *NAMES[5:7]]
     code, out, err = command(f"--model={held}", "--user=ann,eve")
     assert items_of(out.split("user eve\n")[1]) == NAMES[:3] and code == 0
-    assert err == "warning: 1 of 2 users have no history that the model knows, and get what is popular\n"
+    told = "1 of 2 users have no history that the model knows, and get what is popular (such as 'eve')"
+    assert err == f"warning: {told}\n"
     (tmp_path / "users.txt").write_bytes(b"\xef\xbb\xbfeve\r\nbob, jr \r\n")
     target = tmp_path / "users.csv"
     code, out, warned = command(f"--model={held}", "--users=users.txt", f"--output={target}")

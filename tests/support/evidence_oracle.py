@@ -65,10 +65,11 @@ def plain_sums(evidence, history, settings):
 
 
 def plain_scores(histories, num_items, history, settings):
-    """S(a | history) of each item, in the order of their numbers."""
+    """S(a | history) of each item, in the order of their numbers; without any evidence, log p(a)."""
     sums = plain_sums(plain_evidence(histories, num_items, settings), history, settings)
     shares = plain_log_shares(histories, num_items)
-    return [sums[item] + settings.popularity_weight * shares[item] for item in range(1, num_items + 1)]
+    popularity_weight = settings.popularity_weight if any(sums.values()) else 1.0
+    return [sums[item] + popularity_weight * shares[item] for item in range(1, num_items + 1)]
 
 
 def histories_of(sequences):

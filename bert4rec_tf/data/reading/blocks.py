@@ -26,6 +26,9 @@ _PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x
 _EXCEL = re.compile(rb"PK\x03\x04.*xl/wor|\xd0\xcf\x11\xe0", re.DOTALL)
 """What begins an Excel file: a zip archive, or before 2007 a format of its own."""
 
+_BINARY = re.compile(rb"\x80[\x02-\x05]|\x89HDF|SQLite format 3\0|ORC|Obj\x01|ARROW1")
+"""What begins binary files: pickles, HDF5, SQLite, ORC, Avro and Arrow."""
+
 Block = tuple[bytes, int]
 """Whole lines, and the number of the first, from 1."""
 
@@ -57,6 +60,8 @@ def refuse_packed(path: Path, start: bytes) -> None:
         raise UserError(f"{path}: is an Excel file; save it as CSV")
     if _PACKED.match(start):
         raise UserError(f"{path}: is packed; unpack it, or pack only the text with gzip, under a name that ends in .gz")
+    if _BINARY.match(start):
+        raise UserError(f"{path}: is no text; save it as CSV, JSON lines or Parquet")
 
 
 def read_blocks(

@@ -51,8 +51,8 @@ def make_sequences(tables: list[pa.Table], source: Rows, to_train: bool = True) 
     notes += describe_cut_rows(source.findings, items.tolist(), np.bincount(item_codes)) if is_own else []
     unit, meaning, num_later = None, "", None
     if times is not None and len(times):
-        count = partial(count_units, times)
-        unit, meaning = source.times.describe(count, len(times), times.max().item(), interactions)
+        count, sample = partial(count_units, times), partial(np.asarray, times)
+        unit, meaning = source.times.describe(count, len(times), times.max().item(), sample, interactions)
         order, repeats = order_actions(user_codes, item_codes, times, is_own and interactions.duplicates == "drop")
         if len(repeats):
             first = repeats.min()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from bert4rec_tf.data.id_types import match_types, warn_of_new_types
+from bert4rec_tf.data.id_types import match_types, warn_of_new_types, warn_of_strangers
 from bert4rec_tf.data.reading.grouping import join_times, order_actions, sort_ids
 from bert4rec_tf.data.reading.times import describe_conversion
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, number_within_groups
@@ -24,6 +24,7 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
     """
     new = match_types(known, new)
     warn_of_new_types(known, new)
+    warn_of_strangers(known, new)
     if known.times is None or new.times is None:
         if known.times is not new.times:
             side = "known" if known.times is None else "new"

@@ -53,7 +53,7 @@ class Report:
 
     def warn_of_notes(self, to_train: Sequences | None = None) -> None:
         """Says on the error stream what the report has on rows and, for data to train on, on ratings and users."""
-        for line in self.notes:
+        for line in [*self.notes, *([] if to_train is None else describe_fractions(to_train))]:
             warn(f"{self.path}: {line}", DataWarning)
         for line in [] if to_train is None else [*self.remarks, *describe_singles(to_train)]:
             warn(f"{self.path}: {line}", DataNote)
@@ -86,6 +86,8 @@ def describe_findings(source: Rows) -> list[str]:
         rarest = findings.events.most_common()[-1][0]
         advice = f"all count alike. --event_column={event_column} --events={rarest} keeps these alone"
         lines.append(f"events ({event_column}): {shown}; {f'kept: {wanted}' if wanted else advice}")
+        kinds = [kind.strip() for kind in wanted.split(",")] if wanted else []
+        lines += [f"no row has the event {kind!r} of --events" for kind in kinds if kind not in findings.events]
     if findings.other_forms:
         lines.append(
             f"{len(findings.other_forms):,} ids were not in Unicode's form NFC, and are the same as those that are "
@@ -163,6 +165,16 @@ def list_doubts(sequences: Sequences) -> list[str]:
     if sequences.times is not None and equal > MAX_EQUAL:
         lines.append(f"{what.format('time')}, so that the rows alone order them")
     return lines
+
+
+def describe_fractions(sequences: Sequences) -> list[str]:
+    """Returns lines on users and items whose ids all are texts such as 7.0."""
+    return [
+        f"the ids of all {role} end in .0, as {ids[0]!r}, which is another id than {ids[0][:-2]!r}. pandas writes whole "
+        "numbers so if some are missing"
+        for role, ids in (("users", sequences.users), ("items", sequences.vocabulary.items))
+        if len(ids) and all(text.endswith(".0") for text in ids)
+    ]
 
 
 def describe_singles(sequences: Sequences) -> list[str]:

@@ -148,6 +148,19 @@ def _refuse_future(latest: int | float, kind: str | None, unit: str | None, titl
     )
 
 
+def _refuse_mixed_up_days(times: np.ndarray, title: str) -> None:
+    """Raises UserError if all times are whole numbers such as 31012024, whose order is not that of the days."""
+    if not np.issubdtype(times.dtype, np.integer):
+        return
+    first, second, years = times // 1_000_000, times // 10_000 % 100, times % 10_000
+    for form, days, months in (("DDMMYYYY", first, second), ("MMDDYYYY", second, first)):
+        if np.all((days >= 1) & (days <= 31) & (months >= 1) & (months <= 12) & (years >= 1900) & (years <= 2100)):
+            raise UserError(
+                f"{title}: the times must be numbers in the order of time, or dates such as 2024-01-31 or 20240131. "
+                f"Received: {times[0]}, which seems to be {form}"
+            )
+
+
 class Times:
     """Reads the times of one source. The first time decides their kind, unless it is given."""
 
@@ -191,20 +204,28 @@ class Times:
         return _cast_some(texts, self.kind) if values is None else values
 
     def describe(
-        self, count: Callable[[], Mapping[str, int]], num_times: int, latest: int | float, options: Interactions
+        self,
+        count: Callable[[], Mapping[str, int]],
+        num_times: int,
+        latest: int | float,
+        sample: Callable[[], np.ndarray],
+        options: Interactions,
     ) -> tuple[str | None, str]:
         """Returns the unit of times that are numbers, None if it is not known, and what the times mean.
 
         Args:
             count: returns what `count_units` does for all times.
             num_times, latest: their number, and the last one.
+            sample: returns all of them or some.
             options: whether times may be in the future, and the title for messages.
 
-        Raises UserError for times of several units, or in the future.
+        Raises UserError for times of several units, in the future, or out of order because they begin with the day.
         """
         unit = _choose_unit(count(), num_times, options.title) if self.kind == NUMBER else None
         if not (options.is_published or options.future_times):
             _refuse_future(latest, self.kind, unit, options.title)
+        if self.kind == NUMBER and unit is None and not options.is_published:
+            _refuse_mixed_up_days(sample(), options.title)
         if self.kind != NUMBER:
             return None, "dates with a zone" if self.kind == ZONED else "dates"
         return unit, "numbers of no known unit" if unit is None else f"{UNIT_NAMES[unit]} since 1970"
@@ -251,9 +272,10 @@ def _loses_order(column: pa.Array, values: pa.Array) -> bool:
 
 
 def normalize_texts(texts: pa.Array) -> pa.Array:
-    """Returns times without blanks around them, and 2020/01/31 as 2020-01-31."""
+    """Returns times without blanks around them, 2020/01/31 as 2020-01-31, and the hour 4:36 as 04:36."""
     texts = pc.utf8_trim(texts, characters=BLANKS)
-    return pc.replace_substring_regex(texts, "^([0-9]{4})/([0-9]{2})/([0-9]{2})", r"\1-\2-\3")
+    texts = pc.replace_substring_regex(texts, "^([0-9]{4})/([0-9]{2})/([0-9]{2})", r"\1-\2-\3")
+    return pc.replace_substring_regex(texts, f"^({_DAY}[ T])([0-9]:)", r"\10\2")
 
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:

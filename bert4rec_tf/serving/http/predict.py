@@ -108,6 +108,8 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
         raise RequestError(f"`{EXPLAIN}` must be true or false, and needs a list of recommendations")
     arrays = _make_arrays(_add_histories(columns, signature, model, settings), signature, settings, model)
     rows = _count_rows(arrays, signature, settings)
+    if signature.name in LISTING and not all(any(one != "" for one in row) for row in columns.get("candidates", ())):
+        raise RequestError("`candidates` must have at least one item; leave it out for all. Received a row of none")
     if explain and rows * (MOST_LEFT_OUT + 2) > settings.max_rows:
         raise RequestError(
             f"`{EXPLAIN}` takes at most {settings.max_rows // (MOST_LEFT_OUT + 2)} rows. Received: {rows}"

@@ -290,7 +290,9 @@ def test_events_are_named_and_selected(tmp_path):
         assert histories(bought) == XYZ and "kept: purchase" in str(report)
     frame = pd.DataFrame(rows, columns=["user_id", "item_id", "event_type", "timestamp"])
     options = {"event_column": "event_type", "events": "purchase, sale"}
-    assert histories(b4r.interactions(frame, **options)) == XYZ
+    for events in ("purchase, sale", ["purchase", "sale"]):
+        with pytest.warns(b4r.DataWarning, match="no row has the event 'sale'"):
+            assert histories(b4r.interactions(frame, **{**options, "events": events})) == XYZ
     assert histories(b4r.interactions(frame.astype({"event_type": "category"}), **options)) == XYZ
     with pytest.raises(UserError, match="`event_column` and `events` need each other"):
         b4r.Interactions(path, events="purchase")

@@ -402,3 +402,10 @@ def test_a_single_user_is_named_and_few_rows_raise_no_doubts():
     with pytest.warns(b4r.DataWarning, match="100% of the actions after a user's first have the time"):
         b4r.interactions(pd.concat([frame.assign(user=user) for user in range(15)]))
     b4r.interactions(pd.concat([frame.assign(user=user) for user in range(14)]))
+
+
+def test_whole_numbers_that_are_written_as_fractions_are_told_of(tmp_path):
+    rows = pd.DataFrame({"user": [1, None, 2, 2], "item": [5, 6, 5, 6], "time": [1, 2, 3, 4]}).dropna()
+    rows.to_csv(tmp_path / "a.csv", index=False)
+    with pytest.warns(b4r.DataWarning, match="the ids of all users end in .0, as '1.0', which is another id than '1'"):
+        b4r.load(b4r.Interactions(tmp_path / "a.csv"))

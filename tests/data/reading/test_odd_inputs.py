@@ -5,6 +5,7 @@ import gzip
 import importlib
 import io
 import json
+import pickle
 import zipfile
 from decimal import Decimal
 
@@ -113,11 +114,19 @@ FILES = {
     ),
     "Excel before 2007": ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Excel file; save it as CSV"),
     "a zip archive": (zip_archive("a.csv"), "unpack it"),
+    "a pickle": ("a.pkl", pickle.dumps(FRAME), "a.pkl: is no text; save it as CSV, JSON lines or Parquet"),
     "a row too short": (TEXT + "a,q\n", "row 7: expected 3 columns, found 2"),
     "a quote that stays open": (TEXT + 'a,"q,5\n', "quote is never closed"),
     "nothing": ("", "the file is empty"),
     "dates": (with_times(["2020-01-01", "2020-01-02", "2020-02-01"]), XYZ),
     "dates and times": (with_times(["2020-01-01 09:00:00", "2020-01-01 09:30", "2020-01-01 10:00:00.5"]), XYZ),
+    "hours without a zero": (with_times(["2020-01-01 9:00", "2020-01-01 09:30:00", "2020-01-01 10:00"]), XYZ),
+    "days in numbers": (with_times(["20200131", "20200201", "20200303"]), XYZ),
+    "days in numbers that begin with the day": (with_times(["31012020", "1022020", "3032020"]), "seems to be DDMMYYYY"),
+    "days in numbers that begin with the month": (
+        with_times(["1312020", "2012020", "3032020"]),
+        "seems to be MMDDYYYY",
+    ),
     "zones": (with_times(["2020-01-01T09:00:00Z", "2020-01-01 09:00:01 UTC", "2020-01-02T00:00:00+00:00"]), XYZ),
     "mixed offsets": (
         with_times(["2020-01-01T12:00:00+05:00", "2020-01-01T08:00:00Z", "2020-01-01T07:00:00-03:00"]),

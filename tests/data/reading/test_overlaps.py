@@ -1,6 +1,7 @@
 """Known actions and new ones that repeat some of them, against plain Python."""
 
 import itertools
+import warnings
 
 import pandas as pd
 import pytest
@@ -89,6 +90,16 @@ def test_whole_numbers_with_a_gap_are_the_known_ids():
             join_actions(known, read([("50.0", 3, 3), (odd, 3, 3)]))
     texts = read([("50.0", 1, 1), ("x", 2, 2)])
     assert histories(join_actions(texts, read([("50.0", 3, 3)]))[0]) == {"50.0": ["1", "3"], "x": ["2"]}
+
+
+def test_new_actions_without_any_known_id_are_warned_of():
+    known = read([("u1", "a", 1), ("u2", "b", 2)])
+    with pytest.warns(DataWarning, match="none of the 2 users and 2 items .* Before: 'u1', 'a'; now: 'U1', 'A'"):
+        join_actions(known, read([("U1", "A", 3), ("U2", "B", 4)]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rows in ([("U1", "A", 3), ("U2", "b", 4)], [("u1", "c", 3), ("u1", "d", 4)], [("u3", "c", 3)]):
+            join_actions(known, read(rows))
 
 
 MOMENTS = pd.Series(pd.date_range("2020-01-01", periods=4, freq="h"))

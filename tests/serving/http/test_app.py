@@ -115,6 +115,8 @@ WRONG = {
     "too many": ({"instances": [["a"]] * 21}, "at most 20 rows. Received: 21"),
     "too long": ({"instances": [["a"], ["a"] * 31]}, "at most 30 items. Received: 31"),
     "too wide": (recommend(exclude=[["a"] * 601]), "600 values"),
+    "no candidates": (recommend(candidates=[[]]), "`candidates` must have at least one item"),
+    "candidates of padding": (recommend(candidates=[["", ""]]), "`candidates` must have at least one item"),
     "k of 0": (recommend(k=0), "`k` must be at least 1"),
     "k of 2 ** 31": (recommend(k=2**31), "less than 2^31"),
     "k of 1.5": (recommend(k=1.5), "a whole number"),

@@ -76,11 +76,12 @@ def check(found, wanted):
 
 
 LISTS = [["0", "item 3", "unknown"], NAMES, [], ["日本語"], ["", ""], ["0", "0"]]
+CANDIDATES = [row if any(row) else ["item 1"] for row in LISTS]
 ASKED = {
     "as exported": ("serving_default", {}),
     "with choices": ("recommend", {"k": 3, "exclude_seen": False, "exclude": [["0", "item 3"]]}),
     "less popular candidates": ("recommend", {"popularity_correction": 2, "candidates": [["0", "item 1", "item 2"]]}),
-    "among candidates for each": ("recommend", {"candidates": LISTS, "exclude": LISTS[::-1]}),
+    "among candidates for each": ("recommend", {"candidates": CANDIDATES, "exclude": LISTS[::-1]}),
     "scores for all": ("score", {"candidates": [["0", "item 1", "unknown"]]}),
     "scores for each": ("score", {"candidates": LISTS}),
     "vectors": ("encode", {}),
