@@ -170,8 +170,8 @@ def list_doubts(sequences: Sequences) -> list[str]:
 def describe_fractions(sequences: Sequences) -> list[str]:
     """Returns lines on users and items whose ids all are texts such as 7.0."""
     return [
-        f"the ids of all {role} end in .0, as {ids[0]!r}, which is another id than {ids[0][:-2]!r}. pandas writes whole "
-        "numbers so if some are missing"
+        f"the ids of all {role} end in .0, as {ids[0]!r}, which is another id than {ids[0][:-2]!r}. pandas writes "
+        "whole numbers so if some are missing"
         for role, ids in (("users", sequences.users), ("items", sequences.vocabulary.items))
         if len(ids) and all(text.endswith(".0") for text in ids)
     ]
