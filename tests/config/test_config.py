@@ -166,6 +166,25 @@ def test_a_data_set_without_a_preset_takes_the_one_for_own_data_of_its_size(data
     assert presets.uses_own_data_rule("best", dataset, "sasrec") and presets.uses_own_data_rule("fast", "new", "caser")
 
 
+@pytest.mark.parametrize(
+    ("size", "model", "width", "batch_size"),
+    [
+        (Size(6_040, 999_611), "bert4rec", 128, 32),
+        (Size(22_363, 198_502), "bert4rec", 128, 128),
+        (Size(610, 100_836), "sasrec", 64, 32),
+        (Size(1_429, 10_261), "sasrec", 64, 32),
+    ],
+    ids=["many long", "many short", "few long", "few short"],
+)
+def test_two_networks_are_trained_by_the_rule_of_one_of_them(size, model, width, batch_size):
+    run, alone = (presets.make_run("own-x", name, size=size) for name in ("auto", model))
+    names = ("learning_rate", "weight_decay", "beta_2", "epsilon")
+    assert [getattr(run.training, name) for name in names] == [getattr(alone.training, name) for name in names]
+    assert run.architecture.hidden_dim == width and run.training.batch_size == batch_size
+    masked = presets.make_run("own-x", "bert4rec", size=size)
+    assert run.masking == masked.masking and run.architecture.masked_batch_size == masked.training.batch_size
+
+
 @pytest.mark.filterwarnings("error::bert4rec_tf.Bert4RecWarning")
 def test_only_a_data_set_without_a_preset_falls_back():
     assert presets.make_run("beauty", "sasrec", "best", size=Size(9, 99)) == presets.make_run(

@@ -27,7 +27,10 @@ LIKE_BEAUTY = {"hidden_dim": 128, "dropout": 0.5, "epsilon": 1e-4, "learning_rat
 """What Beauty's preset `best` and the rule for short histories share, unless they are few."""
 
 WIDTH_OF_TWO = 64
-"""The width of each of two networks side by side."""
+"""The width of each of two networks side by side, on few actions."""
+
+LONG_OF_TWO, SHORT_OF_TWO = {"dropout": 0.1, "attention_dropout": 0.1}, {"batch_size": 128}
+"""What differs from BERT4Rec's own settings where there are two, over long histories and over short ones."""
 
 SOFTMAX_SASREC = {**OPTIMIZERS["sasrec"], "loss": "cross_entropy", "schedule": "linear"}
 
@@ -118,16 +121,20 @@ def make_bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
 def make_auto_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """Returns the settings of both networks side by side.
 
-    They are SASRec's, at WIDTH_OF_TWO, and BERT4Rec's ways to cut and mask histories. BERT4Rec has as many examples in
-    a step as suit its own rule: so both learn in about the same passes as alone. It counts positions from the first
-    item, because from the last the sum gains nothing.
+    - From FEW_ACTIONS on (long histories: MANY_ACTIONS), they are BERT4Rec's: what suits it suits SASRec too.
+    - Of less, they are SASRec's, at WIDTH_OF_TWO, and BERT4Rec's ways to cut and mask histories.
+    - BERT4Rec has as many examples in a step as suit its own rule: so it learns in about the same passes as alone. It
+      counts positions from the first item, because from the last the sum gains nothing.
     """
-    min_steps = MIN_STEPS_OF_TWO if num_actions < FEW_ACTIONS else MIN_SASREC_STEPS
-    shared = make_sasrec_settings(num_users, num_actions, min_steps)
+    is_long = num_actions >= LONG_HISTORIES * num_users
     bert4rec = make_bert4rec_settings(num_users, num_actions)
+    masked = {"masked_batch_size": bert4rec["batch_size"], "positions_from_last": False}
+    if num_actions >= (MANY_ACTIONS if is_long else FEW_ACTIONS):
+        return {**bert4rec, **(LONG_OF_TWO if is_long else SHORT_OF_TWO), **masked}
+    shared = make_sasrec_settings(num_users, num_actions, MIN_STEPS_OF_TWO)
     names = ("attention_dropout", "initial_layers", *MaskingSettings.__dataclass_fields__)
     own = {name: bert4rec[name] for name in names if name in bert4rec}
-    return {**shared, **own, "hidden_dim": WIDTH_OF_TWO, "masked_batch_size": bert4rec["batch_size"]}
+    return {**shared, **own, "hidden_dim": WIDTH_OF_TWO, **masked}
 
 
 RULES = {"bert4rec": make_bert4rec_settings, "sasrec": make_sasrec_settings, AUTO: make_auto_settings}
