@@ -37,7 +37,7 @@ from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.stores import LocalCopy, Url
-from bert4rec_tf.foundation.warning import TrainingWarning, warn
+from bert4rec_tf.foundation.warning import DataWarning, TrainingWarning, warn
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.notebook.id_texts import list_users, load_titles, to_text, to_texts
 from bert4rec_tf.notebook.measuring import measure_actions
@@ -304,6 +304,8 @@ class FittedModel:
         names = METRICS if k is None else name_metrics(k)
         claim_tensorflow()
         known, columns = updating.read_all_histories(self.saved), self.saved.columns
+        if cut := updating.find_cut(self.saved):
+            warn(f"{cut}, so that items seen before these are ranked too", DataWarning)
         rows = inputs.load_any(test, user, item, time, to_train=False, ordered=False, known_columns=columns)[1]
         return measure_actions(self.saved, known, rows, names, per_user, distances)
 

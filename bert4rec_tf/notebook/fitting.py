@@ -26,6 +26,7 @@ from bert4rec_tf.data.time_folds import cut_by_time
 from bert4rec_tf.evaluation.metrics import ANY, FULL, MIN_USERS, NDCG, compute_difference, compute_per_user
 from bert4rec_tf.foundation import npz, plots, stores
 from bert4rec_tf.foundation.errors import UserError, find_nearest, speak_python, unknown_name_error
+from bert4rec_tf.foundation.warning import DataWarning, warn
 from bert4rec_tf.models import MODELS, Recommender, resolve_name
 from bert4rec_tf.notebook.fitted import FittedModel, train_and_open
 from bert4rec_tf.notebook.id_texts import label_cases
@@ -203,12 +204,7 @@ def compare(
     Raises:
         UserError: for an unknown or repeated model, fewer than MIN_USERS users to measure, and as `fit`.
     """
-    if isinstance(models, str) or not models or len(set(models)) < len(models):
-        raise UserError(f"`models` must be a list of different names. Received: models={models!r}")
-    names = [resolve_name(model) for model in models]
-    for name in names:
-        if name not in MODELS:
-            raise unknown_name_error("model", name, MODELS)
+    names = _check_models(models, data, options)
     sequences = inputs.load_any(data, user, item, time, test_from)[1]
     if (num_users := len(LeaveOneOut(sequences).users)) < MIN_USERS:
         raise UserError(f"`data` must have {MIN_USERS} users with three actions to compare models. Found: {num_users}")
@@ -225,6 +221,23 @@ def compare(
     table = _tabulate(measured)
     table.insert(2, "seconds", [seconds for _, seconds in measured.values()])
     return table
+
+
+def _check_models(models: Sequence[str | type[Recommender]], data: Any, options: Mapping[str, Any]) -> list[str]:
+    """Returns the models' names. Raises UserError for a wrong one, or options that not all of them take."""
+    if isinstance(models, str) or not models or len(set(models)) < len(models):
+        raise UserError(f"`models` must be a list of different names. Received: models={models!r}")
+    names = [resolve_name(model) for model in models]
+    settings = {name: value for name, value in options.items() if name not in inspect.signature(fit).parameters}
+    dataset = data if inputs.is_data_set(data) else inputs.FRAME
+    for name in names:
+        if name not in MODELS:
+            raise unknown_name_error("model", name, MODELS)
+        _check_names(settings)
+        presets.check_settings(dataset, name, options.get("preset", "fast"), options.get("seed", 1), **settings)
+        if options.get("minutes") is not None:
+            Budget(options["minutes"], named=settings).check_settings(name, **settings)
+    return names
 
 
 def _measure(source: Any, model: str, options: dict[str, Any]) -> tuple[np.ndarray, float]:
@@ -295,14 +308,16 @@ def cross_validate(
     Raises:
         UserError: for data without times, a period with fewer than MIN_USERS users to measure, and as `compare`.
     """
+    names = _check_models(models, data, options)
     sequences = inputs.load_any(data, user, item, time)[1]
+    if sequences.features:
+        warn("`cross_validate` measures without the features of the data", DataWarning)
     if sequences.times is None:
         raise UserError("`data` must have times to be split by them. Received: none")
     if not is_whole_number(folds) or folds < 1 or not isinstance(test_days, numbers.Real) or not test_days > 0:
         raise UserError(f"`folds` and `test_days` must be above 0. Received: folds={folds!r}, test_days={test_days!r}")
     width = test_days * find_day_length(sequences.times.meaning)
     end = sequences.times.values.max()
-    names = [resolve_name(model) for model in models]
     parts = dict[str, list[np.ndarray]]({name: [] for name in names})
     rows, index = list[list[float]](), list[tuple[int, str]]()
     for fold in range(folds):

@@ -92,5 +92,5 @@ def load_titles(titles: Any, columns: Mapping[str, Mapping[str, str]]) -> dict[s
     if titles is None:
         return {}
     if isinstance(titles, (Mapping, pd.Series)):
-        return {to_text("titles", item): str(title) for item, title in titles.items()}
+        return {to_text("titles", item): str(title) for item, title in titles.items() if not pd.isna(title)}
     return read_titles(titles, id_name)

@@ -308,6 +308,8 @@ class WorkDirectory:
             return run
         config = self.read_config()
         plan, settings = config.plan or {}, config.run.flatten()
+        if plan and "max_seconds" not in plan:  # the plan was refused, or stopped before it was made
+            return run
         if plan.get("minutes") != budget.minutes:
             has = f"{plan['minutes']:g}" if plan else "left out"
             raise UserError(f"`minutes` must be {has}, as in {self.path}. Received: minutes={budget.minutes:g}")

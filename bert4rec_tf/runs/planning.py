@@ -53,12 +53,14 @@ class Planner:
         """Makes the final training short if time is short, and then the model narrower. Returns whether it is.
 
         If there is time for less than WANTED_SHARE of the preset's steps, the width is halved, which about halves the
-        time of a step. If that is not enough, the longest history is halved too. What the user named stays.
+        time of a step. If that is not enough, the longest history is halved too. What the user named stays, and so do
+        the sizes of weights to start from.
         """
         named_settings = self._budget.named
         if self._count_steps() < SHORT_SHARE * self._preset_steps and "final_share" not in named_settings:
             self.run = self.run.change(final_share=SHORT_FINAL)
-        change = _choose_sizes(self.run, named_settings, self._count_steps() / self._preset_steps)
+        share = self._count_steps() / self._preset_steps
+        change = {} if self.run.initial_weights else _choose_sizes(self.run, named_settings, share)
         self.run = self.run.change(**change)
         return bool(change)
 

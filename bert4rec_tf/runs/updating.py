@@ -52,13 +52,21 @@ def read_all_histories(saved: SavedRecommender) -> Sequences:
     return replace(stored, vocabulary=vocabulary, columns=saved.columns, times=times)
 
 
+def find_cut(saved: SavedRecommender) -> str | None:
+    """Returns a line that says how many actions an export holds, if these are not all; else None."""
+    held, total = saved.require_histories().num_actions, saved.card.get("data", {}).get("actions", 0)
+    return f"{saved.folder}: holds {held:,} of the {total:,} actions" if held < total else None
+
+
 def join_more(saved: SavedRecommender, new: Sequences) -> tuple[Sequences, int]:
     """Returns the known and the new actions, and how many new ones are known, with a warning of these.
 
-    Raises UserError if there are no new ones, the export holds no histories, or as `join_actions`.
+    Raises UserError if there are no new ones, the export does not hold all known ones, or as `join_actions`.
     """
     if not new.num_actions:
         raise UserError("the new data must have rows. Received: none")
+    if cut := find_cut(saved):
+        raise UserError(f"{cut}; an update needs all: {make_histories_command(saved.folder)}")
     data, num_repeats = join_actions(read_all_histories(saved), new)
     if num_repeats:
         warn(f"{num_repeats:,} new rows repeat user, item and time of a known one, which count once", DataWarning)
@@ -80,18 +88,13 @@ def update_export(
         item_features: features of the items, old and new, as for `fit`.
         new_items: whether items that occur only in `item_features` are recommended too.
 
-    Raises UserError if the export is not of a run, lacks a part of the histories, or as `join_more`.
+    Raises UserError if the export is not of a run, or as `join_more`.
     """
     card, histories = saved.card, saved.require_histories()
     if "run" not in card:
         raise UserError(f"{saved.folder}: was not exported from a run, so it cannot be updated")
     if (name := card["run"]["model"]) not in MODELS:
         raise UserError(f"{saved.folder}: its model is {name}, of your own; import its class and `update` from Python")
-    if histories.num_actions < card["data"]["actions"]:
-        raise UserError(
-            f"{saved.folder}: holds {histories.num_actions:,} of the {card['data']['actions']:,} actions; an update "
-            f"needs all: {make_histories_command(saved.folder)}"
-        )
     data, num_repeats = join_more(saved, new)
     if item_features is not None:
         data = with_features(data, item_features=item_features, new_items=new_items, silent=True)

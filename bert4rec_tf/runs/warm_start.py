@@ -126,7 +126,8 @@ def read_start_weights(path: Path) -> StartWeights:
 
     Raises UserError if it is none of these, its training has not finished, or it is damaged.
     """
-    if path.with_name(f"{path.name}.index").exists():
+    path = path if path.name else path.resolve()
+    if path.name and path.with_name(f"{path.name}.index").exists():
         model, words = tf1_import.load(path, path.with_name(ORIGINAL_CONFIG), path.with_name(ORIGINAL_VOCABULARY))
         origin: dict[str, Any] = {"path": str(path.resolve()), "checkpoint": path.name}
         return StartWeights("bert4rec", model, words.items.tolist(), [], origin)

@@ -181,6 +181,8 @@ def test_two_networks_are_trained_by_the_rule_of_one_of_them(size, model, width,
     names = ("learning_rate", "weight_decay", "beta_2", "epsilon")
     assert [getattr(run.training, name) for name in names] == [getattr(alone.training, name) for name in names]
     assert run.architecture.hidden_dim == width and run.training.batch_size == batch_size
+    halved = presets.make_run("own-x", "auto", size=size, batch_size=batch_size // 2)
+    assert halved.architecture.masked_batch_size == run.architecture.masked_batch_size // 2
     masked = presets.make_run("own-x", "bert4rec", size=size)
     assert run.masking == masked.masking and run.architecture.masked_batch_size == masked.training.batch_size
 

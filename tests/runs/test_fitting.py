@@ -344,7 +344,9 @@ def test_fractions_that_pandas_makes_of_whole_ids_are_these_ids():
     left_out = pd.Series([7.0, 8.0])
     assert not {7, 8} & set(model.recommend(user=3.0, k=40, exclude=left_out)["item"])
     assert model.recommend(history=[7.0]).equals(model.recommend(history=["7"]))
-    titled = b4r.fit(FRAME.assign(movieId=FRAME["movieId"].str[1:]), titles=pd.Series({7.0: "Seven"}), **COUNTING)
+    titled = b4r.fit(
+        FRAME.assign(movieId=FRAME["movieId"].str[1:]), titles=pd.Series({7.0: "Seven", 8: None}), **COUNTING
+    )
     assert titled.titles == {"7": "Seven"}
     with pytest.raises(b4r.UserError, match="`exclude` must have ids alone, and no missing ones"):
         model.recommend(user=3, exclude=pd.Series([7.0, None]))

@@ -57,6 +57,20 @@ def test_models_are_compared_by_an_attribute_of_items_or_users():
     assert found.loc[("left", "pop"), "cases"] == 40 and np.isnan(found.loc[("right", "pop"), "low"])
 
 
+@pytest.mark.parametrize("compare", [b4r.compare, b4r.cross_validate])
+def test_wrong_models_and_options_are_refused_before_any_training(monkeypatch, compare):
+    monkeypatch.setattr(fitting, "_measure", None)
+    for models, options, words in (
+        (["sasrec", "pop"], {"hidden_dim": 8}, "Unknown setting of model 'pop': 'hidden_dim'"),
+        (["sasrec", "pop"], {"minutes": 5}, "left out for pop"),
+        (["pop", "pop"], {}, "`models` must be a list of different names"),
+        ("pop", {}, "`models` must be a list of different names"),
+        (["sasrec"], {"tets_from": 5}, "Did you mean 'test_from'"),
+    ):
+        with pytest.raises(b4r.UserError, match=words):
+            compare(FRAME, models=models, silent=True, **options)
+
+
 def test_a_wrong_attribute_is_refused_before_any_training(monkeypatch):
     monkeypatch.setattr(fitting, "_measure", None)
     items = pd.DataFrame({"item": [f"i{number}" for number in range(40)], "kind": ["a", "b"] * 20})

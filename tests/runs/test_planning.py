@@ -1,5 +1,6 @@
 """A run that is planned for a budget of minutes, and the final training that continues from the selected weights."""
 
+import dataclasses
 import json
 import math
 
@@ -72,6 +73,8 @@ def test_what_is_planned_takes_the_budget_without_its_reserve(spent, growth):
 def test_a_small_budget_narrows_a_wide_model_unless_its_width_is_named(width, named, planned):
     run, _ = plan(make_run(steps=10_000_000, hidden_dim=width), 1, 1.0, 0.01, 1.0, 0.1, named=named)
     assert run.architecture.hidden_dim == planned and run.training.final_share == 0.05
+    warm = dataclasses.replace(make_run(steps=10_000_000, hidden_dim=width), initial_weights="of others")
+    assert plan(warm, 1, 1.0, 0.01, 1.0, 0.1, named=named)[0].architecture.hidden_dim == width
 
 
 def test_a_budget_that_is_too_short_is_refused_before_anything_is_measured():
@@ -154,6 +157,9 @@ def test_when_time_is_up_training_stops_and_stop_after_gives_the_same_bits(tmp_p
 def test_a_budget_below_what_the_data_need_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"`minutes` must be at least \d+\.\d for these data on this machine"):
         execute(make_run(), SEQUENCES, workdir=tmp_path, budget=Budget(0.001), silent=True)
+    execute(make_run(), SEQUENCES, workdir=tmp_path, budget=Budget(0.5), silent=True)  # the folder takes another one
+    with pytest.raises(UserError, match=r"`minutes` must be 0.5, as in"):
+        execute(make_run(), SEQUENCES, workdir=tmp_path, budget=Budget(0.6), silent=True)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from support.commands import console
 from support.trainings import Killed
 
 import bert4rec_tf as b4r
+from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.foundation import files
 from bert4rec_tf.models.item_transitions import ItemTransitions
-from bert4rec_tf.runs import exporting
+from bert4rec_tf.runs import exporting, updating
 from bert4rec_tf.runs.folder import WorkDirectory
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -206,3 +207,9 @@ def test_what_cannot_be_updated_says_why(counted, tmp_path):
         (folder / "assets.extra/model_card.json").write_text(json.dumps(content))
         with pytest.raises(b4r.UserError, match=words):
             b4r.open(folder).update(LATER)
+    cut = b4r.open(folder.parent.parent / "holds" / "saved_model")
+    new = inputs.load_any(LATER, to_train=False)[1]
+    with pytest.raises(b4r.UserError, match="holds 480 of the 481 actions"):
+        updating.join_more(cut.saved, new)  # as a continued training does
+    with pytest.warns(b4r.DataWarning, match="holds 480 of the 481 actions, so that items seen before"):
+        cut.evaluate(LATER)

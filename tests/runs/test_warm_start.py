@@ -264,6 +264,7 @@ def nothing(folder):
 SOURCES = "must be a work directory, the folder of a training in one (select), or the prefix"
 MISTAKES = {
     "nothing there": ("--init_from=absent", nothing, SOURCES, "init_from=absent"),
+    "the folder itself": ("--init_from=.", nothing, SOURCES),
     "another file": ("--init_from=beauty.txt", nothing, SOURCES, "init_from=beauty.txt"),
     "a run that has not begun": (
         "--init_from=old",

@@ -188,6 +188,10 @@ def make_defaults(
         defaults.pop("patience", None)  # nothing is measured during a fixed training
         if "evidence_gain" not in given:
             defaults.pop("evidence", None)  # nothing would choose its gain
+    if isinstance(given.get("batch_size"), int) and "masked_batch_size" in defaults:
+        defaults["masked_batch_size"] = max(
+            1, defaults["masked_batch_size"] * given["batch_size"] // defaults["batch_size"]
+        )
     if "steps" in given:
         steps, warmup = (defaults.get(name, getattr(TrainingSettings, name)) for name in ("steps", "warmup_steps"))
         defaults["warmup_steps"] = shorten_warmup(warmup, steps, given["steps"])
