@@ -23,7 +23,7 @@ class CompareOptions(Settings):
         if self.k is None:
             return None
         parts = self.k.split(",")
-        if not all(part.strip().isdigit() for part in parts):
+        if not all(part.strip().isdecimal() for part in parts):
             raise UserError(f"`k` must be whole numbers, separated by commas. Received: k={self.k}")
         return [int(part) for part in parts]
 

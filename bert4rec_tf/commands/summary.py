@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bert4rec_tf.config.model_settings import COUNTING_MODELS
 from bert4rec_tf.config.run_record import ALL
 from bert4rec_tf.evaluation.metrics import (
     ANY,
@@ -200,7 +201,7 @@ def compare_with_counting(content: dict[str, Any]) -> str:
     lines = []
     if better:
         lines.append(f"Counting is as good or better: {', '.join(better)}.")
-    if content.get("beyond_counting") and model != TRANSITIONS_MODEL:
+    if content.get("beyond_counting") and model not in COUNTING_MODELS:
         lines.append(_compare_with_transitions(content["beyond_counting"]))
     return "\n".join(lines)
 

@@ -82,7 +82,7 @@ USES_ADAM = ("adam", ROWWISE)
 class TrainingSettings(Settings):
     """The optimizer, the schedule and the protocol."""
 
-    steps: int = setting(10_000, "training steps", at_least=1)
+    steps: int = setting(10_000, "training steps", at_least=1, at_most=2**31 - 1)
     batch_size: int = setting(256, "examples per step", at_least=1, at_most=1_000_000)
     learning_rate: float = setting(1e-4, "the highest learning rate", above=0)
     warmup_steps: int = setting(100, "steps over which the learning rate rises from 0", at_least=0)

@@ -78,7 +78,8 @@ def test_the_verdict_says_what_the_network_adds_to_counting():
     assert worse.splitlines()[-1].startswith("The network is worse than counting transitions: -0.1000")
     assert "Serve counting: --model=item_transitions" in worse
     itself = {**content("item_transitions", **measured), "beyond_counting": beyond(0.0, 0.0, 0.0)}
-    for one in (itself, {**content(**measured), "beyond_counting": None}):
+    popular = {**itself, "run": {**itself["run"], "model": "pop"}}
+    for one in (itself, popular, {**content(**measured), "beyond_counting": None}):
         assert "to counting" not in summary.compare_with_counting(
             one
         ) and "Beyond" not in summary.compare_with_counting(one)
