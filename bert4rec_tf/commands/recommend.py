@@ -123,8 +123,9 @@ def main(arguments: list[str]) -> None:
             sequences = model.select_histories(users)
             histories = [history for _, history in batch.list_rows(sequences, 0, len(users))]
         answer = model.recommend(histories, users, choices)
-        for history in histories:
-            model.warn_of_unknown_items(history, "ids in the history")
+        for unknown, history in zip(answer.unknown, histories):
+            if unknown:
+                model.warn_of_unknown_items(history, "ids in the history")
         if options.history is None:
             warn_of_popular(answer.list_popular(users), len(users))
         print(make_tables(answer, titles, [f"user {user}" for user in users]))

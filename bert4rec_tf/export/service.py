@@ -132,18 +132,17 @@ class Service(tf.Module):
         numbers = self._encode_ids(histories)
         known_items = tf.ragged.boolean_mask(numbers, numbers != PAD)
         lengths = tf.cast(known_items.row_lengths(), tf.int32)
-        # One column more than the longest row, because some models cannot read a width of 0.
-        items = tf.pad(known_items.to_tensor(PAD), [[0, 0], [0, 1]])
-        cold = self._find_cold({"items": items, "lengths": lengths})
-        if users is None:
-            rows = tf.zeros_like(lengths)
-        else:
+        rows, is_stranger = tf.zeros_like(lengths), None
+        if users is not None:
             message = "`users` must have as many rows as `histories`"
             with tf.control_dependencies([tf.debugging.assert_equal(tf.size(users), tf.size(lengths), message)]):
                 rows = tf.cast(self._users.lookup(users), tf.int32)
             if not self._scores_unknown_users:
-                rows, cold = tf.maximum(rows, 0), rows < 0
+                rows, is_stranger = tf.maximum(rows, 0), rows < 0
+        # One column more than the longest row, because some models cannot read a width of 0.
+        items = tf.pad(known_items.to_tensor(PAD), [[0, 0], [0, 1]])
         vectors = self._user_vectors({"users": rows, "items": items, "lengths": lengths})
+        cold = self._find_cold(lengths, vectors) if is_stranger is None else is_stranger
         unknown = tf.math.count_nonzero((numbers == PAD) & (histories != ""), axis=1, dtype=tf.int32)
         return EncodedRequest(tf.where(cold[:, None], tf.zeros_like(vectors), vectors), cold, items, unknown)
 

@@ -49,8 +49,8 @@ class ItemTransitions(Recommender):
         """Returns `TransitionEvidence.encode` of the last `max_history` items."""
         return self.evidence.encode(*last_items_in_order(batch, self.max_history))
 
-    def find_cold(self, batch: Batch) -> Tensor:
-        return ~self.evidence.has_pairs(self.user_vectors(batch))
+    def find_cold(self, lengths: Tensor, vectors: Tensor) -> Tensor:
+        return ~self.evidence.has_pairs(vectors)
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
         log_shares = tf.convert_to_tensor(self.evidence.log_shares)

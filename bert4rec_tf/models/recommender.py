@@ -223,12 +223,12 @@ class Recommender(KerasModel):
             raise TypeError(f"{type(self).__name__} must define `score_products` or `score_vectors`")
         return multiply_rows(vectors, *products, candidates, self.num_items)
 
-    def find_cold(self, batch: Batch) -> Tensor:
+    def find_cold(self, lengths: Tensor, vectors: Tensor) -> Tensor:
         """Returns whose history tells the model nothing, bool [b]: an export recommends to them what is popular.
 
-        `batch`: as for `score`.
+        `lengths`: int32 [b], of the histories. `vectors`: float32 [b, d], of `user_vectors`.
         """
-        return tf.convert_to_tensor(batch["lengths"]) == 0
+        return lengths == 0
 
     def score_products(self) -> tuple[Tensor, Tensor | None] | None:
         """Returns the item table, float32 [n + 1 or more, d], and the biases, [n + 1 or more] or None for no biases.

@@ -145,7 +145,8 @@ class FittedModel:
         request = Choices(k, exclude_seen, *lists, popularity_correction)
         request = self.saved.restrict(request, where, self._read_attributes(attributes))
         answer = self.saved.recommend([items], [user_id], request)
-        self.saved.warn_of_unknown_items(items, "items in the history")
+        if answer.unknown[0]:
+            self.saved.warn_of_unknown_items(items, "items in the history")
         table = self._table(answer.items[0], answer.scores[0])
         if not explain:
             return table

@@ -230,10 +230,10 @@ def _check_models(models: Sequence[str | type[Recommender]], data: Any, options:
     names = [resolve_name(model) for model in models]
     settings = {name: value for name, value in options.items() if name not in inspect.signature(fit).parameters}
     dataset = data if inputs.is_data_set(data) else inputs.FRAME
+    _check_names(settings)
     for name in names:
         if name not in MODELS:
             raise unknown_name_error("model", name, MODELS)
-        _check_names(settings)
         presets.check_settings(dataset, name, options.get("preset", "fast"), options.get("seed", 1), **settings)
         if options.get("minutes") is not None:
             Budget(options["minutes"], named=settings).check_settings(name, **settings)

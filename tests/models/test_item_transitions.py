@@ -141,7 +141,13 @@ def test_an_item_without_neighbors_leaves_the_popular_ones(popularity_weight):
     scores = model.score(batch).numpy()
     for row in range(4):  # of the third history, the model reads two items; of the fourth, the last one counts
         assert scores[row].tolist() == pytest.approx([shares[item] for item in (1, 2, 3, 4)])
-    assert model.find_cold(batch).numpy().tolist() == [True, True, True, True, False]
+    assert model.find_cold(batch["lengths"], model.user_vectors(batch)).numpy().tolist() == [
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_settings_that_are_not_given_are_the_start_of_the_search():
