@@ -40,6 +40,9 @@ NO, ADD, ALONE = "no", "add", "alone"
 
 ITEM_FEATURES, USER_FEATURES = "item_features", "user_features"
 
+BESIDE_EVIDENCE = {"evidence": (TRANSITIONS,)}
+"""`only_with` of the settings of evidence."""
+
 ALL_ITEMS, SAMPLE, PER_TARGET, OTHER_TARGETS = "all items", "sample", "per target", "batch"
 """Which items a loss compares a target with: all; a sample, drawn for each batch, which its targets share; items drawn
 for each target; the other targets of the batch. Those of SAMPLE and PER_TARGET are drawn for the loss."""
@@ -72,6 +75,9 @@ LOSSES = {
     "bpr_max": Loss("bpr_max", OTHER_TARGETS, scores_are_logits=False, settings=("regularization",)),
 }
 """Name of a loss -> what it is, for the models with a setting `loss`."""
+
+WITH_SAMPLE = {"loss": tuple(name for name, loss in LOSSES.items() if loss.negatives == SAMPLE)}
+"""`only_with` of the settings of such losses."""
 
 
 def _declare_loss(default: str, negatives: Collection[str], help: str = "the training loss", **options: Any) -> Any:
@@ -108,28 +114,35 @@ class AttentionSettings(Settings):
         None,
         "factor of the evidence beside the network's scores (default: chosen on the validation items)",
         at_least=0,
+        only_with=BESIDE_EVIDENCE,
     )
     evidence_popularity: float | None = _declare_changeable(
         None,
         "weight of the logarithm of an item's popularity beside the network's scores (default: chosen on the "
         "validation items)",
+        only_with=BESIDE_EVIDENCE,
     )
     evidence_popularity_power: float = _declare_changeable(
         0.25,
         "the counts of the evidence are divided by the popularity of the item that came after, to this power",
         at_least=0,
+        only_with=BESIDE_EVIDENCE,
     )
     evidence_temperature: float = _declare_changeable(
         1.0,
         "divides the scores of network and evidence, so that their softmax gives probabilities, if evidence_gain is "
         "given (else chosen on the validation items)",
         above=0,
+        only_with=BESIDE_EVIDENCE,
     )
-    shared_negatives: int = _declare_size(4096, "items that a batch draws for sampled_softmax", may_change=True)
+    shared_negatives: int = _declare_size(
+        4096, "items that a batch draws for sampled_softmax", may_change=True, only_with=WITH_SAMPLE
+    )
     negative_sampling: str = _declare_changeable(
         "uniform",
         "how shared_negatives are drawn: uniform; or log_uniform, an item of rank r in proportion to log((r + 1) / r)",
         choices=("uniform", "log_uniform"),
+        only_with=WITH_SAMPLE,
     )
 
     def __post_init__(self) -> None:
@@ -149,7 +162,9 @@ class BERT4RecSettings(AttentionSettings):
     hidden_dim: int = _declare_size(64, "d: width of the hidden states")
     num_layers: int = _declare_size(2, "L: number of Transformer blocks")
     num_heads: int | None = _declare_size(None, "h: attention heads (default: d / 32, one below d = 32)")
-    intermediate_dim: int | None = _declare_size(None, "inner width of the feed-forward network (default: 4 d)")
+    intermediate_dim: int | None = _declare_size(
+        None, "inner width of the feed-forward network (default: 4 d)", only_with={"use_feed_forward": (True,)}
+    )
     dropout: float = _declare_rate(0.1, "dropout of the embeddings and of each sub-layer")
     attention_dropout: float = _declare_rate(0.1, "dropout of the attention probabilities")
     initializer_stddev: float = setting(
@@ -171,6 +186,7 @@ class BERT4RecSettings(AttentionSettings):
         False,
         "count positions back from the last item, so that the mask after a history of any length has the same vector "
         "(not in the paper, which counts from the first)",
+        only_with={"use_positions": (True,)},
         is_later=True,
     )
     use_feed_forward: bool = setting(True, "use feed-forward sub-layers (Table 5: PFFN)")
@@ -232,7 +248,11 @@ class GRU4RecSettings(Settings):
         "tanh", "applied to the scores in the loss", choices=("linear", "tanh", "elu-0.5"), may_change=True
     )
     regularization: float = setting(
-        0.0, "weight of the negatives' squared scores in bpr_max", at_least=0, may_change=True
+        0.0,
+        "weight of the negatives' squared scores in bpr_max",
+        at_least=0,
+        may_change=True,
+        only_with={"loss": tuple(name for name, loss in LOSSES.items() if "regularization" in loss.settings)},
     )
     extra_negatives: int = setting(0, "negatives per row that the whole batch shares", at_least=0, may_change=True)
     alpha: float = setting(0.75, "shared negatives are drawn in proportion to count^alpha", at_least=0, may_change=True)

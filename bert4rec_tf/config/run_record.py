@@ -75,7 +75,7 @@ def compute_window_stride(window_step: float, max_length: int) -> int:
 
 
 ROWWISE = "rowwise_adagrad"
-USES_ADAM = ("adam", ROWWISE)
+USES_ADAM = {"optimizer": ("adam", ROWWISE)}
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ class TrainingSettings(Settings):
         choices=("adam", "adagrad", ROWWISE),
     )
     row_learning_rate: float = setting(
-        0.05, "the highest learning rate of rowwise_adagrad's rows", only_with=(ROWWISE,), above=0
+        0.05, "the highest learning rate of rowwise_adagrad's rows", only_with={"optimizer": (ROWWISE,)}, above=0
     )
     schedule: str = setting(
         "linear",
         "learning rate after the warm-up: linear falls to 0 at the end of the last step, constant stays",
         choices=("linear", "constant"),
     )
-    momentum: float = setting(0.0, "momentum of Adagrad", only_with=("adagrad",), at_least=0, below=1)
+    momentum: float = setting(0.0, "momentum of Adagrad", only_with={"optimizer": ("adagrad",)}, at_least=0, below=1)
     weight_decay: float = setting(
         0.01, "Adam's decoupled decay of all weights but biases and layer norms", only_with=USES_ADAM, at_least=0
     )
@@ -289,7 +289,7 @@ class Run:
         return dataclasses.replace(self, **groups)
 
     def refuse_unused(self, names: Collection[str]) -> None:
-        """Raises UserError if a setting that the user named has no effect on this model or optimizer."""
+        """Raises UserError if a setting that the user named has no effect beside the others."""
         if self.training.mixed_precision and self.model not in ATTENTION_MODELS:
             raise UserError(
                 f"`mixed_precision` needs model={', '.join(ATTENTION_MODELS)}. "
@@ -301,12 +301,13 @@ class Run:
                     f"`{name}` needs mask_copies above 0: without, each example has only its last item masked. "
                     f"Received: {name}={getattr(self.masking, name)}, mask_copies=0"
                 )
-        used = self.training.optimizer
-        for field in dataclasses.fields(self.training):
-            needed = field.metadata["only_with"]
-            if field.name in names and needed and used not in needed:
-                optimizers = " or ".join(needed)
-                raise UserError(f"`{field.name}` needs optimizer={optimizers}. Received: optimizer={used}")
+        settings = self.flatten()
+        given = {name for name in names if settings.get(name) is not None}
+        for _, field in _list_fields(self.model):
+            for other, values in field.metadata["only_with"].items() if field.name in given else ():
+                if other in settings and settings[other] not in values:
+                    allowed = " or ".join(map(str, values))
+                    raise UserError(f"`{field.name}` needs {other}={allowed}. Received: {other}={settings[other]}")
 
     def _masks_never_read(self) -> tuple[str, ...]:
         if self.model not in MASKED_MODELS or self.masking.mask_copies:

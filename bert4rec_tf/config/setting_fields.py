@@ -4,7 +4,7 @@ import dataclasses
 import math
 import operator
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bert4rec_tf.foundation.errors import UserError, wrong_type_error
@@ -15,7 +15,7 @@ def setting(
     help: str,
     *,
     may_change: bool = False,
-    only_with: tuple[str, ...] = (),
+    only_with: Mapping[str, tuple[Any, ...]] | None = None,
     is_later: bool = False,
     **limits: Any,
 ) -> Any:
@@ -25,7 +25,7 @@ def setting(
         default: its value if none is given.
         help: what it means.
         may_change: whether a warm start may change it: it decides neither the shape nor the meaning of a weight.
-        only_with: the optimizers that use it; empty for all.
+        only_with: another setting and the values of that with which this one has an effect; None if it always has one.
         is_later: whether it is younger than published results: their records do not have it.
         **limits: any of `at_least`, `above`, `at_most`, `below` and `choices`.
     """
@@ -33,7 +33,7 @@ def setting(
         "help": help,
         "limits": limits,
         "may_change": may_change,
-        "only_with": only_with,
+        "only_with": only_with or {},
         "is_later": is_later,
     }
     return dataclasses.field(default=default, metadata=metadata)

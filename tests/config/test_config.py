@@ -246,6 +246,14 @@ def test_every_setting_has_a_help_text_and_one_meaning():
         ("gru4rec", {"epsilon": 1e-6}, "`epsilon` needs optimizer=adam"),
         ("gru4rec", {"optimizer": "adam", "momentum": 0.1}, "`momentum` needs optimizer=adagrad"),
         ("sasrec", {"momentum": 0.1}, "`momentum` needs optimizer=adagrad. Received: optimizer=adam"),
+        ("sasrec", {"evidence_gain": 2.0}, "`evidence_gain` needs evidence=transitions. Received: evidence=none"),
+        ("bert4rec", {"shared_negatives": 64}, "`shared_negatives` needs loss=sampled_softmax. Received: loss=cross"),
+        (
+            "bert4rec",
+            {"use_positions": False, "positions_from_last": True},
+            "`positions_from_last` needs use_positions=True. Received: use_positions=False",
+        ),
+        ("gru4rec", {"regularization": 0.5}, "`regularization` needs loss=bpr_max. Received: loss=top1"),
         *(
             (model, {"optimizer": "rowwise_adagrad", **settings}, f"`optimizer` must be adam or adagrad {words}")
             for model, settings, words in [
