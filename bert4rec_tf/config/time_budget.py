@@ -15,7 +15,10 @@ from bert4rec_tf.foundation.errors import UserError
 MIN_SIZES = {"hidden_dim": 32, "max_length": 10}
 """The settings that make a step quicker when they are halved -> how small they become at least."""
 
-PLANNED = (*MIN_SIZES, "steps", "warmup_steps", "evaluate_every", "final_share")
+FOLLOWING = ("num_heads", "intermediate_dim")
+"""The settings that follow from `hidden_dim` where they are not named, in models with such a rule."""
+
+PLANNED = (*MIN_SIZES, *FOLLOWING, "steps", "warmup_steps", "evaluate_every", "final_share")
 """The settings that a plan may change."""
 
 

@@ -1,12 +1,13 @@
 """Plans a run for a budget of time, by the first calls of its first training."""
 
+import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from bert4rec_tf.config.presets import shorten_warmup
 from bert4rec_tf.config.presets.own import MEASUREMENTS, space_measurements
 from bert4rec_tf.config.run_record import Run
-from bert4rec_tf.config.time_budget import MIN_SIZES, Budget
+from bert4rec_tf.config.time_budget import FOLLOWING, MIN_SIZES, Budget
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.training.loop import Costs, Training
 
@@ -68,11 +69,13 @@ class Planner:
         """Returns the run with the steps that fit. Raises UserError if they are too few."""
         self._check_steps(MIN_PLANNED_STEPS)
         steps = min(self._count_steps(), MAX_STEPS_RATIO * self._preset_steps)
-        self.run = self.run.change(
-            steps=steps,
-            warmup_steps=shorten_warmup(self.run.training.warmup_steps, self._preset_steps, steps),
-            evaluate_every=space_measurements(steps),
-        )
+        planned = {
+            "steps": steps,
+            "warmup_steps": shorten_warmup(self.run.training.warmup_steps, self._preset_steps, steps),
+            "evaluate_every": space_measurements(steps),
+        }
+        named_settings = self._budget.named
+        self.run = self.run.change(**{name: value for name, value in planned.items() if name not in named_settings})
         return self.run
 
     def record(self) -> dict[str, Any]:
@@ -128,4 +131,7 @@ def _choose_sizes(run: Run, named_settings: Collection[str], share: float) -> di
         if share < WANTED_SHARE and size > least and name not in named_settings:
             change[name] = max(size // 2, least)
             share *= 2
+    if "hidden_dim" in change:
+        defaults = {field.name: field.default for field in dataclasses.fields(run.architecture)}
+        change |= {name: None for name in FOLLOWING if name not in named_settings and defaults.get(name, 1) is None}
     return change

@@ -77,6 +77,23 @@ def test_a_small_budget_narrows_a_wide_model_unless_its_width_is_named(width, na
     assert plan(warm, 1, 1.0, 0.01, 1.0, 0.1, named=named)[0].architecture.hidden_dim == width
 
 
+@pytest.mark.parametrize(
+    ("model", "named", "heads", "inner"),
+    [("bert4rec", (), 2, 256), ("bert4rec", ("num_heads",), 4, 256), ("auto", (), 2, 256), ("sasrec", (), 1, None)],
+)
+def test_heads_and_inner_width_follow_a_narrower_model(model, named, heads, inner):
+    settings = {"num_heads": 4} if named else {}
+    wide = make_run(model, steps=10_000_000, hidden_dim=128, max_length=10, **settings)
+    run, _ = plan(wide, 1, 1.0, 0.01, 1.0, 0.1, named=named)
+    architecture = run.architecture
+    assert (architecture.hidden_dim, architecture.num_heads) == (64, heads)
+    assert getattr(architecture, "intermediate_dim", None) == inner
+
+
+def test_the_distance_of_measurements_stays_if_it_is_named():
+    assert plan(make_run(), 60, 1.0, 0.01, 1.0, 0.1, named=("evaluate_every",))[0].training.evaluate_every == 4
+
+
 def test_a_budget_that_is_too_short_is_refused_before_anything_is_measured():
     training = Timed(60.0, 0.01, 1.0, 0.1)
     with pytest.raises(UserError, match=r"`minutes` must be at least [\d.]+ for these data on this machine"):
