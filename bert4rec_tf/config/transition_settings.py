@@ -71,6 +71,12 @@ TIES_BROKEN = 1e-4
 LONG_HISTORIES = 50
 """From this mean length on, histories are long."""
 
+
+def has_long_histories(num_users: int, num_actions: int) -> bool:
+    """Returns whether users have LONG_HISTORIES actions or more on average."""
+    return num_actions >= LONG_HISTORIES * num_users
+
+
 LONG_START: dict[str, Any] = {
     "window": 20,
     **_weigh_distances(1.0, 1.0),

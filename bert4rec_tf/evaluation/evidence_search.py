@@ -8,12 +8,12 @@ from scipy import sparse
 
 from bert4rec_tf.config.transition_settings import (
     GRID,
-    LONG_HISTORIES,
     LONG_START,
     RARE_FIRST,
     SHORT_START,
     CompleteSettings,
     ItemTransitionsSettings,
+    has_long_histories,
 )
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, number_within_groups
@@ -54,7 +54,7 @@ def search_settings(split: LeaveOneOut, fixed: ItemTransitionsSettings) -> tuple
     """
     search = _Search(split, fixed)
     histories = split.histories("validation")
-    is_long = histories.num_actions >= LONG_HISTORIES * histories.num_users
+    is_long = has_long_histories(histories.num_users, histories.num_actions)
     start = LONG_START if is_long else SHORT_START
     best = max(search.search(start), search.search({**start, **RARE_FIRST}), key=lambda measured: measured.ndcg)
     return fixed.fill(best.values), best.ndcg

@@ -9,7 +9,7 @@ from typing import Any
 from bert4rec_tf.config.model_settings import AUTO, TRANSITIONS
 from bert4rec_tf.config.presets.authors import OPTIMIZERS
 from bert4rec_tf.config.run_record import MaskingSettings
-from bert4rec_tf.config.transition_settings import LONG_HISTORIES
+from bert4rec_tf.config.transition_settings import has_long_histories
 
 FEW_ACTIONS, MANY_ACTIONS = 50_000, 300_000
 FEW_USERS = 3_000
@@ -72,7 +72,7 @@ def make_sasrec_settings(num_users: int, num_actions: int, min_steps: int = MIN_
 
     Short histories have more dropout, and more passes if there are few of them.
     """
-    is_long = num_actions / num_users >= LONG_HISTORIES
+    is_long = has_long_histories(num_users, num_actions)
     batch_size = 32 if num_users < FEW_USERS else 128
     steps = (SASREC_EPOCHS_LONG if is_long else EPOCHS) * num_users / batch_size
     return {
@@ -87,7 +87,7 @@ def make_sasrec_settings(num_users: int, num_actions: int, min_steps: int = MIN_
 def make_bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """Returns the settings of BERT4Rec.
 
-    - Long histories (LONG_HISTORIES) are masked as in the paper, in few passes, because most of what the network adds
+    - Long histories are masked as in the paper, in few passes, because most of what the network adds
       to the counts comes early; short ones are cut into prefixes.
     - Short histories are trained as Beauty's are (`best`): with much dropout, in few passes over large batches, and
       with a large epsilon in Adam, which lets rare items keep their first vectors.
@@ -95,7 +95,7 @@ def make_bert4rec_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     - With fewer than FEW_ACTIONS, the batch is small, so that there are enough steps, and there is little dropout. A
       large epsilon gains nothing there.
     """
-    is_long = num_actions / num_users >= LONG_HISTORIES
+    is_long = has_long_histories(num_users, num_actions)
     is_like_beauty = num_actions >= FEW_ACTIONS and not is_long
     like_beauty: dict[str, Any] = LIKE_BEAUTY if is_like_beauty else {}
     batch_size = like_beauty.get("batch_size", 32)
@@ -126,7 +126,7 @@ def make_auto_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     - BERT4Rec has as many examples in a step as suit its own rule: so it learns in about the same passes as alone. It
       counts positions from the first item, because from the last the sum gains nothing.
     """
-    is_long = num_actions >= LONG_HISTORIES * num_users
+    is_long = has_long_histories(num_users, num_actions)
     bert4rec = make_bert4rec_settings(num_users, num_actions)
     masked = {"masked_batch_size": bert4rec["batch_size"], "positions_from_last": False}
     if num_actions >= (MANY_ACTIONS if is_long else FEW_ACTIONS):
