@@ -19,7 +19,7 @@ from bert4rec_tf.config.model_settings import ATTENTION_MODELS, ITEM_FEATURES, U
 from bert4rec_tf.config.run_record import ALL, SELECT, SELECT_AND_RETRAIN, Run, list_settings
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import with_features
-from bert4rec_tf.data.reading.times import find_day_length
+from bert4rec_tf.data.reading.times import DAYS_IN_ORDER, find_day_form, find_day_length
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.data.time_folds import cut_by_time
@@ -316,6 +316,11 @@ def cross_validate(
         raise UserError("`data` must have times to be split by them. Received: none")
     if not is_whole_number(folds) or folds < 1 or not isinstance(test_days, numbers.Real) or not test_days > 0:
         raise UserError(f"`folds` and `test_days` must be above 0. Received: folds={folds!r}, test_days={test_days!r}")
+    if find_day_form(sequences.times.values) == DAYS_IN_ORDER:
+        raise UserError(
+            "`data` must have times that count on evenly, such as dates (pandas: pd.to_datetime(times, "
+            f'format="%Y%m%d")), to be split by days. Received: {sequences.times.values[0]}'
+        )
     width = test_days * find_day_length(sequences.times.meaning)
     end = sequences.times.values.max()
     parts = dict[str, list[np.ndarray]]({name: [] for name in names})

@@ -18,6 +18,7 @@ ROWS = [
     for place in range(12)
 ]
 FRAME = pd.DataFrame(ROWS, columns=["user", "item", "time"])
+AS_NUMBERED_DAYS = FRAME.assign(time=pd.to_datetime(FRAME.time, unit="s").dt.strftime("%Y%m%d").astype(int))
 
 
 @pytest.mark.slow
@@ -89,6 +90,7 @@ def test_a_wrong_attribute_is_refused_before_any_training(monkeypatch):
         (FRAME.drop(columns="time"), {}, "`data` must have times"),
         (FRAME, {"folds": 0}, "`folds` and `test_days` must be above 0"),
         (FRAME, {"test_days": "7"}, "`folds` and `test_days` must be above 0"),
+        (AS_NUMBERED_DAYS, {}, "times that count on evenly.* Received: 202"),
         (FRAME, {"folds": 9}, "must leave 30 users to measure in each period"),
     ],
 )

@@ -40,6 +40,9 @@ PATTERNS = {
 DAY_IN_ANOTHER_ORDER = r"^(?:[0-9]{4}[./]|[0-9]{1,2}[./ -])?(?:[0-9]{1,2}|[A-Za-z]{3,9})[./ -][0-9]{1,4}\b"
 """What other dates look like: 31.01.2020, 1/31/2020 or Jan 31. Many leave open which part is the month."""
 
+DAYS_IN_ORDER = "YYYYMMDD"
+"""Days as whole numbers, in the order of time."""
+
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 PER_SECOND = {unit: 10**9 // factor for unit, factor in _NANOSECONDS.items()}
 DAY_SECONDS = 86_400
@@ -148,17 +151,30 @@ def _refuse_future(latest: int | float, kind: str | None, unit: str | None, titl
     )
 
 
+def find_day_form(times: np.ndarray) -> str | None:
+    """Returns how all times are written as whole numbers: DAYS_IN_ORDER, "DDMMYYYY" or "MMDDYYYY"; None for no days."""
+    if not np.issubdtype(times.dtype, np.integer):
+        return None
+    first, second, years = times // 1_000_000, times // 10_000 % 100, times % 10_000
+    parts = {
+        DAYS_IN_ORDER: (times // 10_000, times // 100 % 100, times % 100),
+        "DDMMYYYY": (years, second, first),
+        "MMDDYYYY": (years, first, second),
+    }
+    for form, (years, months, days) in parts.items():
+        if np.all((days >= 1) & (days <= 31) & (months >= 1) & (months <= 12) & (years >= 1900) & (years <= 2100)):
+            return form
+    return None
+
+
 def _refuse_mixed_up_days(times: np.ndarray, title: str) -> None:
     """Raises UserError if all times are whole numbers such as 31012024, whose order is not that of the days."""
-    if not np.issubdtype(times.dtype, np.integer):
-        return
-    first, second, years = times // 1_000_000, times // 10_000 % 100, times % 10_000
-    for form, days, months in (("DDMMYYYY", first, second), ("MMDDYYYY", second, first)):
-        if np.all((days >= 1) & (days <= 31) & (months >= 1) & (months <= 12) & (years >= 1900) & (years <= 2100)):
-            raise UserError(
-                f"{title}: the times must be numbers in the order of time, or dates such as 2024-01-31 or 20240131. "
-                f"Received: {times[0]}, which seems to be {form}"
-            )
+    form = find_day_form(times)
+    if form not in (None, DAYS_IN_ORDER):
+        raise UserError(
+            f"{title}: the times must be numbers in the order of time, or dates such as 2024-01-31 or 20240131. "
+            f"Received: {times[0]}, which seems to be {form}"
+        )
 
 
 class Times:
