@@ -220,9 +220,16 @@ class _Search:
         key = weights.tobytes(), settings.backward
         counts = self._share_latest("counts", key, lambda: self._combine(weights, settings.backward))
         smoothing = settings.smoothing * self._share
-        return self._share_latest(
-            "evidence", (key, smoothing), lambda: transitions.weigh_evidence(counts, smoothing, self._num_items)
-        )
+        return self._share_latest("evidence", (key, smoothing), lambda: self._weigh_counts(counts, smoothing))
+
+    def _weigh_counts(self, counts: sparse.csr_matrix, smoothing: float) -> sparse.csr_matrix:
+        """Returns the evidence of counts, with zeros in place of what `num_neighbors` leaves out."""
+        evidence = transitions.weigh_evidence(counts, smoothing, self._num_items)
+        if self._fixed.num_neighbors is not None:
+            rows, columns, values = transitions.select_strongest_pairs(evidence, self._fixed.num_neighbors)
+            evidence.data = np.zeros_like(evidence.data)
+            evidence.data[np.asarray(self._pairs[rows, columns]).ravel() - 1] = values
+        return evidence
 
     def _share_latest(self, name: str, key: Any, compute: Callable[[], sparse.csr_matrix]) -> sparse.csr_matrix:
         """Returns the last table of a name if its key is equal, which it often is; else what `compute` returns."""

@@ -95,14 +95,15 @@ def test_the_best_settings_of_a_grid_are_found(small_grid):
     assert ndcg > measure(split, ItemTransitionsSettings().resolve())
 
 
-@pytest.mark.parametrize("seed", [2, 3])
-def test_a_search_never_ends_below_its_start_and_is_the_same_each_time(seed):
-    split = LeaveOneOut(make_walks(seed))
-    found, ndcg = search_settings(split, ItemTransitionsSettings())
+@pytest.mark.parametrize(("seed", "num_neighbors"), [(2, None), (3, None), (2, 1), (3, 4)])
+def test_a_search_never_ends_below_its_start_and_is_the_same_each_time(seed, num_neighbors):
+    split, given = LeaveOneOut(make_walks(seed)), ItemTransitionsSettings(num_neighbors=num_neighbors)
+    found, ndcg = search_settings(split, given)
     assert None not in {getattr(found, name) for name in SHORT_START}
+    assert found.num_neighbors == num_neighbors
     assert ndcg == pytest.approx(measure(split, found))
-    assert ndcg >= measure(split, ItemTransitionsSettings().resolve())
-    assert search_settings(LeaveOneOut(make_walks(seed)), ItemTransitionsSettings()) == (found, ndcg)
+    assert ndcg >= measure(split, given.resolve())
+    assert search_settings(LeaveOneOut(make_walks(seed)), given) == (found, ndcg)
 
 
 def test_the_search_begins_where_the_histories_that_it_counts_say(monkeypatch):
