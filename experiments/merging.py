@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import bert4rec_tf
 from bert4rec_tf.config.run_record import Run
-from bert4rec_tf.evaluation.metrics import POPULAR
+from bert4rec_tf.evaluation.metrics import PROTOCOLS
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from experiments.results import FINISHED, Line, Results, is_same_file, read_lines
@@ -41,6 +41,8 @@ def merge(path: Path, results: Results, find_file: FindFile) -> Merged:
             merged.known.append(key)
         elif reason := find_fault(key, line, find_file):
             merged.refused[key] = reason
+        elif present.get("status") == FINISHED and find_file(line["run"]["dataset"]) is None:
+            merged.refused[key] = "the run is here, of another data file, and neither file is here to decide"
         else:
             results.put(line, is_whole=True)
             merged.taken.append(key)
@@ -58,7 +60,9 @@ def find_fault(key: str, line: Line, find_file: FindFile) -> str | None:
     try:
         run = Run.from_dict(line["run"])
         versions, file = line["environment"]["versions"], line["data_file"]
-        is_whole = "ndcg@10" in line["test"][POPULAR] and line["wall_seconds"] >= 0 and 0 < line["budget"] <= 1
+        values = [line["test"][protocol]["ndcg@10"] for protocol in PROTOCOLS]
+        is_whole = all(isinstance(value, float) for value in values) and bool(line["environment"]["devices"])
+        is_whole = is_whole and line["wall_seconds"] >= 0 and 0 < line["budget"] <= 1
     except (KeyError, TypeError, UserError) as error:
         return f"it is not the result of a run of this version ({error})"
     if not is_whole:

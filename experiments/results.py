@@ -100,12 +100,18 @@ class Results:
 
 def read_lines(path: Path) -> dict[str, dict[str, Any]]:
     """Returns key -> its newest line in a file of results. Raises UserError if a line cannot be read."""
+    try:
+        texts = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: must be results as text in UTF-8 ({error.reason})") from error
     lines = {}
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, text in enumerate(texts, start=1):
         try:
             line = json.loads(text)
+            if not {"run", "status", "data_file"} <= line.keys():
+                raise ValueError("it has no run, status or data_file")
             lines[line["key"]] = line
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path}, line {number}: not the result of a run ({error})") from error
     return lines
 

@@ -1,10 +1,13 @@
 """The names of data: a data set, its raw source, or a user's own files."""
 
+import csv
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,6 +37,18 @@ def add_source(dataset: str, source: str) -> str:
 def remove_source(name: str) -> str:
     """Returns the name without its source, as presets and published numbers use it."""
     return name.removesuffix(RAW)
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Returns names with commas between them. A name with a comma is in double quotes."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
+
+
+def split_names(text: str) -> list[str]:
+    """Returns the names that `join_names` has joined, without blanks around them."""
+    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True)) or [""]]
 
 
 def is_own(name: str) -> bool:
@@ -76,7 +91,9 @@ class Interactions(Settings):
         "drop", "what to do with rows that repeat user, item and time of another", choices=("drop", "keep")
     )
     event_column: str | None = setting(None, "column of the kinds of events, of which --events selects some")
-    events: str | None = setting(None, "the kinds of events to keep, separated by commas: purchase,cart")
+    events: str | None = setting(
+        None, "the kinds of events to keep, separated by commas: purchase,cart; one with a comma in double quotes"
+    )
     future_times: bool = setting(False, "read times in the future")
 
     is_published: ClassVar[bool] = False
@@ -92,7 +109,7 @@ class Interactions(Settings):
         paths = tuple(map(str, paths))
         object.__setattr__(self, "path", paths if many else paths[0])
         if isinstance(self.events, (list, tuple)):
-            object.__setattr__(self, "events", ",".join(map(str, self.events)))
+            object.__setattr__(self, "events", join_names(map(str, self.events)))
         super().__post_init__()
         if not paths or not all(paths):
             raise UserError(f"`interactions` must name a file. Received: interactions={self.path!r}")

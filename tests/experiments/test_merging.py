@@ -75,6 +75,8 @@ FAULTS = {
     },
     "it is not the result of a run of this version": {"test": {"uniform": {}}},
     "it is not the whole result of a run": {"budget": 2.0},
+    "not the whole result": {"test": {**line()["test"], "full": {"ndcg@10": None}}},
+    "('devices')": {"environment": {"versions": VERSIONS}},
 }
 
 
@@ -88,7 +90,17 @@ def test_what_does_not_fit_is_refused_with_its_reason_and_the_rest_taken(tmp_pat
     assert last == "1 taken, 0 already here, 1 refused."
 
 
-@pytest.mark.parametrize("content", ["{", '{"run": 1}', "[]"])
+def test_a_finished_run_of_another_file_stays_where_no_file_can_decide(tmp_path):
+    other = {**line(value=0.1), "data_file": {**FILE, "sha256": "0" * 64}}
+    path = write(tmp_path / "other", other)
+    write(tmp_path / "here", line())
+    merged = merging.merge(path, Results(tmp_path / "here"), lambda dataset: None)
+    assert not merged.taken and "of another data file" in merged.refused[line()["key"]]
+    assert Results(tmp_path / "here").read() == {line()["key"]: line()}
+    assert merging.merge(path, Results(tmp_path / "here"), lambda dataset: other["data_file"]).taken
+
+
+@pytest.mark.parametrize("content", ["{", '{"run": 1}', "[]", '{"key": "a"}'])
 def test_a_damaged_file_changes_nothing(tmp_path, content):
     path = write(tmp_path / "other", line())
     path.write_text(path.read_text() + content)
@@ -105,6 +117,9 @@ def test_the_command_merges_reports_and_says_what_it_refused(tmp_path, capsys):
     assert main(["--quick", f"--merge={path}", *folders]) == 1
     assert "1 taken, 0 already here, 1 refused." in capsys.readouterr().out
     assert "NVIDIA H100" in (tmp_path / "here" / "report.md").read_text()
+    path.write_bytes(b"\x89PNG\xff")
+    with pytest.raises(UserError, match="must be results as text in UTF-8"):
+        main(["--quick", f"--merge={path}", *folders])
     with pytest.raises(UserError, match="`merge` must be a file of results"):
         main(["--quick", f"--merge={tmp_path / 'none'}", *folders])
 

@@ -17,11 +17,17 @@ from bert4rec_tf.foundation.files import unreadable_error
 BLOCK_SIZE = 8 << 20
 """Bytes per read. The system allocates a larger buffer anew each time, which costs more than the read."""
 
+CHECKED_BYTES, MANY_NULS = 4096, 1 / 4
+"""If a larger share than this of the first bytes is 0, they are UTF-16, in which half of the bytes of ASCII are."""
+
 LONGEST_LINE = 64 << 20
 BOM = b"\xef\xbb\xbf"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_PACKED = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd")
-"""The first bytes of archives and packed files: zip, gzip, xz, bzip2, zstandard."""
+PARQUET_MARK = b"PAR1"
+_PACKED = re.compile(
+    rb"PK\x03\x04|PK\x05\x06|.{257}ustar|\x1f\x8b|\xfd7zXZ\0|BZh[1-9]1AY&SY|\x28\xb5\x2f\xfd", re.DOTALL
+)
+"""The first bytes of archives and packed files: zip, tar, gzip, xz, bzip2, zstandard."""
 
 _EXCEL = re.compile(rb"PK\x03\x04.*xl/wor|\xd0\xcf\x11\xe0", re.DOTALL)
 """What begins an Excel file: a zip archive, or before 2007 a format of its own."""
@@ -55,13 +61,18 @@ def open_unpacked(path: Path, watch: Callable[[int], Any] = lambda count: None) 
 
 
 def refuse_packed(path: Path, start: bytes) -> None:
-    """Raises UserError if a file's first bytes, after unpacking a `.gz`, are those of an Excel or a packed file."""
+    """Raises UserError if a file begins, after unpacking a `.gz`, as an Excel or packed file, or is not in UTF-8."""
     if _EXCEL.match(start):
         raise UserError(f"{path}: is an Excel file; save it as CSV")
     if _PACKED.match(start):
         raise UserError(f"{path}: is packed; unpack it, or pack only the text with gzip, under a name that ends in .gz")
     if _BINARY.match(start):
         raise UserError(f"{path}: is no text; save it as CSV, JSON lines or Parquet")
+    if start.startswith(UTF16_MARKS):
+        raise UserError(f"{path}: is UTF-16 text; save it as UTF-8")
+    checked = start[:CHECKED_BYTES]
+    if checked.count(b"\0") > MANY_NULS * len(checked) and not start.startswith(PARQUET_MARK):
+        raise UserError(f"{path}: is full of NUL bytes, as UTF-16 text or no text; save it as UTF-8")
 
 
 def read_blocks(
@@ -69,12 +80,9 @@ def read_blocks(
 ) -> Iterator[Block]:
     """Yields the blocks of a file, named `source` in messages, without its byte order mark.
 
-    Raises UserError for UTF-16, or a line longer than `longest_line` bytes.
+    Raises UserError for a line longer than `longest_line` bytes.
     """
-    rest, number = stream.read(len(BOM)), 1
-    if rest.startswith(UTF16_MARKS):
-        raise UserError(f"{source}: is UTF-16 text; save it as UTF-8")
-    rest = rest.removeprefix(BOM)
+    rest, number = stream.read(len(BOM)).removeprefix(BOM), 1
     while chunk := stream.read(block_size):
         content = rest + chunk
         end = content.rfind(b"\n") + 1 or content.rfind(b"\r", 0, -1) + 1  # a `\n` may follow the last `\r`

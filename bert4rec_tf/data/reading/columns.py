@@ -1,5 +1,6 @@
 """Decides which columns have the users, the items and the times: what is unmistakable, or an error that asks."""
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -266,18 +267,20 @@ def _normalize(name: str) -> str:
 
 
 def find_known_columns(names: Sequence[str], common_names: Sequence[str]) -> list[str]:
-    """Returns the columns with known names: one for each thing, its id rather than its name.
+    """Returns the columns with known names: those of one name for each thing, its id rather than its name.
 
-    A session is a user only if there is no other.
+    Names that differ by case or signs alone are one name. A session is a user only if there is no other.
     """
-    columns = {_normalize(name): name for name in reversed(names)}
-    things: dict[str, str] = {}
+    columns: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        columns.setdefault(_normalize(name), []).append(name)
+    things: dict[str, list[str]] = {}
     for name in common_names:
         if name in columns:
             things.setdefault(STEMS.get(name, name.removesuffix("id")), columns[name])
     if len(things) > 1:
         things.pop("session", None)
-    return list(things.values())
+    return list(itertools.chain(*things.values()))
 
 
 def guess_column(names: Sequence[str], common_names: Sequence[str], preferred: str | None = None) -> str | None:

@@ -133,7 +133,7 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
 
 def convert_once(interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
     """Does what `convert` does, but stores the result in `folder` and reads it from there, unless it is damaged."""
-    path = locate_conversion(folder, interactions, [checksum_source(path) for path in list_files(interactions)])
+    path = locate_conversion(folder, interactions, [_identify_source(path) for path in list_files(interactions)])
     return load_or_convert(path, interactions, lambda: convert(interactions))
 
 
@@ -175,6 +175,12 @@ def locate_conversion(folder: Path, interactions: Interactions, checksums: list[
     key["published"] = interactions.is_published
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return folder / FOLDER / f"{interactions.name.removeprefix('own-')}-{digest}.npz"
+
+
+def _identify_source(path: Path) -> str:
+    """Returns a file's checksum, and the columns that its folders name. Raises UserError if it cannot be read."""
+    partition = tables.read_partition(path)
+    return checksum_source(path) + (json.dumps(partition) if partition else "")
 
 
 def checksum_source(path: Path) -> str:

@@ -244,7 +244,8 @@ def _parse_number(cell: Any) -> float:
         cell = CURRENCY_OR_THOUSANDS.sub("", cell.strip())
         cell = re.sub("[-/]", "", cell[:10]) if DATE_LIKE.match(cell) else cell
     try:
-        number = math.nan if isinstance(cell, bool) else float(cell)
+        is_number = not isinstance(cell, bool) and "_" not in str(cell)  # Python reads 38_40 as 3840
+        number = float(cell) if is_number else math.nan
     except (TypeError, ValueError):
         return math.nan
     return number if math.isfinite(number) else math.nan

@@ -22,7 +22,7 @@ from bert4rec_tf.data.reading.columns import (
     find_known_columns,
 )
 from bert4rec_tf.data.reading.rows import shorten
-from bert4rec_tf.data.reading.text import ANY_BLANKS, split_lines
+from bert4rec_tf.data.reading.text import ANY_BLANKS, UNQUOTED, recognize_quotes, split_lines
 from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
@@ -52,6 +52,7 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
             raise UserError(f"{path}: Parquet is packed already and is not read from .gz; unpack it")
         head = tables.read_head(path)
         layout = columns.layout_from_sample(PARQUET, head.column_names, tables.read_sample(head))
+        layout = tables.check_events(layout, head.schema, options, str(path))
         return replace(layout, integer_types=tables.list_integer_types(head.schema))
     lines = re.split(r"\r\n|\r|\n", start.removeprefix(BOM).decode("utf-8", "replace"))
     if len(start) == SAMPLE_BYTES and len(lines) > 1:
@@ -72,8 +73,10 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     header_line = _find_header_line(numbered[: MAX_TITLE_LINES + 1])
     if not options.columns and header_line not in (None, first_line):
         raise UserError(f"{path}, line {header_line}: names the columns; remove the lines above this header")
-    separator = separator or _find_separator(path, lines)
+    separator = recognize_quotes(separator or _find_separator(path, lines), lines[0])
     rows = split_lines(lines, separator)
+    if separator not in UNQUOTED and len(rows) == 1 < len(lines) and lines[0].count('"') % 2:
+        raise UserError(f"{path}, line {first_line}: a quote is never closed")
     if len(rows[0]) < 2:
         found = shorten(rows[0][0].strip())
         raise UserError(

@@ -60,6 +60,7 @@ def _select_values(record: Mapping[str, Any], names: Sequence[str]) -> Sequence[
     user, item, *others = [str(value) if type(value) is int else value for value in map(record.get, names)]
     if not (isinstance(user, _ID) and isinstance(item, _ID)):
         return None
+    others = [str(value).lower() if type(value) is bool else value for value in others]
     return user, item, *[value if isinstance(value, _TIME) else None for value in others]
 
 

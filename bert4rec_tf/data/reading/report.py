@@ -1,10 +1,12 @@
 """What a conversion read, kept and skipped, and what the user should know of it."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from bert4rec_tf.config.data_names import join_names, split_names
 from bert4rec_tf.data.reading.rows import HEADER_AGAIN, Findings, Rows
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.warning import DataNote, DataWarning, warn
@@ -83,10 +85,12 @@ def describe_findings(source: Rows) -> list[str]:
     if findings.events:
         counts = [f"{count:,} {event or '(empty)'}" for event, count in findings.events.most_common(MAX_SHOWN)]
         shown = ", ".join(counts) + ", ..." * (len(findings.events) > MAX_SHOWN)
-        rarest = findings.events.most_common()[-1][0]
-        advice = f"all count alike. --event_column={event_column} --events={rarest} keeps these alone"
+        advice, named = "all count alike", [event for event, _ in findings.events.most_common() if event]
+        if named:
+            flags = f"--event_column={event_column}", f"--events={join_names(named[-1:])}"
+            advice += f". {shlex.join(flags)} keeps these alone"
         lines.append(f"events ({event_column}): {shown}; {f'kept: {wanted}' if wanted else advice}")
-        kinds = [kind.strip() for kind in wanted.split(",")] if wanted else []
+        kinds = split_names(wanted) if wanted else []
         lines += [f"no row has the event {kind!r} of --events" for kind in kinds if kind not in findings.events]
     if findings.other_forms:
         lines.append(

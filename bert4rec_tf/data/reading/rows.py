@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.config.data_names import Interactions, split_names
 from bert4rec_tf.data.reading.columns import JSON, LITERALS, TEXT, Layout
 from bert4rec_tf.data.reading.times import (
     BLANKS,
@@ -32,6 +32,9 @@ NO_UTF8 = "an id is not UTF-8"
 NO_INTEGER = "an id is not an integer"
 NO_ID = "an id is neither a text nor a whole number"
 ROUNDED = "an id was rounded by a spreadsheet; export the column as text"
+ROUNDED_LIKE = r"^[0-9](?:[.,][0-9]+)?E\+[0-9]{2}$"
+ROUNDED_TIME = "the time was rounded by a spreadsheet; export the column as text"
+ROUNDED_TIME_LIKE = r"^[0-9](?:[.,][0-9]{1,9})?E\+[0-9]{2}$"
 BAD_WIDTH = "expected {} columns, found {}"
 NO_RECORD = "not a record"
 HEADER_AGAIN = "the header again"
@@ -55,6 +58,7 @@ _KINDS = (
     BAD_TIME,
     OTHER_KIND,
     OTHER_DATE,
+    ROUNDED_TIME,
 )
 
 BadRow = tuple[int, str, str]
@@ -151,7 +155,7 @@ class Rows:
         layout, num_rows = self.layout, len(numbers)
         texts = {"user": columns[layout.user], "item": columns[layout.item]}
         if layout.times:
-            texts["time"] = join_columns([columns[name] for name in layout.times])
+            texts["time"] = join_columns({name: columns[name] for name in layout.times})
         is_used = self._select_used(columns, numbers)
         if not is_used.all():
             texts = {role: column.filter(pa.array(is_used)) for role, column in texts.items()}
@@ -165,6 +169,10 @@ class Rows:
             times, is_bad = self.times.read(texts["time"].take(pa.array(rows)), self.source)
             if is_bad.any():
                 kinds[rows[is_bad]] = self._explain_times(texts["time"].take(pa.array(rows[is_bad])))
+            if self.plain and not self.options.is_published:
+                is_rounded = _find_rounded(texts["time"].take(pa.array(rows))) & ~is_bad
+                kinds[rows[is_rounded]] = _KINDS.index(ROUNDED_TIME)
+                is_bad |= is_rounded
             good_columns["time"] = times.filter(pa.array(~is_bad))
         bad = list(unreadable)
         if kinds.any():
@@ -186,12 +194,14 @@ class Rows:
             pairs = pc.value_counts(events).to_pylist()
             self.findings.events += Counter({pair["values"]: pair["counts"] for pair in pairs})
             if wanted is not None:
-                names = pa.array([name.strip() for name in wanted.split(",")])
-                is_used &= pc.is_in(events, names).to_numpy(zero_copy_only=False)
+                is_used &= pc.is_in(events, pa.array(split_names(wanted))).to_numpy(zero_copy_only=False)
         if layout.header_ids is not None:
-            is_header = pc.equal(columns[layout.user], layout.header_ids[0])
+            users, items = (
+                pc.utf8_trim(columns[name], characters=f"{BLANKS}\ufeff") for name in (layout.user, layout.item)
+            )
+            is_header = pc.equal(users, layout.header_ids[0])
             if pc.any(is_header).as_py():
-                is_header = pc.and_(is_header, pc.equal(columns[layout.item], layout.header_ids[1]))
+                is_header = pc.and_(is_header, pc.equal(items, layout.header_ids[1]))
                 places = np.flatnonzero(is_header.fill_null(False))
                 if len(places):
                     self.findings.count(HEADER_AGAIN, self.locate(int(numbers[places[0]])), len(places))
@@ -218,7 +228,7 @@ class Rows:
         if self.integers:
             tests = {NO_INTEGER: pc.invert(pc.match_substring_regex(names, "^-?[0-9]+$"))} | tests
         if is_own:
-            tests |= {ROUNDED: pc.match_substring_regex(names, r"^[0-9][.,][0-9]+E\+[0-9]{2}$")}
+            tests |= {ROUNDED: pc.match_substring_regex(names, ROUNDED_LIKE)}
         kinds = np.full(len(names) + 1, _KINDS.index(missing), np.uint8)  # the last is that of a null
         kinds[:-1] = 0
         for kind, is_bad in tests.items():
@@ -250,6 +260,13 @@ class Rows:
                 advice += f"; {self.option.partition('bad_rows')[0]}keep_missing_words keeps such words"
             advice = "" if self.integers else f" ({advice})"
             raise UserError(f"{self.source}, {self.unit} {number}: {kind}: {shorten(text)!r}{advice}")
+
+
+def _find_rounded(times: pa.Array) -> np.ndarray:
+    """Returns which texts of times a spreadsheet has rounded, bool [rows]."""
+    if not pc.any(pc.match_substring(times, "E+"), min_count=0).as_py():  # much faster than the pattern
+        return np.zeros(len(times), bool)
+    return pc.match_substring_regex(times, ROUNDED_TIME_LIKE).fill_null(False).to_numpy(zero_copy_only=False)
 
 
 def shorten(text: str) -> str:

@@ -55,18 +55,23 @@ def read_columns(source: Any, title: str, id_names: Sequence[str], id_name: str 
 
 def _read_file(path: Path, id_names: Sequence[str]) -> pa.Table:
     files.refuse_pipe(path)
-    if path.suffix != ".parquet":
-        return _read_text(path, id_names)
-    with tables.open_parquet(path) as file:
-        return file.read()
-
-
-def _read_text(path: Path, id_names: Sequence[str]) -> pa.Table:
     with blocks.open_unpacked(path) as file:
-        content = file.read()
+        start = file.read(len(blocks.PARQUET_MARK))
+        is_parquet = start == blocks.PARQUET_MARK
+        content = b"" if is_parquet else start + file.read()
+    if not is_parquet:
+        return _parse_text(content, path, id_names)
+    with tables.open_parquet(path) as parquet:
+        return parquet.read()
+
+
+def _parse_text(content: bytes, path: Path, id_names: Sequence[str]) -> pa.Table:
     blocks.refuse_packed(path, content)
     first = content.split(b"\n", 1)[0].decode("utf-8", "replace")
+    if first.lstrip().startswith(("{", "[")):
+        raise UserError(f"{path}: must be CSV or Parquet, in which each column is a feature. Received: JSON")
     separator = DOUBLE_COLON if DOUBLE_COLON in first else max(",", "\t", ";", key=first.count)
+    separator = text.recognize_quotes(separator, first)
     try:
         content.decode()
     except UnicodeDecodeError as error:

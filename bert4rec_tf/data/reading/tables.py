@@ -15,7 +15,7 @@ import pyarrow.interchange
 import pyarrow.parquet
 
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.data.reading.columns import PARQUET, SAMPLE_ROWS, Columns
+from bert4rec_tf.data.reading.columns import PARQUET, SAMPLE_ROWS, Columns, Layout
 from bert4rec_tf.data.reading.grouping import make_sequences
 from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import Times
@@ -58,10 +58,15 @@ def read_rows(path: Path, rows: Rows) -> Iterator[pa.Table]:
         yield from _select_good_rows(batches, rows)
 
 
-def _add_partition(batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
-    """Returns a batch with the columns that Hive writes as folders: `day=10/a.parquet`."""
+def read_partition(path: Path) -> dict[str, str]:
+    """Returns the columns that Hive writes as folders: `day=10/a.parquet`. The innermost folder of a name counts."""
     pairs = [folder.name.partition("=") for folder in reversed(path.parents) if "=" in folder.name]
-    for name, value in {name: value for name, _, value in pairs}.items():
+    return {name: value for name, _, value in pairs}
+
+
+def _add_partition(batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
+    """Returns a batch with the columns of `read_partition`."""
+    for name, value in read_partition(path).items():
         if name not in batch.schema.names:
             text = pa.scalar(None if value == NO_VALUE else unquote(value), pa.string())
             batch = batch.append_column(name, pa.repeat(text, batch.num_rows))
@@ -102,6 +107,18 @@ def convert_ids(column: pa.Array, source: str) -> pa.Array:
         advice = " (pandas makes fractions of whole numbers with gaps: use Int64)" if pa.types.is_floating(kind) else ""
         raise UserError(f"{source}: ids must be texts or whole numbers. Found: {kind}{advice}")
     return column.cast(pa.string())
+
+
+def check_events(layout: Layout, schema: pa.Schema, options: Interactions, source: str) -> Layout:
+    """Returns the layout, without a column of events that holds lists or structs.
+
+    Raises UserError if the user named that column. `source`: for messages.
+    """
+    if layout.event is None or not pa.types.is_nested(kind := schema.field(layout.event).type):
+        return layout
+    if options.event_column is not None:
+        raise UserError(f"{source}, column {layout.event}: events must be texts or numbers. Found: {kind}")
+    return replace(layout, event=None)
 
 
 def list_integer_types(schema: pa.Schema) -> dict[str, str]:
@@ -158,6 +175,7 @@ def read_frame(frame: Any, options: Interactions, to_train: bool = True) -> Sequ
     for doubt in layout.doubts:  # a wrong column explains the errors of its rows
         warn(f"{TITLE}: {doubt}", DataWarning)
     table = select_columns(frame, layout.used_columns)
+    layout = check_events(layout, table.schema, options, TITLE)
     layout = replace(layout, doubts=(), integer_types=list_integer_types(table.schema))
     rows = Rows(TITLE, Times(), layout, options, option='bad_rows="skip"')
     sequences, report = make_sequences(list(_select_good_rows(table.to_batches(ROWS_PER_BATCH), rows)), rows, to_train)

@@ -16,6 +16,9 @@ from bert4rec_tf.foundation.errors import UserError
 ANY_BLANKS = " "
 """The separator for any number of blanks and tabs."""
 
+QUOTED_TABS = '\t"'
+"""The separator for tabs between fields that may be quoted."""
+
 UNQUOTED = ("\t", "::", ANY_BLANKS)
 """The separators between which quotes are plain characters."""
 
@@ -78,7 +81,13 @@ def split_lines(lines: Iterable[str], separator: str) -> list[list[str]]:
         return [re.findall("[^ \t]+", line) for line in lines]
     if separator in UNQUOTED:
         return [line.split(separator) for line in lines]
-    return [row for row in csv.reader((f"{line}\n" for line in lines), delimiter=separator) if row]
+    return [row for row in csv.reader((f"{line}\n" for line in lines), delimiter=separator[0]) if row]
+
+
+def recognize_quotes(separator: str, first_line: str) -> str:
+    """Returns the separator; QUOTED_TABS in place of a tab if all fields of the first line are quoted."""
+    is_quoted = separator == "\t" and all(re.fullmatch('"[^"]*"', field) for field in first_line.strip().split("\t"))
+    return QUOTED_TABS if is_quoted else separator
 
 
 def _make_readable(content: bytes, separator: str) -> bytes:
@@ -112,7 +121,9 @@ def _parse_rows(
     Returns the wanted columns as texts, the rows with another number of columns, and the unfinished row.
     """
     content, is_quoted = _make_readable(content, separator), separator not in UNQUOTED
-    separator = UNIT_SEPARATOR if separator == "::" else separator
+    if content.startswith(blocks.BOM):  # Arrow takes away the first
+        content = blocks.BOM + content
+    separator = UNIT_SEPARATOR if separator == "::" else separator[0]
     names = [str(number) for number in range(width)]
     types = {names[number]: pa.string() for number in column_numbers}
     misfits = list[pyarrow.csv.InvalidRow]()

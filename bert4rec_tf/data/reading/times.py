@@ -3,7 +3,7 @@
 import contextlib
 import re
 import time as clock
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import numpy as np
@@ -36,6 +36,9 @@ PATTERNS = {
     ZONED: rf"^{_DAY}[ T][0-9:.]+(?: ?(?:Z|UTC|GMT)| ?[+-][0-9:]+)$",
 }
 """What a text of each kind looks like. Arrow then checks the value: 2020-02-30 is not a date."""
+
+HOUR_NAME = re.compile("(?<![a-z])(hour|hours|hr|hrs|hh)(?![a-z])")
+"""In a name in lowercase letters."""
 
 DAY_IN_ANOTHER_ORDER = r"^(?:[0-9]{4}[./]|[0-9]{1,2}[./ -])?(?:[0-9]{1,2}|[A-Za-z]{3,9})[./ -][0-9]{1,4}\b"
 """What other dates look like: 31.01.2020, 1/31/2020 or Jan 31. Many leave open which part is the month."""
@@ -96,30 +99,34 @@ def _choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str |
     if len(units) > 1:
         mixed = " and ".join(f"{counts[unit]:,} {UNIT_NAMES[unit]}" for unit in units)
         raise UserError(f"{title}: the times must have one unit. Received: {mixed} since 1970")
-    if counts[units[0]] < num_times:
-        others = num_times - counts[units[0]]
-        warn(
-            f"{title}: {others:,} of the {num_times:,} times, in {UNIT_NAMES[units[0]]}, are not from 1980 to 2099",
-            DataWarning,
-        )
+    _warn_of_odd_times(num_times - counts[units[0]], num_times, f", in {UNIT_NAMES[units[0]]},", title)
     return units[0]
 
 
-def join_columns(columns: Sequence[pa.Array]) -> pa.Array:
+def _warn_of_odd_times(number: int, num_times: int, unit: str, title: str) -> None:
+    if 0 < number < num_times / 2:
+        warn(f"{title}: {number:,} of the {num_times:,} times{unit} are not from 1980 to 2099", DataWarning)
+
+
+def join_columns(columns: Mapping[str, pa.Array]) -> pa.Array:
     """Returns the times that one column has, or as texts those that several have together.
 
-    Two columns are a date and a time of day (22:10, 22:10:05 or 2210); three are year, month and day; four are these
-    and a time of day. What is no time is left to `Times.read`.
+    Two columns are a date and a time of day (22:10, 22:10:05 or 2210; 22 if the column's name has the word hour); three
+    are year, month and day; four are these and a time of day. What is no time is left to `Times.read`, and a missing
+    part is null.
     """
     if len(columns) == 1:
-        return columns[0]
-    texts = [pc.utf8_trim(_write(column), characters=BLANKS) for column in columns]
+        return next(iter(columns.values()))
+    texts = [pc.utf8_trim(_write(column, name), characters=BLANKS) for name, column in columns.items()]
+    texts = [pc.if_else(pc.equal(text, ""), None, text) for text in texts]
     if len(texts) > 2:
         padded = [pc.utf8_lpad(text, width, "0") for text, width in zip(texts, (4, 2, 2))]
         texts = [pc.binary_join_element_wise(*padded, "-"), *texts[3:]]
     if len(texts) == 1:
         return texts[0]
     day, daytime = texts
+    if HOUR_NAME.search(list(columns)[-1].lower()):
+        daytime = pc.replace_substring_regex(daytime, "^([0-9]{1,2})$", r"\1:00")
     daytime = pc.replace_substring_regex(daytime, "^([0-9]:)", r"0\1")
     for width, pattern, parts in ((4, "^[0-9]{1,4}$", r"\1:\2"), (6, "^[0-9]{5,6}$", r"\1:\2:\3")):
         padded = pc.utf8_lpad(daytime, width, "0")
@@ -128,10 +135,12 @@ def join_columns(columns: Sequence[pa.Array]) -> pa.Array:
     return pc.binary_join_element_wise(day, daytime, " ")
 
 
-def _write(column: pa.Array) -> pa.Array:
+def _write(column: pa.Array, name: str) -> pa.Array:
     """Returns a part of a time as text: of a timestamp the day, of a fraction the whole number."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.date32(), safe=False)
+    if pa.types.is_nested(column.type):
+        raise UserError(f"column {name}: a part of a time must be a number, a date or a text. Found: {column.type}")
     return pc.replace_substring_regex(column.cast(pa.string()), r"\.0$", "")
 
 
@@ -201,12 +210,10 @@ class Times:
         if pa.types.is_floating(values.type):
             good = pc.less(pc.abs(values), BEYOND).fill_null(False)
         values = pc.if_else(good, values, pa.scalar(0, values.type))
-        if not self._has_warned and _loses_order(column, values):
+        if not self._has_warned and self.kind == NUMBER and _loses_order(column, values):
             self._has_warned = True
-            warn(
-                f"{source}: times that differ may become equal, because {column.type} or float64 cannot hold them all",
-                DataWarning,
-            )
+            kinds = " or ".join(dict.fromkeys([str(column.type)] * (column.type in PRECISION) + ["float64"]))
+            warn(f"{source}: times that differ may become equal, because {kinds} cannot hold them all", DataWarning)
         if pa.types.is_floating(values.type) and pc.all(pc.equal(values, pc.floor(values)), min_count=0).as_py():
             values = values.cast(pa.int64())  # so that other batches keep their 64 bits
         return values, ~good.to_numpy(zero_copy_only=False)
@@ -243,6 +250,8 @@ class Times:
         if self.kind == NUMBER and unit is None and not options.is_published:
             _refuse_mixed_up_days(sample(), options.title)
         if self.kind != NUMBER:
+            if not options.is_published:
+                _warn_of_odd_times(num_times - count()["ns"], num_times, "", options.title)
             return None, "dates with a zone" if self.kind == ZONED else "dates"
         return unit, "numbers of no known unit" if unit is None else f"{UNIT_NAMES[unit]} since 1970"
 

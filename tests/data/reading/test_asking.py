@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shlex
 import unicodedata
 
 import pandas as pd
@@ -125,7 +126,8 @@ def test_a_table_is_asked_for_in_the_same_way():
         (("2020-01-01", "24:30"), "the date does not exist"),
         (("2020-02-30", "12:00"), "the date does not exist"),
         (("2020-01-01", "soon"), "the time is not a number"),
-        (("", "12:00"), "the time is not a number"),
+        (("", "12:00"), "the time is missing"),
+        (("2020-01-01", ""), "the time is missing"),
     ],
 )
 def test_a_bad_part_of_a_time_is_a_bad_row(tmp_path, times, words):
@@ -272,6 +274,24 @@ def test_a_separator_that_is_none(separator):
 
 
 # Events
+
+
+def test_the_advice_on_events_can_be_followed(tmp_path):
+    rows = [("a", item, kind, place) for place, item in enumerate("xyz") for kind in ("add, remove", "look around")]
+    rows += [("a", "v", "", 9), ("a", "w", "look around", 9)]
+    path = write(tmp_path, "a.csv", as_csv(rows, ("user", "item", "event", "time")))
+    advice = next(note for note in read(path)[1].notes if "keeps these alone" in note)
+    words = shlex.split(advice.partition("count alike. ")[2].removesuffix(" keeps these alone"))
+    options = dict(word.removeprefix("--").split("=", 1) for word in words)
+    assert options == {"event_column": "event", "events": '"add, remove"'}
+    for events in (options["events"], ["add, remove"]):
+        assert histories(read(path, event_column="event", events=events)[0]) == {"a": ["x", "y", "z"]}
+
+
+def test_true_and_false_are_events_in_json(tmp_path):
+    rows = [("a", item, place != 3, place) for place, item in enumerate("xyzw")]
+    path = write(tmp_path, "a.json", as_json(rows, ("user", "item", "bought", "time")))
+    assert histories(read(path, event_column="bought", events="true")[0]) == {"a": ["x", "y", "z"]}
 
 
 def test_events_are_named_and_selected(tmp_path):

@@ -129,6 +129,16 @@ def test_a_change_of_any_of_several_files_is_seen(path, tmp_path):
     assert len(list((tmp_path / "data" / "converted").iterdir())) == 3
 
 
+def test_a_kept_conversion_is_not_taken_for_one_of_other_folders_that_name_columns(tmp_path):
+    for user in "12":
+        rows = [(item, time) for time, item in enumerate("xyz")]
+        write(tmp_path, f"hive/user={user}/0.parquet", as_parquet(rows, ("item", "time")))
+    first, _ = conversion.convert_once(Interactions(tmp_path / "hive"), tmp_path / "data")
+    (tmp_path / "hive" / "user=1").rename(tmp_path / "hive" / "user=007")
+    again, _ = conversion.convert_once(Interactions(tmp_path / "hive"), tmp_path / "data")
+    assert (set(first.users), set(again.users)) == ({"1", "2"}, {"007", "2"})
+
+
 @pytest.mark.parametrize("damage", ["cut short", "flipped", "something else"])
 def test_a_damaged_conversion_is_made_again(path, tmp_path, damage):
     first, _ = conversion.convert_once(Interactions(path), tmp_path / "data")

@@ -1,5 +1,6 @@
 """Features from files and tables, against what plain Python makes of them."""
 
+import csv
 import gzip
 import itertools
 import json
@@ -82,6 +83,24 @@ def test_a_table_reads_as_its_file_does(tmp_path):
     assert feature_files.read_features(frame).fingerprint == expected
 
 
+def test_parquet_is_known_by_its_content_and_tabs_may_stand_between_quotes(tmp_path):
+    frame = pd.DataFrame({"id": list("abc"), "genre": ["A|B", "A", "B"]})
+    frame.to_parquet(tmp_path / "a.pq")
+    frame.to_csv(tmp_path / "a.tsv", sep="\t", index=False, quoting=csv.QUOTE_ALL)
+    for name in ("a.pq", "a.tsv"):
+        assert values(feature_files.read_features(tmp_path / name)) == {
+            "a": ["genre=A", "genre=B"],
+            "b": ["genre=A"],
+            "c": ["genre=B"],
+        }
+
+
+def test_codes_with_a_low_line_are_no_numbers():
+    sizes = [f"{size}_{size + 2}" for size in range(36, 48)] * 2
+    found = feature_files.read_features(pd.DataFrame({"id": map(str, range(24)), "size": sizes}))
+    assert values(found)["0"] == ["size=36_38"]
+
+
 def test_rows_of_one_item_add_up(tmp_path):
     found = read_features(tmp_path, "id,tag\na,x\nb,x\na,y\nb,y\na,x\n")
     assert values(found) == {"a": ["tag=x", "tag=y"], "b": ["tag=x", "tag=y"]}
@@ -133,6 +152,7 @@ def test_the_column_of_users_is_recognised_by_its_name(tmp_path):
         ("id,x\n1,2\n,2\n", "an id must not be empty"),
         ("id,x\n1,2\n2,3\n", "no column has a value that 2 rows share"),
         ('id,x\n1,"2\n', ", row 2: a quote is never closed"),
+        ('{"id": 1, "x": 2}\n', "must be CSV or Parquet, in which each column is a feature. Received: JSON"),
     ],
 )
 def test_mistakes_are_named(tmp_path, text, message):

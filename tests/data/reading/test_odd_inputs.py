@@ -1,11 +1,13 @@
 """Odd inputs that are read right, or refused with words that help: a list that must never get worse."""
 
+import csv
 import datetime
 import gzip
 import importlib
 import io
 import json
 import pickle
+import tarfile
 import zipfile
 from decimal import Decimal
 
@@ -42,6 +44,15 @@ def with_ids(users, items):
 def parquet(table):
     file = io.BytesIO()
     pyarrow.parquet.write_table(table, file)
+    return file.getvalue()
+
+
+def tar_archive(mode):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as archive:
+        entry = tarfile.TarInfo("a.csv")
+        entry.size = len(TEXT)
+        archive.addfile(entry, io.BytesIO(TEXT.encode()))
     return file.getvalue()
 
 
@@ -90,6 +101,10 @@ FILES = {
     "no last line end": (TEXT.rstrip(), XYZ),
     "blank lines": (TEXT.replace("\n", "\n\n"), XYZ),
     "UTF-16": (TEXT.encode("utf-16"), "UTF-16"),
+    "UTF-16 without a mark": (TEXT.encode("utf-16-be"), "UTF-16"),
+    "UTF-16 with names that nobody knows": (TEXT.replace("user", "kunde").encode("utf-16"), "UTF-16"),
+    "a mark before an id": with_ids(("\ufeffa", "b"), "xyz"),
+    "a repeated header with blanks and a mark": (f"{TEXT}\ufeff{TEXT.replace(',', ', ')}", XYZ),
     "cp1252 in another column": (
         TEXT.replace("time\n", "time,title\n").replace("0\n", "0,caf\xe9\n").encode("cp1252"),
         XYZ,
@@ -98,6 +113,17 @@ FILES = {
     "semicolons": (TEXT.replace(",", ";"), XYZ),
     "tabs": (TEXT.replace(",", "\t"), XYZ),
     "tabs in .tsv": ("a.tsv", TEXT.replace(",", "\t"), XYZ),
+    "tabs between quotes": ("a.tsv", FRAME.to_csv(sep="\t", index=False, quoting=csv.QUOTE_ALL), XYZ),
+    "tabs between quoted texts": (
+        "a.tsv",
+        FRAME.replace({"x": '12" vinyl'}).to_csv(sep="\t", index=False, quoting=csv.QUOTE_NONNUMERIC),
+        {"a": ['12" vinyl', "y", "z"], "b": ["y", '12" vinyl']},
+    ),
+    "tabs and single quotes of inches": (
+        "a.tsv",
+        TEXT.replace(",", "\t").replace("x", '12"'),
+        {"a": ['12"', "y", "z"], "b": ["y", '12"']},
+    ),
     "double colons without a header": ("a.dat", TEXT[15:].replace(",", "::"), XYZ, NO_HEADER),
     "blanks without a header": ("a.txt", TEXT[15:].replace(",", " "), XYZ, NO_HEADER),
     "an index of pandas": (FRAME.to_csv(), XYZ),
@@ -114,10 +140,31 @@ FILES = {
     ),
     "Excel before 2007": ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Excel file; save it as CSV"),
     "a zip archive": (zip_archive("a.csv"), "unpack it"),
+    "a zip archive without files": (zip_archive(), "unpack it"),
+    "a tar archive": ("a.tar", tar_archive("w"), "unpack it"),
+    "a packed tar archive": ("a.tar.gz", tar_archive("w:gz"), "unpack it"),
     "a pickle": ("a.pkl", pickle.dumps(FRAME), "a.pkl: is no text; save it as CSV, JSON lines or Parquet"),
     "a row too short": (TEXT + "a,q\n", "row 7: expected 3 columns, found 2"),
     "a quote that stays open": (TEXT + 'a,"q,5\n', "quote is never closed"),
+    "a quote in the header that stays open": ('"' + TEXT, "line 1: a quote is never closed"),
     "nothing": ("", "the file is empty"),
+    "columns that differ by a sign": (
+        TEXT.replace("user", "user_id,userid").replace("\na", "\na,c").replace("\nb", "\nb,d"),
+        "Add --user_column=user_id or --user_column=userid",
+    ),
+    "ids that Excel rounded": (with_ids(("1E+11", "b"), "xyz")[0], "an id was rounded by a spreadsheet"),
+    "times that Excel rounded": (with_times(["1.50E+12", "1.51E+12", "2E+12"]), "row 2: the time was rounded"),
+    "times with exponents that say all": (with_times([f"{BASE + n:.12E}" for n in range(3)]), XYZ),
+    "a day and hours": (
+        with_times(["2020-01-01,9", "2020-01-01,12", "2020-01-01,15"], "user,item,date,hour"),
+        XYZ,
+        {"time_column": "date,hour", "test_from": "2020-01-01T12:30"},
+    ),
+    "a day and no hour": (
+        with_times(["2020-01-01,9:00", "2020-01-01,", "2020-01-01,15:00"], "user,item,date,clock"),
+        "row 3: the time is missing",
+        {"time_column": "date,clock"},
+    ),
     "dates": (with_times(["2020-01-01", "2020-01-02", "2020-02-01"]), XYZ),
     "dates and times": (with_times(["2020-01-01 09:00:00", "2020-01-01 09:30", "2020-01-01 10:00:00.5"]), XYZ),
     "hours without a zero": (with_times(["2020-01-01 9:00", "2020-01-01 09:30:00", "2020-01-01 10:00"]), XYZ),
@@ -288,6 +335,17 @@ FRAMES = {
     ),
     "truth values for ids": (lambda: FRAME.assign(user=FRAME["user"] == "a"), "ids must be texts or whole numbers"),
     "a missing time": (lambda: FRAME.assign(time=days().where(FRAME["time"] > 10)), "the time is missing"),
+    "events in lists": (lambda: FRAME.assign(action=[["buy"]] * 5), XYZ),
+    "times in lists": (
+        lambda: FRAME.assign(day=[["2020-01-01"]] * 5),
+        "column day: a part of a time must be a number, a date or a text",
+        {"time": "day,time"},
+    ),
+    "events that are asked for in lists": (
+        lambda: FRAME.assign(action=[["buy"]] * 5),
+        "column action: events must be texts or numbers",
+        {"event_column": "action", "events": "buy"},
+    ),
     "a column twice": (lambda: pd.concat([FRAME, FRAME[["item"]]], axis=1), "has 2 columns 'item'"),
     "no table": (lambda: [("a", "x")], "must be a pandas DataFrame or an Arrow table"),
 }
@@ -295,9 +353,9 @@ FRAMES = {
 
 @pytest.mark.parametrize("kind", FRAMES)
 def test_an_odd_table_is_read_right_or_clearly_refused(kind):
-    make, expected = FRAMES[kind]
+    make, expected, *options = FRAMES[kind]
     try:
         frame = make()
     except ModuleNotFoundError as error:
         pytest.skip(str(error))
-    check(outcome(lambda: b4r.interactions(frame)), expected)
+    check(outcome(lambda: b4r.interactions(frame, **dict(*options))), expected)

@@ -111,6 +111,16 @@ def test_times_outside_the_unit_of_most_are_warned_of(folder, unit, odd):
     assert any(told in str(one.message) for one in caught) == bool(odd)
 
 
+@pytest.mark.parametrize("odd", [(), ("1970-01-01",), ("1900-01-01", "1970-01-01")])
+def test_a_few_dates_before_1980_are_warned_of_and_fractions_of_seconds_are_not(tmp_path, odd):
+    rows = [("a", f"i{n}", f"2020-01-01T10:00:00.{n}23Z") for n in range(9)]
+    rows += [("a", "odd", f"{day}T10:00:00Z") for day in odd]
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        read(write(tmp_path, "a.csv", as_csv(rows)))
+    told = f"{len(odd)} of the {len(rows)} times are not from 1980 to 2099"
+    assert [str(one.message).endswith(told) for one in caught] == [True] * bool(odd)
+
+
 @pytest.mark.parametrize("zone", [" UTC", "UTC", " GMT", "Z", " +00:00", "+0000"])
 def test_names_of_the_zone_are_read(tmp_path, zone):
     rows = [("a", "x", f"2020-01-02 10:00:00{zone}"), ("a", "y", f"2020-01-01 10:00:00.5{zone}")]
