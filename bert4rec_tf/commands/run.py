@@ -237,6 +237,7 @@ def do_mode(request: Request, run: Run, sequences: Sequences, workdir: WorkDirec
             return
         if result.metrics:
             print("\n" + (summary.make_table if options.verbose else summary.make_short_table)(result.metrics))
+        exporting.keep_attributes(experiment.workdir, request.features.get(ITEM_FEATURES), sequences.columns)
         is_requested = request.named & {"export_dir", *SAVED_MODEL_FLAGS}
         if options.mode == "all" and (is_requested or not workdir.export.exists()):
             export_model(request, experiment.workdir, sequences)

@@ -14,6 +14,6 @@ MAX_ALPHA = 3.4e38
 
 def check_correction(alpha: float) -> float:
     """Returns alpha. Raises UserError if it is no number, negative or not finite."""
-    if not isinstance(alpha, numbers.Real) or not 0 <= alpha <= MAX_ALPHA:
+    if not isinstance(alpha, numbers.Real) or isinstance(alpha, bool) or not 0 <= alpha <= MAX_ALPHA:
         raise UserError(f"`{CORRECTION}` must be at least 0 and finite. Received: {CORRECTION}={alpha!r}")
     return alpha

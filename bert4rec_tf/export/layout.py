@@ -1,9 +1,11 @@
 """Names of the files of an exported model, and how to find its folder."""
 
+import re
 import shlex
 from pathlib import Path
 
-from bert4rec_tf.foundation import stores
+from bert4rec_tf.config.data_names import is_own
+from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
 
 SAVED_MODEL = "saved_model"
@@ -26,6 +28,9 @@ TITLES = CARD_OF_SAVED_MODEL.with_name("titles.csv")
 ATTRIBUTES = TITLES.with_name("attributes.parquet")
 """TensorFlow reserves the folder `assets.extra` for the user's own files."""
 
+VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
+"""The name of a folder that holds a version of a model."""
+
 CONFIG = "config.json"
 """A folder is a work directory if it holds this file."""
 
@@ -38,7 +43,10 @@ def find_model_folder(path: Path) -> Path:
     if (path / MODEL).exists() or not (path / CONFIG).exists():
         return path
     if not (path / SAVED_MODEL / MODEL).exists():
-        raise UserError(f"{path}: has no exported model yet; run bert4rec run --mode=export --workdir={path}")
+        raise UserError(
+            f"{path}: has no exported model yet; run bert4rec run --mode=export --workdir={path}, or what began it, if "
+            "that was stopped"
+        )
     return path / SAVED_MODEL
 
 
@@ -46,13 +54,17 @@ def find_newest_version(folder: Path) -> int | None:
     """Returns the highest number of a folder's numbered SavedModels; None if there is none."""
     is_model = (folder / MODEL).exists() or not folder.is_dir()
     paths = [] if is_model else stores.list_content(folder)
-    versions = (int(path.name) for path in paths if path.name.isdecimal() and (path / MODEL).exists())
+    versions = (int(path.name) for path in paths if VERSION.fullmatch(path.name) and (path / MODEL).exists())
     return max(versions, default=None)
 
 
 def make_histories_command(folder: Path) -> str:
-    """Returns the command that exports the model at `folder` again, with all histories."""
-    workdir = str(folder.parent) if (folder.parent / CONFIG).exists() else "WORKDIR"
+    """Returns what exports the model at `folder` again, with all histories: a command, or `fit` for a table's data."""
+    has_run = (folder.parent / CONFIG).exists()
+    config = files.read_json(folder.parent / CONFIG) if has_run else {}
+    workdir = str(folder.parent) if has_run else "WORKDIR"
+    if has_run and config.get("interactions") is None and is_own(config["run"]["dataset"]):
+        return f"call b4r.fit(data, ..., workdir={workdir!r}) again, with the same data and settings"
     return f"bert4rec run --mode=export --workdir={shlex.quote(workdir)} --with_histories={1_000_000}"
 
 

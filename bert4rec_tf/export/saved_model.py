@@ -1,5 +1,6 @@
 """Exports a SavedModel that takes raw item ids and returns raw item ids and scores, with TensorFlow alone."""
 
+import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,7 +75,8 @@ def export(
         )
         _save(service, aside, folder)
         (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
-        facts: dict[str, Any] = {**defaults, "histories": None}
+        checksums = {name: hashlib.sha256(lines).hexdigest() for name, lines in content.items()}
+        facts: dict[str, Any] = {**defaults, "histories": None, "checksums": checksums}
         if options.histories is not None:
             write_histories(options.histories, aside)
             longest = int(options.histories.lengths.max(initial=0))

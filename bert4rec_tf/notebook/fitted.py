@@ -48,11 +48,11 @@ from bert4rec_tf.runs.trainings import list_trainings
 from bert4rec_tf.runs.updating import join_more
 from bert4rec_tf.serving import batch
 from bert4rec_tf.serving.client import Choices, SavedRecommender, warn_of_popular
-from bert4rec_tf.serving.rules import Attributes, read_attributes
+from bert4rec_tf.serving.rules import Attributes
 from bert4rec_tf.serving.titles import format_titles
 from bert4rec_tf.training import loop
 
-FIXED = {"data", "model", "preset", "holdout", "titles", "init_from"}
+FIXED = {"data", "model", "preset", "holdout", "titles", "init_from", "minutes", "tune"}
 """What `continue_training` does not take, unlike `fit`."""
 
 COUNTER = "item_transitions"
@@ -147,6 +147,8 @@ class FittedModel:
         answer = self.saved.recommend([items], [user_id], request)
         if answer.unknown[0]:
             self.saved.warn_of_unknown_items(items, "items in the history")
+        if user_id:
+            self.saved.warn_of_ignored_history(items, user_id, answer)
         table = self._table(answer.items[0], answer.scores[0])
         if not explain:
             return table
@@ -154,7 +156,11 @@ class FittedModel:
         for reason in (reason for one in answers for reason in one["reasons"]):
             reason["item"] = self.saved.restore_ids("item", [reason["item"]])[0]
         return table.assign(
-            **{name: [one[name] for one in answers] for name in ("reasons", "lift") if name in answers[0]}
+            **{
+                name: [one[name] for one in answers]
+                for name in ("reasons", "lift")
+                if all(name in one for one in answers)
+            }
         )
 
     @speak_python()
@@ -359,7 +365,8 @@ class FittedModel:
         data, _ = join_more(self.saved, new)
         features = WorkDirectory(self.workdir).read_features()
         features |= {name: new.features[name] for name in features if name in new.features}
-        features |= {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}
+        given = {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}
+        features |= given
         data = with_features(
             data, **features, new_items=options.pop("new_items", False), silent=passed_on.get("silent", False)
         )
@@ -370,7 +377,8 @@ class FittedModel:
         run = Run.make(inputs.FRAME, run.model, settings.pop("seed", run.seed), **settings)
         selected = self.workdir / SELECT
         start = None if MODELS[run.model].examples is None else selected if selected.exists() else self.workdir
-        return train_and_open(run, data, titles=self.titles, init_from=start, **passed_on)
+        attributes = given.get(ITEM_FEATURES, self.saved.attributes and self.saved.attributes.frame.reset_index())
+        return train_and_open(run, data, titles=self.titles, init_from=start, item_features=attributes, **passed_on)
 
     @speak_python()
     def update(
@@ -530,8 +538,8 @@ def train_and_open(
         run_mode(experiment)
         if title_by_id:
             files.write_text(experiment.workdir.titles, format_titles(title_by_id))
-        attributes = read_attributes(item_features, sequences.columns)
-        exporting.export(experiment.workdir, options=ExportOptions(histories=sequences, attributes=attributes))
+        exporting.keep_attributes(experiment.workdir, item_features, sequences.columns)
+        exporting.export(experiment.workdir, options=ExportOptions(histories=sequences))
     saved = SavedRecommender(experiment.workdir.export, trusted=True)  # made here, perhaps by a model of the user's own
     return FittedModel(saved, experiment.workdir.path, saved.titles, _scratch=scratch)
 

@@ -231,6 +231,8 @@ def _check_models(models: Sequence[str | type[Recommender]], data: Any, options:
     settings = {name: value for name, value in options.items() if name not in inspect.signature(fit).parameters}
     dataset = data if inputs.is_data_set(data) else inputs.FRAME
     _check_names(settings)
+    if options.get("workdir") is not None:
+        raise UserError("`workdir` must be left out: each model would need its own. Fit the best one with a `workdir`")
     for name in names:
         if name not in MODELS:
             raise unknown_name_error("model", name, MODELS)
@@ -243,7 +245,8 @@ def _check_models(models: Sequence[str | type[Recommender]], data: Any, options:
 def _measure(source: Any, model: str, options: dict[str, Any]) -> tuple[np.ndarray, float]:
     """Returns the rank of each test item among all items that recommendations include, and the seconds it took."""
     start = clock.monotonic()
-    fitted = fit(source, model=model, **{"holdout": 2, **options})
+    unused = set() if MODELS[model].examples else {"tune"}  # what only counts has its own search
+    fitted = fit(source, model=model, **{"holdout": 2, **{name: options[name] for name in options.keys() - unused}})
     protocols = npz.read(WorkDirectory(fitted.saved.folder.parent).ranks)
     return protocols.get(ANY, protocols[FULL]), clock.monotonic() - start
 

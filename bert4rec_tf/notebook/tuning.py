@@ -5,6 +5,7 @@ the next trial depends only on that and on the seed, so a search that was stoppe
 """
 
 import json
+import os
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -194,14 +195,18 @@ def _open_study(usual: Run, space: dict[str, list[Any]], sequences: Sequences, f
     optuna = _import_optuna()
     identity = json.loads(json.dumps({"run": usual.to_dict(), "data": sequences.fingerprint, "space": space}))
     first = _find_usual_values(usual, space)
+    _cut_torn_line(folder / TRIALS)
     journal = optuna.storages.journal.JournalFileBackend(str(folder / TRIALS))
-    study = optuna.create_study(
-        storage=optuna.storages.JournalStorage(journal),
-        study_name="tuning",
-        direction="maximize",
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS),
-        load_if_exists=True,
-    )
+    try:
+        study = optuna.create_study(
+            storage=optuna.storages.JournalStorage(journal),
+            study_name="tuning",
+            direction="maximize",
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS),
+            load_if_exists=True,
+        )
+    except (ValueError, KeyError) as error:
+        raise UserError(f"{folder / TRIALS}: is damaged ({error}); delete {folder} to search anew") from error
     if SEARCHED not in study.user_attrs:
         if first.keys() == space.keys():
             study.enqueue_trial(first)
@@ -209,6 +214,16 @@ def _open_study(usual: Run, space: dict[str, list[Any]], sequences: Sequences, f
     elif study.user_attrs[SEARCHED] != identity:
         raise UserError(f"{folder}: holds a search of other data or settings; name another `workdir`")
     return study
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Cuts a file after its last whole line. A kill can leave a part of a line, after which Optuna cannot go on."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(path, whole)
 
 
 def _ask(study: Any, space: dict[str, list[Any]], seed: int, num_trials: int) -> Any:

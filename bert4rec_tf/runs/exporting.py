@@ -1,5 +1,6 @@
 """Exports the model of a finished work directory."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models.feature_recommender import fold_features
 from bert4rec_tf.runs.folder import RawIds, WorkDirectory
 from bert4rec_tf.runs.trainings import load_model
+from bert4rec_tf.serving.rules import Attributes, read_attributes
 
 
 def check_export(folder: Path) -> None:
@@ -32,7 +34,7 @@ def export(
         folder: where to write; None for a folder in the work directory, named after the format.
         options: for a SavedModel only. Its popularity correction counts the actions that the model was trained on.
             Without an `exclude_seen`, seen items are recommended if many validation targets were seen before
-            (`evaluation.metrics.needs_seen_items`). Without titles, those in the work directory.
+            (`evaluation.metrics.needs_seen_items`). Without titles or attributes, those in the work directory.
         form: "saved_model" (raw ids in and out), "onnx" or "litert" (an encoder and a scorer in float32).
 
     Returns the folder.
@@ -47,6 +49,8 @@ def export(
             options = replace(options, exclude_seen=not needs_seen_items(config.repeats))
         if options.titles is None and workdir.titles.exists():
             options = replace(options, titles=workdir.titles.read_text(encoding="utf-8"))
+        if options.attributes is None and workdir.attributes.exists():
+            options = replace(options, attributes=Attributes(workdir.attributes).frame)
         ids = workdir.read_ids()
         if form != SAVED_MODEL:
             run = run.change(mixed_precision=False)
@@ -62,12 +66,26 @@ def export(
         return folder
 
 
+def keep_attributes(workdir: WorkDirectory, features: Any, columns: Mapping[str, Mapping[str, str]]) -> None:
+    """Keeps features of items in a work directory as attributes for rules, for all of its exports.
+
+    `features`: as for `rules.read_attributes`; nothing is kept of None. `columns`: of the data (`Sequences.columns`).
+    """
+    attributes = read_attributes(features, columns)
+    if attributes is not None:
+        with files.atomic_write(workdir.attributes) as aside:
+            attributes.rename_axis("id").to_parquet(aside)
+
+
 def _refuse_lost_updates(folder: Path, num_actions: int) -> None:
     """Raises UserError if an export in `folder` has more actions than the run, because it was updated."""
     path = folder / CARD_OF_SAVED_MODEL
     if not isinstance(path, Path) or not path.exists():
         return
-    num_added = files.read_json(path).get("data", {}).get("actions", 0) - num_actions
+    card = files.read_json(path)
+    if not isinstance(card, dict):
+        raise UserError(f"{path}: must hold a JSON object; delete {folder} to export anew")
+    num_added = card.get("data", {}).get("actions", 0) - num_actions
     if num_added > 0:
         raise UserError(
             f"{folder}: holds {num_added:,} actions of updates, which this export would lose; name another "

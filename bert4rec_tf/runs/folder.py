@@ -18,7 +18,7 @@ from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.evaluation.metrics import NDCG
-from bert4rec_tf.export.layout import CONFIG, SAVED_MODEL, TITLES
+from bert4rec_tf.export.layout import ATTRIBUTES, CONFIG, SAVED_MODEL, TITLES
 from bert4rec_tf.foundation import files, npz, stores
 from bert4rec_tf.foundation.errors import UserError, format_error
 from bert4rec_tf.foundation.lines import Lines
@@ -127,7 +127,7 @@ class WorkDirectory:
         config, metrics, ranks, export: the settings, the results, the ranks of the test items, the exported model.
         vocabulary: the raw ids and counts (`RawIds`).
         transitions: how transitions are counted.
-        titles: of the items, if `fit` was given some.
+        titles, attributes: of the items, if some were given.
         is_read_only: whether this machine only reads, because another one holds the lock and writes.
     """
 
@@ -138,7 +138,8 @@ class WorkDirectory:
         self.prepared = stores.expand_local_path(prepared or path / "prepared", "prepared_dir")
         self.config, self.metrics, self.ranks = path / CONFIG, path / "metrics.json", path / "ranks-test.npz"
         self.vocabulary, self.transitions = path / "vocabulary.npz", path / "transitions.json"
-        self.titles, self.export = path / TITLES.name, path / SAVED_MODEL
+        self.titles, self.attributes = path / TITLES.name, path / ATTRIBUTES.name
+        self.export = path / SAVED_MODEL
         self._lock = files.FolderLock(path, busy=IN_USE)
 
     @classmethod
@@ -150,6 +151,8 @@ class WorkDirectory:
         budget: Budget | None = None,
     ) -> "WorkDirectory":
         """Returns the folder at `path`, else `runs/<dataset>-<model>-<digest>`. `budget`: of a run to be planned."""
+        if path is not None and not str(path):
+            raise UserError("`workdir` must name a folder. Received: an empty name")
         planned = "" if budget is None else f"-{budget.minutes:g}min"
         return cls(path or Path("runs") / f"{run.dataset}-{run.model}-{run.digest}{planned}", prepared)
 

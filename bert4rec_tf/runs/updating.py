@@ -12,7 +12,7 @@ from bert4rec_tf.config.model_settings import ITEM_FEATURES, NO
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.id_types import drop_wrong_types
-from bert4rec_tf.data.reading.feature_files import with_features
+from bert4rec_tf.data.reading.feature_files import refuse_unused_new_items, with_features
 from bert4rec_tf.data.reading.overlaps import join_actions
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.export import saved_model
@@ -90,6 +90,7 @@ def update_export(
 
     Raises UserError if the export is not of a run, or as `join_more`.
     """
+    refuse_unused_new_items(new_items, item_features)
     card, histories = saved.card, saved.require_histories()
     if "run" not in card:
         raise UserError(f"{saved.folder}: was not exported from a run, so it cannot be updated")

@@ -105,9 +105,18 @@ def recommend_file(
         files.remove_partials(target.parent, of=target.name)
         with files.atomic_write(target) as aside, WRITERS[target.suffix](aside, part.schema) as whole:
             for path in paths:
-                with path.open("rb") as file:
-                    whole.write_table(parquet.read_table(file))
+                whole.write_table(_read_part(path))
     files.remove_folder(parts)
+
+
+def _read_part(path: Path) -> pyarrow.Table:
+    """Returns a finished part. Deletes it and raises UserError if it is damaged."""
+    try:
+        with path.open("rb") as file:
+            return parquet.read_table(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        path.unlink(missing_ok=True)
+        raise UserError(f"{path}: was damaged and is deleted; run the same command again to compute it anew") from error
 
 
 def _discard_other_parts(job: dict, parts: Path) -> None:

@@ -121,6 +121,11 @@ class SavedRecommender(LoadedModel):
         unknown = [item for item, is_known in zip(ids, self.items.contains_each(ids)) if not is_known]
         warn_of_unknown(unknown, len(ids), what)
 
+    def warn_of_ignored_history(self, history: Sequence[str], user: str, answer: Recommendations) -> None:
+        """Warns if a user got what is popular in spite of a history with known items, because the user is unknown."""
+        if answer.list_popular([user]) and any(map(self.knows_item, history)):
+            warn(f"the model does not know user {user!r}, whom it needs, so you get what is popular", UnknownIdWarning)
+
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:
         """Recommends to raw histories, oldest item first. `users` only matters if the model has user embeddings.
 
@@ -217,6 +222,6 @@ def split_ids(line: str) -> list[str]:
     Raises UserError if there is more than one line, or an id is longer than 131,072 characters.
     """
     try:
-        return [text.strip() for text in next(csv.reader([line], skipinitialspace=True), [])]
+        return [text for text in map(str.strip, next(csv.reader([line], skipinitialspace=True), [])) if text]
     except csv.Error as error:
         raise UserError(f"Ids must be separated by commas on one line. Received: {line[:100]!r}") from error

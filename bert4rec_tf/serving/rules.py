@@ -179,7 +179,8 @@ def _convert(cells: Sequence[Any]) -> pd.Series:
     texts = {cell for cell in cells if isinstance(cell, str)}
     if texts and texts | {None} == {*cells, None}:
         if {text.strip().lower() for text in texts} <= TRUTHS.keys():
-            return values.map(lambda cell: cell is not None and TRUTHS[cell.strip().lower()]).astype(bool)
+            truths = [None if cell is None else TRUTHS[cell.strip().lower()] for cell in cells]
+            return pd.Series(truths, dtype=object if None in truths else bool)
         numbers = pd.to_numeric(values, errors="coerce")
         return numbers if not (numbers.isna() & values.notna()).any() else values
     return values.infer_objects()

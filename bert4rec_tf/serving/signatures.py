@@ -1,6 +1,7 @@
 """Loads an exported SavedModel, reads its signatures and calls them."""
 
 import contextlib
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -109,7 +110,7 @@ class LoadedModel:
         except Exception as error:  # A damaged graph, or an op that is missing here, can raise anything.
             raise UserError(f"{folder}: cannot be loaded ({_explain(error)})") from error
         for name, expected in ((VOCABULARY, "items"), (USERS, "users")):
-            _check_lines(folder / ASSETS / name, self.card.get(expected))
+            _check_lines(folder / ASSETS / name, self.card.get(expected), self.card.get("checksums", {}).get(name))
 
     @cached_property
     def items(self) -> Lines:
@@ -265,8 +266,10 @@ def _read_card(path: Path) -> dict[str, Any]:
     return content
 
 
-def _check_lines(path: Path, expected: Any) -> None:
-    """Raises UserError if a list has not as many ids as the model card says. TensorFlow would return empty ids.
+def _check_lines(path: Path, expected: Any, checksum: str | None) -> None:
+    """Raises UserError if a list has not as many ids as the model card says, or not its SHA-256.
+
+    With fewer, TensorFlow would return empty ids. `checksum`: None in a card of an older version.
 
     Call it after TensorFlow has read the list, so that a list cut short before that is noticed.
     """
@@ -276,6 +279,8 @@ def _check_lines(path: Path, expected: Any) -> None:
     lines = content.count(b"\n")
     if lines != expected or content[-1:] not in (b"", b"\n"):
         raise UserError(f"{path}: must have {expected} whole lines, as its model card says. Received: {lines}")
+    if checksum is not None and hashlib.sha256(content).hexdigest() != checksum:
+        raise UserError(f"{path}: was changed since the export: its SHA-256 is not that in its model card")
 
 
 def _make_signature(name: str, definition: Any) -> Signature:

@@ -15,6 +15,8 @@ from support.ranking_oracle import plain_metrics
 import bert4rec_tf as b4r
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export.histories import TIMES
+from bert4rec_tf.runs import exporting
+from bert4rec_tf.runs.folder import WorkDirectory
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -290,11 +292,34 @@ def test_callbacks_see_the_curve():
         (lambda model: model.recommend(user=3, candidates=54), "`candidates` must be a list of ids"),
         (lambda model: model.evaluate(LATER, time="when"), "Unknown column of the table: 'when'"),
         (lambda model: model.continue_training(LATER, model="pop"), "`model` cannot be given to `continue_training`"),
+        (lambda model: model.continue_training(LATER, minutes=1), "`minutes` cannot be given to `continue_training`"),
+        (lambda model: model.update(LATER, new_items=True), "`new_items` needs `item_features`"),
+        (lambda model: b4r.fit(FRAME, new_items=True, **COUNTING), "`new_items` needs `item_features`"),
+        (lambda model: b4r.fit(FRAME, workdir="", **COUNTING), "`workdir` must name a folder"),
+        (lambda model: b4r.compare(FRAME, ["pop"], workdir="runs/all"), "`workdir` must be left out"),
+        (lambda model: model.recommend(user=3, popularity_correction=True), "`popularity_correction` must be at least"),
     ],
 )
 def test_invalid_arguments_are_errors(counted, call, message):
     with pytest.raises(b4r.UserError, match=re.escape(message)):
         call(counted)
+
+
+def test_an_empty_answer_has_an_empty_explanation(counted):
+    answer = counted.recommend(history=["i1"], candidates=["i1"], exclude_seen=True, explain=True)
+    assert answer.empty and "reasons" in answer
+
+
+def test_an_unknown_user_of_a_model_that_needs_users_is_warned_of(learnt):
+    with pytest.warns(b4r.UnknownIdWarning, match="does not know user 'nobody'"):
+        learnt.recommend(user="nobody", history=["i1"])
+
+
+def test_histories_of_a_table_are_put_back_by_fitting_again(tmp_path):
+    fitted = b4r.fit(FRAME, workdir=tmp_path / "work", **COUNTING)
+    exporting.export(WorkDirectory(tmp_path / "work"))
+    with pytest.raises(b4r.UserError, match=r"call b4r\.fit\(data, \.\.\., workdir="):
+        b4r.open(fitted.workdir).recommend(user=3)
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,18 @@ def test_a_stopped_search_resumes_and_a_finished_one_is_not_repeated(search, tmp
         search(tmp_path / "other", 12, FRAME[FRAME["user"] < 50])
 
 
+def test_a_torn_line_of_the_journal_is_cut_and_a_damaged_one_is_named(search, tmp_path):
+    search(tmp_path / "one", 1)
+    journal = tmp_path / "one" / tuning.TRIALS
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + b'{"op_code": 4, "wor')
+    search(tmp_path / "one", 1, begin=lambda run: pytest.fail("all trials are known"))
+    assert journal.read_bytes().startswith(whole)
+    journal.write_bytes(b"no line of Optuna\n" + whole)
+    with pytest.raises(b4r.UserError, match=r"trials\.log: is damaged"):
+        search(tmp_path / "one", 1)
+
+
 def die(search, folder, num_trials):
     """Searches in a process that is killed in its first new trial."""
     child = os.fork()

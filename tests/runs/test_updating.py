@@ -92,6 +92,24 @@ def test_a_new_item_starts_near_items_that_share_its_feature(learnt):
         np.testing.assert_allclose(vectors[item], np.mean([vectors[one] for one in alike], 0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("model", ["item_transitions", "sasrec"])
+def test_items_without_actions_and_attributes_outlive_updates_and_trainings(model, tmp_path):
+    films = pd.DataFrame({"movieId": [f"i{n}" for n in range(45)], "price": range(45)})
+    small = {**SMALL, "num_layers": 1} if model == "sasrec" else {"silent": True}
+    features = {"item_features": films, "new_items": True} if model == "sasrec" else {}
+    fitted = b4r.fit(FRAME, model=model, workdir=tmp_path / "work", **features, **small)
+    num_items = 45 if features else 40
+    assert len(fitted.items) == num_items
+    updated = fitted.update(LATER).update(LATER.assign(timestamp=12), item_features=films)
+    assert set(updated.items) == {*fitted.items, "new"} and len(updated.items) == num_items + 1
+    if features:
+        longer = fitted.continue_training(LATER, train=True, steps=2, silent=True)
+        assert len(longer.items) == num_items + 1
+        exporting.export(WorkDirectory(tmp_path / "work"))
+        for one in (fitted, longer, b4r.open(tmp_path / "work")):
+            assert set(one.recommend(history=["i1"], k=40, where="price > 42")["item"]) == {"i43", "i44"}
+
+
 def test_few_new_rows_are_counted_and_trained_on_only_if_asked(learnt, monkeypatch):
     from bert4rec_tf.notebook import fitted
 

@@ -21,6 +21,7 @@ from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.export.histories import HISTORIES, write_histories
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.processes import get_host_code
 from bert4rec_tf.foundation.warning import FileWarning
 from bert4rec_tf.models import BprMf, Pop
@@ -127,6 +128,7 @@ def test_the_user_flag_reaches_a_model_with_users(command, factors):
         _, out, err = command(f"--model={folder}", "--history=c", f"--user={user}")
         assert items_of(out) == NAMES[:3]
         assert ("this model needs --user" in err) == (user == "")
+        assert ("does not know user 'stranger'" in err) == (user == "stranger")
 
 
 ROWS = [[f"user {number:03d}", *NAMES[: number % 8], *["nobody"] * (1 + number % 3)] for number in range(100)]
@@ -296,6 +298,20 @@ def test_a_file_has_what_the_client_gives_with_a_correction(command, popular, sm
     _, history, *_ = ROWS[1]
     scores = {name: count - 0.5 * np.log(count + 1) for name, count in zip(NAMES, COUNTS) if name != history}
     assert answer.items[1] == sorted(scores, key=lambda name: -scores[name])[:3]
+
+
+def test_a_damaged_part_is_named_and_computed_anew(popular, small_parts, tmp_path, monkeypatch):
+    model, source = client.SavedRecommender(popular), write(tmp_path / "in.csv", ROWS)
+    target, choices = tmp_path / "out.csv", client.Choices()
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setitem(batch.WRITERS, ".csv", lambda *_: (_ for _ in ()).throw(Killed))
+        recommend_file(model, source, target, choices)
+    (tmp_path / ".out.csv.parts" / "part-000001").write_bytes(b"")
+    with pytest.raises(UserError, match=r"part-000001: was damaged and is deleted; run the same command again"):
+        recommend_file(model, source, target, choices)
+    recommend_file(model, source, target, choices)
+    recommend_file(model, source, tmp_path / "whole.csv", choices)
+    assert target.read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 
 def test_parts_with_another_correction_are_not_taken(popular, small_parts, tmp_path, monkeypatch):

@@ -113,6 +113,12 @@ def test_numbers_and_gaps_are_true_or_false_within_a_condition(where):
     assert Attributes(GAPS).select(where, ()).ids == expected
 
 
+@pytest.mark.parametrize("where", ["new == False", "new != False", "not new"])
+def test_truths_with_gaps_mean_the_same_in_a_file(tmp_path, where):
+    GAPS[["id", "new"]].to_csv(tmp_path / "a.csv", index=False)
+    assert Attributes(tmp_path / "a.csv").select(where, ()).ids == Attributes(GAPS).select(where, ()).ids
+
+
 def test_a_condition_that_would_take_long_is_not_computed():
     for where in (" or ".join(["price"] * 1_001), "price" + " < 9" * 1_001, f"price in [{'-price, ' * 1_001}]"):
         with pytest.raises(b4r.UserError, match="`where` may have 1,000 operators; `in` takes more values"):

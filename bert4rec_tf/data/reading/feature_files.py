@@ -71,6 +71,7 @@ def with_features(
     Raises:
         UserError: as in `read_features`, and if no id of the data has features.
     """
+    refuse_unused_new_items(new_items, item_features)
     known_ids = {ITEM_FEATURES: sequences.vocabulary.items, USER_FEATURES: sequences.users}
     features = {}
     for kind, role, source in ((ITEM_FEATURES, "item", item_features), (USER_FEATURES, "user", user_features)):
@@ -85,6 +86,12 @@ def with_features(
         if kind == ITEM_FEATURES and not new_items:
             features[kind] = features[kind].select_rows(list(known_ids[kind]))
     return attach_features(sequences, features)
+
+
+def refuse_unused_new_items(new_items: bool, item_features: Any) -> None:
+    """Raises UserError if items of features are asked for, and there are no features."""
+    if new_items and item_features is None:
+        raise UserError("`new_items` needs `item_features`, which name these items. Received: new_items=True")
 
 
 def check_matches(name: str, ids: Iterable[str], known_ids: Iterable[str]) -> str:

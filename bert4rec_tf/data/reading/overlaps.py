@@ -8,7 +8,7 @@ import pandas as pd
 from bert4rec_tf.data.id_types import match_types, warn_of_new_types, warn_of_strangers
 from bert4rec_tf.data.reading.grouping import join_times, order_actions, sort_ids
 from bert4rec_tf.data.reading.times import describe_conversion
-from bert4rec_tf.data.sequences import ActionTimes, Sequences, number_within_groups
+from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary, number_within_groups
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import DataWarning, warn
 
@@ -20,7 +20,8 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
     time, known ones first. From the first new action that is held out, all of the user's actions are. Without times,
     the new actions follow the known ones, and all of them count.
 
-    Ids such as 50.0 are 50 if all known ones are integers. Raises UserError if the times of both do not mean the same.
+    Items without actions stay. Ids such as 50.0 are 50 if all known ones are integers. Raises UserError if the times of
+    both do not mean the same.
     """
     new = match_types(known, new)
     warn_of_new_types(known, new)
@@ -53,11 +54,19 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
         num_repeats = len(repeats)
         times = ActionTimes(all_times[order], known.times.meaning)
     both = Sequences.from_codes(user_codes[order], item_codes[order], users, items)
+    both = replace(both, vocabulary=_keep_idle_items(both.vocabulary, known.vocabulary))
     both = replace(both, columns={**new.columns, **known.columns}, times=times)
     if new.num_later is not None:
         is_later = pd.Series(is_held_out[order]).groupby(user_codes[order]).cummax().to_numpy(bool)
         both = replace(both, num_later=np.bincount(user_codes[order][is_later], minlength=both.num_users))
     return both, num_repeats
+
+
+def _keep_idle_items(vocabulary: Vocabulary, known: Vocabulary) -> Vocabulary:
+    """Returns the vocabulary with the known items that nobody had, such as those of features alone, at its end."""
+    idle = np.asarray(known.items)[vocabulary.encode(known.items.tolist()) == 0]
+    counts = np.concatenate([vocabulary.counts, np.zeros(len(idle), vocabulary.counts.dtype)])
+    return Vocabulary(np.concatenate([vocabulary.items, idle]), counts)
 
 
 def _warn_of_repeated_histories(known: Sequences, new: Sequences) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -11,12 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.export.layout import MODEL
+from bert4rec_tf.export.layout import MODEL, VERSION
 from bert4rec_tf.foundation.errors import UserError, format_error
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import ServingWarning, warn
-
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 
 Stamp = tuple[Any, ...]
 """The names of all files in a folder, and what changes when they change: sizes and times."""
@@ -149,7 +146,7 @@ class Versions:
         stamps = {}
         for path in self._folder.glob("*"):
             with contextlib.suppress(OSError):  # The folder is being moved or deleted.
-                if _NUMBER.fullmatch(path.name) and (path / MODEL).is_file():
+                if VERSION.fullmatch(path.name) and (path / MODEL).is_file():
                     stamps[int(path.name)] = _read_stamp(path)
         return stamps
 
@@ -173,6 +170,6 @@ def _read_stamps_in_store(folder: Url) -> dict[int, Stamp]:
     stamps: dict[int, Stamp] = {}
     for name, stamp in sorted(folder.list_stamps().items()):
         number, _, below = name.partition("/")
-        if _NUMBER.fullmatch(number):
+        if VERSION.fullmatch(number):
             stamps[int(number)] = (*stamps.get(int(number), ()), (below, stamp))
     return {number: stamp for number, stamp in stamps.items() if MODEL in dict(stamp)}

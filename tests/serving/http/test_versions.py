@@ -285,6 +285,16 @@ def test_a_vocabulary_that_is_cut_short_is_the_version_s_failure(exported, tmp_p
         LoadedModel(folder)
 
 
+def test_a_changed_letter_of_an_id_is_the_version_s_failure(exported, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(exported / "1", folder)
+    path = folder / "assets" / "vocabulary.txt"
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    with pytest.raises(UserError, match=r"vocabulary.txt: was changed since the export"):
+        LoadedModel(folder)
+
+
 def test_an_op_that_this_tensorflow_lacks_is_the_version_s_failure(exported, tmp_path, told):
     shutil.copytree(exported / "1", tmp_path / "models" / "1")
     newer = shutil.copytree(exported / "2", tmp_path / "models" / "2")
