@@ -103,7 +103,11 @@ def test_a_run_resumes_without_its_feature_files_and_refuses_others(finished):
     for changed, message in (
         ([flag.replace("items.csv", "fewer.csv") for flag in flags], "was made with other features than --item_feat"),
         ([*flags, "--use_item_features=alone"], "there use_item_features=add, now use_item_features=alone"),
-        ([flag for flag in flags if "item_features" not in flag], "there use_item_features=add"),
+        (
+            [flag for flag in flags if flag != "--new_items" and "item_features" not in flag],
+            "there use_item_features=add",
+        ),
+        ([flag for flag in flags if "item_features" not in flag], "`new_items` needs `item_features`"),
     ):
         ended = commands.run(*changed, cwd=folder)
         assert ended.returncode == 2 and message in ended.stderr, ended.stderr
