@@ -21,6 +21,10 @@ ITEM_COLUMNS = ("items", "mask_targets", "targets", "negatives", "shared")
 """The columns whose numbers are items."""
 
 
+ROW_COLUMNS = ("users", "lengths")
+"""The columns with one number for each row."""
+
+
 def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict[str, Tensor], Tensor | int]:
     """Returns the columns of a batch as int32, and how many item numbers were out of range.
 
@@ -44,12 +48,16 @@ def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict
     batch = batch if isinstance(batch, Mapping) else {"items": batch}
     columns: dict[str, Tensor] = {name: convert(column) for name, column in batch.items()}
     _require_columns(model, columns, to_train)
+    _check_shapes(columns)
+    if to_train:
+        _check_width(model, columns)
     num_unknown: Tensor | int = 0
     for name, (least, most) in _list_ranges(model, columns, to_train).items():
         if tf.executing_eagerly():
             columns[name] = check_numbers(name, columns[name], least, most)
             continue
-        columns[name], count = hide_bad_numbers(name, columns[name], least, most)
+        hidden = PAD if name in ITEM_COLUMNS else None
+        columns[name], count = hide_bad_numbers(name, columns[name], least, most, hidden)
         num_unknown += count if name in ITEM_COLUMNS else 0
     return columns, num_unknown
 
@@ -76,8 +84,8 @@ def check_arrays(
     batch, _ = check_batch(model, x, to_train and y is None)
     if not may_be_empty and not all(map(len, batch.values())):
         raise UserError("`x` must have at least one row. Received: no rows")
-    if y is not None and _has_values(y) and np.ndim(y) == 1:
-        y = check_numbers("y", y, PAD, model.num_items)
+    if y is not None and _has_values(y) and np.shape(y)[1:] in ((), (1,)):
+        y = check_numbers("y", y, PAD, model.num_items).reshape(-1)
     return batch if isinstance(x, Mapping) else batch["items"], y
 
 
@@ -95,8 +103,28 @@ def check_numbers(name: str, values: Any, least: int, most: int) -> np.ndarray:
     raise UserError(f"`{name}` must be whole numbers from {least} to {most}. Received: {received}")
 
 
-def hide_bad_numbers(name: str, values: Tensor, least: int, most: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns `values` as int32, those of items with 0 for what `check_numbers` refuses, and how many these are, []."""
+def check_targets(model: Any, targets: Any) -> tuple[Any, Tensor | int]:
+    """Returns next items, [b] or [b, 1], as int32 [b], and how many were out of range, as `check_batch` does.
+
+    Other targets, which a `loss` of one's own may take, stay as they are.
+    """
+    if not tf.is_tensor(targets):
+        return targets, 0
+    if targets.shape.rank is None and model._compile_loss is None:  # traced for [b] and for [b, 1]
+        targets = tf.reshape(targets, [-1])
+    rank = targets.shape.rank
+    if rank not in (1, 2) or (rank == 2 and targets.shape[1] != 1):
+        return targets, 0
+    column = targets[:, 0] if rank == 2 else targets
+    if tf.executing_eagerly():
+        return tf.constant(check_numbers("y", column, PAD, model.num_items)), 0
+    return hide_bad_numbers("y", column, PAD, model.num_items, hidden=PAD)
+
+
+def hide_bad_numbers(
+    name: str, values: Tensor, least: int, most: int, hidden: int | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns `values` as int32, `hidden` (None: as they are) for what `check_numbers` refuses, and how many, []."""
     kind = values.dtype
     if not (kind.is_integer or kind.is_floating):
         raise UserError(f"`{name}` must be whole numbers from {least} to {most}. Received: {kind.name}")
@@ -104,7 +132,7 @@ def hide_bad_numbers(name: str, values: Tensor, least: int, most: int) -> tuple[
     is_good = (wide >= least) & (wide <= most)
     if kind.is_floating:
         is_good &= wide == tf.floor(wide)
-    checked = tf.where(is_good, wide, tf.zeros_like(wide)) if name in ITEM_COLUMNS else wide
+    checked = wide if hidden is None else tf.where(is_good, wide, tf.cast(hidden, wide.dtype))
     return tf.cast(checked, tf.int32), tf.math.count_nonzero(~is_good)
 
 
@@ -124,6 +152,31 @@ def _require_columns(model: Any, columns: Mapping[str, Tensor], to_train: bool) 
             )
     if "items" in columns and len(columns["items"].shape) != 2:
         raise UserError(f"`items` must be [b, n]. Received: {tuple(columns['items'].shape)}")
+
+
+def _check_shapes(columns: Mapping[str, Tensor]) -> None:
+    names = [name for name in (*ITEM_COLUMNS, *ROW_COLUMNS, "mask_positions") if name in columns]
+    shapes = {name: tf.TensorShape(columns[name].shape) for name in names}
+    for name in ROW_COLUMNS:
+        if name in shapes and shapes[name].rank not in (None, 1):
+            raise UserError(f"`{name}` must be [b]. Received: {tuple(shapes[name])}")
+    rows = {name: shape[0] for name, shape in shapes.items() if shape.rank and shape[0] is not None}
+    if len(set(rows.values())) > 1:
+        received = ", ".join(f"{number} of `{name}`" for name, number in rows.items())
+        raise UserError(f"`x` must have as many rows in each column. Received: {received}")
+
+
+def _check_width(model: Any, columns: Mapping[str, Tensor]) -> None:
+    """Raises UserError for rows with more columns than BERT4Rec has positions."""
+    if (
+        model.examples == "masked"
+        and model.positions is not None
+        and (columns["items"].shape[1] or 0) > model.max_length
+    ):
+        raise UserError(
+            f"`items` must be [b, n], n at most `max_length`, {model.max_length}. "
+            f"Received: {tuple(columns['items'].shape)}"
+        )
 
 
 def _refuse_other_loss(model: Any) -> None:

@@ -104,7 +104,7 @@ class GRU4Rec(Recommender):
         if layouts.is_fixed():
             yield self.states(items, training), targets
             return
-        lengths = tf.math.count_nonzero(items, axis=1, dtype=tf.int32)
+        lengths = layouts.count_used(items)
         order = tf.argsort(lengths, stable=True)
         items, targets, lengths = (tf.gather(column, order) for column in (items, targets, lengths))
         rows = tf.size(lengths)

@@ -12,7 +12,7 @@ from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.foundation import devices, npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.batch_checks import UnknownItems, check_arrays, check_batch
+from bert4rec_tf.models.batch_checks import UnknownItems, check_arrays, check_batch, check_targets
 from bert4rec_tf.models.joined_steps import join_steps
 from bert4rec_tf.models.raw_ids import ModelIds
 from bert4rec_tf.models.rows import report_lost_rows
@@ -21,6 +21,19 @@ from bert4rec_tf.training.step import sum_over_replicas, take_step
 
 PADDING = {"paddings": [[0, 0], [1, 0]], "constant_values": -1e9}
 """Adds a column of low scores before those of the items: for losses and metrics, column i is item i."""
+
+
+def pack_rows(batch: Batch) -> dict[str, Tensor]:
+    """Returns a batch whose `items [b, n]` are without zeros between them, and their `lengths [b]`.
+
+    Without `lengths` every column counts; with them, those after a row's length do not.
+    """
+    items = tf.convert_to_tensor(batch["items"])
+    if "lengths" in batch:
+        items = tf.where(tf.range(tf.shape(items)[1])[None, :] < batch["lengths"][:, None], items, 0)
+    order = tf.argsort(tf.cast(items == 0, tf.int32), stable=True)
+    items, lengths = tf.gather(items, order, batch_dims=1), tf.math.count_nonzero(items, axis=1, dtype=tf.int32)
+    return {**batch, "items": items, "lengths": lengths}
 
 
 class KerasModel(keras.Model):
@@ -50,12 +63,7 @@ class KerasModel(keras.Model):
         UserError as `check_batch` does.
         """
         batch, _ = check_batch(self, batch, to_train=False)
-        items = tf.convert_to_tensor(batch["items"])
-        if "lengths" in batch:
-            items = tf.where(tf.range(tf.shape(items)[1])[None, :] < batch["lengths"][:, None], items, 0)
-        order = tf.argsort(tf.cast(items == 0, tf.int32), stable=True)
-        items, lengths = tf.gather(items, order, batch_dims=1), tf.math.count_nonzero(items, axis=1, dtype=tf.int32)
-        vectors = self.user_vectors({**batch, "items": items, "lengths": lengths}, bool(training))
+        vectors = self.user_vectors(pack_rows(batch), bool(training))
         return vectors if return_vectors else self.score_vectors(vectors)
 
     def compile(self, optimizer: Any = "adam", *args: Any, jit_compile: bool | str = "auto", **options: Any) -> None:
@@ -101,8 +109,7 @@ class KerasModel(keras.Model):
 
     def train_step(self, data: Any) -> dict[str, Tensor]:
         """Updates the weights by one batch, and returns the mean loss."""
-        batch, targets, weights = keras.utils.unpack_x_y_sample_weight(data)
-        batch = self._unknown.count(*check_batch(self, batch, to_train=targets is None))
+        batch, targets, weights = self._check_step(data)
         if targets is not None:
             return super().train_step((batch, targets, weights))
         with layouts.use_layout(layouts.FIXED if self.jit_compile else layouts.BY_LENGTH):
@@ -115,17 +122,23 @@ class KerasModel(keras.Model):
 
         Of the latter, `score` what comes next, `weights` count for the metrics and the `loss` of `compile`.
         """
-        batch, targets, weights = keras.utils.unpack_x_y_sample_weight(data)
-        batch = self._unknown.count(*check_batch(self, batch, to_train=targets is None))
+        batch, targets, weights = self._check_step(data)
         if targets is None:
             return self._track_loss(batch, tf.reduce_sum(self.training_loss(batch, training=False)))
         if self._compile_loss is not None:
             return super().test_step((batch, targets, weights))
         if self.examples is not None:
-            loss = self.training_loss(self.expect_next_items(batch, targets), training=False)
+            loss = self.training_loss(self.expect_next_items(pack_rows(batch), targets), training=False)
             self._track_loss(batch, tf.reduce_sum(loss))
         results = self.compute_metrics(batch, targets, self(batch, training=False), weights)
         return {name: value for name, value in results.items() if name != "loss" or self.examples is not None}
+
+    def _check_step(self, data: Any) -> tuple[Batch, Tensor | None, Tensor | None]:
+        """Returns the checked batch, the next items [b] or None, and the weights or None, of what a step gets."""
+        batch, targets, weights = keras.utils.unpack_x_y_sample_weight(data)
+        batch, num_unknown = check_batch(self, batch, to_train=targets is None)
+        targets, num_unknown_targets = check_targets(self, targets)
+        return self._unknown.count(batch, num_unknown + num_unknown_targets), targets, weights
 
     def predict_step(self, data: Any) -> Tensor:
         """Returns what `call` does."""

@@ -90,7 +90,7 @@ class SASRec(FeatureRecommender):
             batch: `items` and `targets` [b, n]; `negatives [b, n, 1]` for a loss with negatives PER_TARGET;
                 `draw [b, 2]` for one over a SAMPLE; `users [b]` if the model reads users.
         """
-        table, weight = self.training_table(), self.loss_weight(batch)
+        table, weight = self.training_table(), tf.maximum(self.loss_weight(batch), 1.0)
         groups = layouts.split_rows(batch, LENGTH_GROUPS, self.settings.hidden_dim)
         if self.loss_entry.negatives == PER_TARGET:
             return tf.add_n([self._compute_loss_of_pairs(group, table, training) for group in groups]) / weight

@@ -54,7 +54,7 @@ def split_rows(batch: Batch, cuts: Sequence[float], hidden_dim: int) -> list[Bat
     columns = {name: tf.convert_to_tensor(column) for name, column in batch.items() if name in (*_AS_WIDE, *_PER_ROW)}
     if is_fixed():
         return [columns]
-    lengths = tf.math.count_nonzero(columns["items"], axis=1, dtype=tf.int32)
+    lengths = _count_read(columns)
     size = columns["items"].shape
     if size.is_fully_defined() and size.num_elements() * hidden_dim < MIN_WORK:
         return [_cut_columns(columns, tf.maximum(tf.reduce_max(lengths), 1))]
@@ -73,11 +73,26 @@ def _cut_columns(group: Batch, width: Tensor) -> Batch:
     return {name: column[:, :width] if name in _AS_WIDE else column for name, column in group.items()}
 
 
+def count_used(columns: Tensor) -> Tensor:
+    """Returns the number of columns of each row up to its last that is not 0, int32 [b], for `columns [b, n]`."""
+    numbers = tf.range(1, tf.shape(columns)[1] + 1)
+    return tf.reduce_max(tf.pad(tf.where(columns != 0, numbers[None, :], 0), [[0, 0], [0, 1]]), axis=1)
+
+
+def _count_read(columns: Batch) -> Tensor:
+    """Returns how many columns of each row a loss reads, int32 [b]: up to its last item or masked position."""
+    used = count_used(columns["items"])
+    if "mask_positions" not in columns:
+        return used
+    last = tf.reduce_max(tf.pad(tf.cast(columns["mask_positions"], tf.int32), [[0, 0], [0, 1]]), axis=1)
+    return tf.maximum(used, tf.where(last > 0, last + 1, 0))
+
+
 def cut_slots(positions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Returns masked positions and their targets, int32 [b, p], without slots that no row uses; FIXED: with them."""
     if is_fixed():
         return positions, targets
-    used = tf.reduce_max(tf.math.count_nonzero(targets, axis=1, dtype=tf.int32))
+    used = tf.reduce_max(count_used(targets))
     return positions[:, :used], targets[:, :used]
 
 

@@ -19,6 +19,7 @@ from bert4rec_tf.config.model_settings import ITEM_FEATURES
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS
+from bert4rec_tf.nn import layouts
 
 BAD_ROWS = {
     "4294967304": [[4, 6, 2**32 + 8]],
@@ -147,6 +148,89 @@ def test_next_items_are_the_only_targets_of_every_model(name):
     if name == "sasrec":  # at the last item of each history
         rows = np.array([row[: len(row)] for row in batch["items"]])
         assert all(row[: np.argmax(found > 0) + 1].all() for row, found in zip(rows, batch["targets"]))
+
+
+HOLES = {"[1, 2, 0, 0]": [1, 2, 0, 0], "[1, 0, 2, 0]": [1, 0, 2, 0], "[0, 0, 1, 2]": [0, 0, 1, 2]}
+
+
+@pytest.mark.parametrize("name", ["bert4rec", "sasrec", "gru4rec", "auto"])
+def test_the_loss_of_next_items_does_not_depend_on_where_padding_is_nor_on_given_lengths(name):
+    model, target = make_quiet(name), np.array([5])
+    model.compile("adam", run_eagerly=True)
+    packed = {"items": np.array([[1, 2]]), "lengths": np.array([2]), "users": np.array([0])}
+    expected = model.evaluate(packed, target, verbose=0)
+    assert expected > 0
+    for row in HOLES.values():
+        for y in (target, target[:, None]):
+            assert model.evaluate(np.array([row]), y, verbose=0) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert4rec", "sasrec", "gru4rec"])
+@pytest.mark.parametrize("row", HOLES)
+def test_a_training_loss_is_the_same_in_both_layouts_wherever_padding_is(name, row):
+    model, items = make_quiet(name), np.array([HOLES[row]] * 3)
+    if name == "bert4rec":
+        masked = np.where(items == 2, model.mask_token, items)
+        batch = {"items": masked, "mask_positions": np.argmax(items == 2, axis=1)[:, None]}
+        batch["mask_targets"] = np.array([[2], [2], [3]])
+    else:
+        batch = {"items": items, "targets": np.where(items == 2, 7, 0), "negatives": items[..., None] * 0 + 9}
+        batch["shared"] = np.array([[3, 4]] * 3)
+    losses = []
+    for layout in (layouts.BY_LENGTH, layouts.FIXED):
+        with layouts.use_layout(layout):
+            losses.append(float(model.training_loss(tensors(batch))))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[1] > 0
+
+
+def test_masked_positions_after_the_last_item_are_read():
+    model = make_quiet("bert4rec")
+    batch = {
+        "items": [[1, 2, 0, 0], [1, 2, 3, 0]],
+        "mask_positions": [[0, 3], [1, 3]],
+        "mask_targets": [[0, 4], [5, 0]],
+    }
+    assert np.isfinite(model.training_loss(tensors(batch)))
+
+
+@pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
+def test_next_items_out_of_range_are_counted_and_do_not_count(name):
+    model = make_quiet(name)
+    model.compile("adam", metrics=[b4r.metrics.MRR()])
+    data = {"items": HISTORIES["items"], "lengths": HISTORIES["lengths"]}
+    expected = model.evaluate(data, np.array([3, 0, 7, 0]), verbose=0)
+    for y in (np.array([3, 41, 7, -1]), np.array([[3], [41], [7], [-1]])):
+        with pytest.warns(b4r.UnknownIdWarning, match="^2 item numbers were out of range"):
+            got = model.evaluate(tf.data.Dataset.from_tensors((data, y)), verbose=0)
+        assert got == pytest.approx(expected, rel=1e-5)
+    with pytest.warns(b4r.UnknownIdWarning, match="^4 item numbers"):
+        got = model.evaluate(tf.data.Dataset.from_tensors((data, np.full(4, 99))), verbose=0)
+    assert got == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"lengths": np.ones(3, int)},
+            r"`x` must have as many rows in each column\. Received: 4 of `items`, .*3 of `len",
+        ),
+        ({"users": np.zeros((4, 1), int)}, r"`users` must be \[b\]\. Received: \(4, 1\)"),
+    ],
+)
+def test_columns_of_other_shapes_are_refused(changes, message):
+    model = make("bert4rec")
+    for use in (model, model.predict):
+        with pytest.raises(UserError, match=message):
+            use({**HISTORIES, **changes})
+
+
+def test_rows_wider_than_the_positions_are_refused_in_training():
+    model = make("bert4rec")
+    model.compile("adam", run_eagerly=True)
+    batch = {"items": np.ones((2, 9), int), "mask_positions": np.array([[0]] * 2), "mask_targets": np.array([[3]] * 2)}
+    with pytest.raises(UserError, match=r"`items` must be \[b, n\], n at most `max_length`, 8\. Received: \(2, 9\)"):
+        model.fit(batch, verbose=0)
 
 
 @pytest.mark.long
