@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 import operator
 import typing
 from collections.abc import Callable, Mapping
@@ -54,21 +55,25 @@ _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 }
 
 
+_NUMBERS: dict[type, type] = {int: numbers.Integral, float: numbers.Real}
+"""Type of a field -> what else it may be given, such as NumPy's numbers."""
+
+
 def get_field_type(field: dataclasses.Field) -> Any:
     """Returns the type of a field's values, without the `None` of an optional one."""
     return next(kind for kind in (typing.get_args(field.type) or (field.type,)) if kind is not type(None))
 
 
 def check_value(field: dataclasses.Field, value: Any) -> Any:
-    """Returns the value of a field, a whole number as a float where that is its type.
+    """Returns the value of a field, a number of another type, such as NumPy's, as the field's own.
 
     Raises UserError if it has the wrong type or breaks the declared limits.
     """
     kind, limits = get_field_type(field), field.metadata["limits"]
     if value is None and type(None) in typing.get_args(field.type):
         return None
-    if kind is float and type(value) is int:
-        value = float(value)
+    if kind in _NUMBERS and isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool):
+        value = kind(value)
     if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
         raise wrong_type_error(field.name, kind.__name__, value)
     if not all(_LIMITS[limit][0](value, bound) for limit, bound in limits.items()):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 from support.paths import ROOT
 
@@ -395,3 +396,19 @@ def test_protocol_select_holds_the_validation_item_out(dataset, model):
         "select",
         "retrain",
     ]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float32, np.float64])
+def test_numbers_of_numpy_are_settings(kind):
+    settings = MODEL_SETTINGS["bert4rec"]
+    assert settings(dropout=kind(0)).dropout == 0.0 and type(settings(dropout=kind(0)).dropout) is float
+    if issubclass(kind, np.integer):
+        assert type(settings(max_length=kind(5)).max_length) is int
+        return
+    with pytest.raises(UserError, match="`max_length` must be a whole number"):
+        settings(max_length=kind(5))
+
+
+def test_true_is_no_number():
+    with pytest.raises(UserError, match=r"`max_length` must be a whole number\. Received: max_length=True"):
+        MODEL_SETTINGS["bert4rec"](max_length=True)
