@@ -12,6 +12,7 @@ sums and layer norms run in the type of the variables.
 """
 
 import math
+import operator
 from typing import Any, ClassVar
 
 import keras
@@ -46,9 +47,11 @@ def layer_norm(name: str, dtype: keras.DTypePolicy) -> keras.layers.LayerNormali
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
 class Dense(keras.layers.Dense):
-    """Keras' dense layer without an activation, with a faster gradient (`kernels.dense`)."""
+    """Keras' dense layer, with a faster gradient if it has a bias and no activation (`kernels.dense`)."""
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        if self.activation is not keras.activations.linear or not self.use_bias:
+            return super().call(inputs, training=training)
         return kernels.dense(inputs, self.kernel, self.bias)
 
 
@@ -82,10 +85,14 @@ def count_from_last(padding_mask: Tensor, max_length: int) -> Tensor:
 
 
 def check_size(name: str, size: int, least: int = 1) -> int:
-    """Returns the size. Raises ValueError if it is below `least`."""
-    if size < least:
+    """Returns the size. Raises ValueError if it is no whole number, or below `least`."""
+    try:
+        number = operator.index(size)
+    except TypeError:
+        raise ValueError(f"`{name}` must be a whole number. Received: {name}={size!r}") from None
+    if number < least:
         raise ValueError(f"`{name}` must be at least {least}. Received: {name}={size}")
-    return int(size)
+    return number
 
 
 def match_targets(targets: Tensor, scores: Tensor) -> Tensor:

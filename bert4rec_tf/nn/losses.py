@@ -250,7 +250,7 @@ def sampled_softmax(positives: Tensor, negatives: Tensor, hits: Tensor, log_coun
         positives: [t], the scores s of the targets.
         negatives: [t, c], the scores of the sample.
         hits: bool [t, c], True where a sampled item is the target itself; these do not count.
-        log_counts: [c], from `sampling.draw_items`.
+        log_counts: [c], from `sampling.draw_shared_items`.
     """
     corrected = tf.where(
         hits, tf.cast(MASKED_LOG_PROBABILITY, negatives.dtype), negatives - tf.cast(log_counts, negatives.dtype)

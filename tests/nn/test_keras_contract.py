@@ -152,3 +152,16 @@ def test_a_loaded_head_shares_the_table_of_the_loaded_embedding(tmp_path):
     assert len(again.trainable_weights) == len(model.trainable_weights)
     rows = np.arange(LENGTH)[None] + 1
     np.testing.assert_array_equal(again(rows), model(rows))
+
+
+@pytest.mark.parametrize(
+    "options", [{"activation": "relu"}, {"use_bias": False}, {"activation": "relu", "use_bias": False}]
+)
+def test_a_dense_layer_does_what_that_of_keras_does(options):
+    inputs = np.array([[1.0, -2.0], [-3.0, 0.5]], np.float32)
+    ours = layers.Dense(3, **options)
+    theirs = keras.layers.Dense(3, **options)
+    theirs.build((None, 2))
+    ours.build((None, 2))
+    theirs.set_weights(ours.get_weights())
+    np.testing.assert_array_equal(ours(inputs), theirs(inputs))

@@ -133,3 +133,10 @@ def test_dropout_acts_on_a_sub_layer_s_output_and_not_on_the_residual():
     dropped = np.asarray(layer(zeros, ones, training=True))
     assert abs(share_of_zeros(dropped) - 0.4) < 0.03
     np.testing.assert_allclose(dropped[dropped > 0], 1 / 0.6, rtol=2e-5)
+
+
+@pytest.mark.parametrize("size", [20.5, 2.0, "3", None])
+def test_a_size_is_a_whole_number(size):
+    with pytest.raises(ValueError, match=rf"`k` must be a whole number\. Received: k={size!r}"):
+        layers.check_size("k", size)
+    assert layers.check_size("k", np.int64(3)) == 3
