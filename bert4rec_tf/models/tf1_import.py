@@ -12,6 +12,7 @@ from bert4rec_tf.config.model_settings import BERT4RecSettings
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models.bert4rec import BERT4Rec
+from bert4rec_tf.models.raw_ids import ModelIds
 
 MASK_TOKEN = "[MASK]"
 SPECIAL_TOKENS = ("[pad]", MASK_TOKEN, "[NO_USE]")
@@ -47,7 +48,8 @@ def load(checkpoint: str | Path, config: str | Path, vocabulary: str | Path) -> 
     items = [tokens[row - 1].removeprefix(ITEM_PREFIX) for row in order[1:] if tokens[row - 1] not in SPECIAL_TOKENS]
     model = BERT4Rec(len(items), settings, num_extra_rows=rows - len(items) - 2)
     assign_weights(model, weights, order)
-    return model, Vocabulary(np.array(items, object), np.zeros(len(items), np.int64))
+    model.ids = ModelIds(Vocabulary(np.array(items, object), np.zeros(len(items), np.int64)))
+    return model, model.ids.vocabulary
 
 
 def read_tokens(path: Path) -> list[str]:
@@ -81,13 +83,14 @@ def read_config(path: Path) -> BERT4RecSettings:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         config = config.get("config", config)
-        if config["hidden_act"] != "gelu":
-            raise UserError(f"{path}: `hidden_act` must be 'gelu'. Received: {config['hidden_act']!r}")
+        activation = config["hidden_act"]
         settings = {name: config[original_name] for original_name, name in SETTING_NAMES.items()}
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{path}: not a configuration of the program ({error!r})") from error
+    if activation != "gelu":
+        raise UserError(f"{path}: `hidden_act` must be 'gelu'. Received: {activation!r}")
     for original_name, name in SETTING_NAMES.items():
         if settings[name] is None:
             raise UserError(f"{path}: `{original_name}` must be a number. Received: null")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.tf1_program import CHECKPOINT, CONFIG, TOKENS
 
+from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import tf1_import
 
@@ -50,10 +51,17 @@ def test_special_tokens_may_be_at_any_row(tmp_path):
 def test_files_that_do_not_fit_are_named(tmp_path, changes, message):
     with pytest.raises(UserError) as raised:
         load(tmp_path, **changes)
-    assert message in str(raised.value)
+    assert message in str(raised.value) and "UserError" not in str(raised.value)
 
 
 def test_the_program_s_pickle_is_answered_with_where_to_convert_it(tmp_path):
     (tmp_path / "words.vocab").write_bytes(pickle.dumps({"item_1": 1, "ü": 2.5}, protocol=2))
     with pytest.raises(UserError, match=r"not text; docs/fidelity\.md"):
         tf1_import.read_tokens(tmp_path / "words.vocab")
+
+
+def test_the_model_knows_its_ids(tmp_path):
+    model, vocabulary = load(tmp_path)
+    assert model.ids.vocabulary is vocabulary
+    grown = model.grow(Vocabulary(vocabulary.items[::-1], vocabulary.counts))
+    np.testing.assert_array_equal(grown.item_embeddings.numpy()[1], model.item_embeddings.numpy()[57])
