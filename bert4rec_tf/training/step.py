@@ -72,12 +72,19 @@ def compute_gradients(
 
     These are slices, in which no row is repeated, for the variables with the paths `tables`, and else dense.
 
-    Raises UserError if the loss reads the whole of one of the tables.
+    Raises UserError if the loss reads the whole of one of the tables, or does not read a weight; without weights too.
     """
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(share * model.training_loss(batch))
+    if not model.trainable_variables:
+        raise UserError("`model` must have weights to train. Received: a model whose weights are all frozen")
     gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
     for index, (variable, gradient) in enumerate(zip(model.trainable_variables, gradients, strict=True)):
+        if gradient is None:
+            raise UserError(
+                "`training_loss` must read every weight that is trained; set `trainable` of others to False. "
+                f"Received: a loss that does not read {variable.path}"
+            )
         if variable.path not in tables:
             gradients[index] = tf.convert_to_tensor(gradient)
         elif isinstance(gradient, tf.IndexedSlices):

@@ -298,3 +298,17 @@ def test_too_many_replicas_are_refused_before_anything_is_prepared():
     for mode in ("all", "train"):
         with pytest.raises(UserError, match="`replicas` must be at most"):
             run_mode(experiment, mode)
+
+
+def test_weights_that_no_gradient_reaches_are_named():
+    model, _, _ = make()
+    model.trainable = False
+    with pytest.raises(UserError, match=r"`model` must have weights to train\. Received: .* all frozen"):
+        compute_gradients(model, batch(4, 1))
+
+    class Other(BERT4Rec):
+        def training_loss(self, batch, training=True):
+            return tf.reduce_sum(tf.square(self.head.bias.value))
+
+    with pytest.raises(UserError, match=r"`training_loss` must read every weight .* does not read .*embeddings"):
+        compute_gradients(Other(NUM_ITEMS, max_length=6, hidden_dim=8, num_heads=2, num_layers=1), batch(4, 1))
