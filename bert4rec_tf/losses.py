@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.types import Tensor
 from bert4rec_tf.nn.layers import match_targets
 from bert4rec_tf.nn.losses import (
@@ -48,7 +49,17 @@ HIDDEN = -1e9
 
 
 class ItemLoss(keras.losses.Loss):
-    """The mean over the targets of a loss against all other items."""
+    """The mean over the targets of a loss against all other items.
+
+    Raises UserError for a `dtype` that is narrower than float32, in which Keras would round the targets.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.dtype in ("float16", "bfloat16"):
+            raise UserError(
+                f"`dtype` must be float32 or float64: narrower ones round targets. Received: dtype={self.dtype}"
+            )
 
     def compare(self, positives: Tensor, negatives: Tensor, valid: Tensor) -> Tensor:
         """Returns the loss of each target, float [t].

@@ -198,3 +198,11 @@ def test_one_hot_targets_are_refused_in_one_line(use):
     with pytest.raises(ValueError, match=message):
         use(targets, np.ones((3, 4), np.float32))
     use(targets.argmax(axis=1), np.ones((3, 4), np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "mixed_bfloat16"])
+def test_losses_whose_targets_would_be_rounded_are_refused(dtype):
+    for kind in (b4r.losses.BPR, b4r.losses.BPRMax):
+        with pytest.raises(UserError, match=r"`dtype` must be float32 or float64: .*\. Received: dtype=b?float16"):
+            kind(dtype=dtype)
+        assert kind(dtype="float64").dtype == "float64"
