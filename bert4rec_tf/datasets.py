@@ -23,7 +23,7 @@ from bert4rec_tf.data.sequences import Sequences, Vocabulary, pad_rows
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.foundation.errors import UserError, speak_python
 from bert4rec_tf.models.batch_checks import check_numbers
-from bert4rec_tf.models.raw_ids import number_items
+from bert4rec_tf.models.raw_ids import check_catalogue, number_items
 from bert4rec_tf.models.recommender import Recommender
 
 __all__ = [
@@ -117,9 +117,14 @@ def training_batches(
     masking: MaskingSettings | None = None,
     seed: int = 0,
 ) -> tf.data.Dataset:
-    """Returns the batches that a model's `training_loss` takes, for `fit`. `masking`: as for `cloze_batches`."""
+    """Returns the batches that a model's `training_loss` takes, for `fit`. `masking`: as for `cloze_batches`.
+
+    Raises UserError for `sequences` of another number of items than the model's.
+    """
     if model.examples is None:
         raise UserError(f"{type(model).__name__} is not trained by steps; call `model.adapt(sequences)` instead")
+
+    check_catalogue(model, sequences)
 
     def make_feed(network: Recommender, batch_size: int) -> Feed:
         if network.examples == "masked":

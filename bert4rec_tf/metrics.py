@@ -19,6 +19,8 @@ __all__ = ["MRR", "NDCG", "HitRate"]
 class RankMetric(keras.metrics.Mean):
     """The mean over targets of a gain that depends on the target's rank, 0 for the best."""
 
+    _direction = "up"  # Keras' callbacks read it
+
     def compute_gains(self, ranks: Tensor) -> Tensor:
         """Returns what each rank is worth. `ranks`: float [...]."""
         raise NotImplementedError

@@ -191,7 +191,7 @@ class BERT4Rec(FeatureRecommender):
         targets, masked = (tf.concat(parts, axis=0) for parts in zip(*columns))
         weights = tf.cast(targets > 0, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
         bias = self.head.bias.value
-        if len(self._unseen):
+        if len(self.unseen):
             bias = bias + self.make_unseen_penalty(self.num_rows)
         return self.apply_loss_to_states(self.head.transform(masked), table, bias, targets, weights, batch)
 

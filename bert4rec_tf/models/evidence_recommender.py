@@ -10,6 +10,7 @@ from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.item_transitions import count_evidence
+from bert4rec_tf.models.raw_ids import check_catalogue
 from bert4rec_tf.models.recommender import Recommender, last_items_in_order, multiply_rows
 from bert4rec_tf.nn.evidence import TransitionEvidence
 
@@ -38,10 +39,11 @@ class EvidenceRecommender(Recommender):
 
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
         """Keeps the raw ids, and counts the evidence."""
-        super().adapt(sequences)
+        check_catalogue(self, sequences)
         if self.evidence is not None:
             complete = (transitions or ItemTransitionsSettings()).resolve()
             count_evidence(self.evidence, sequences, complete, self.settings.evidence_popularity_power)
+        super().adapt(sequences)
 
     def set_mix(self, mix: Any, network_share: float = 1.0) -> None:
         """Sets how evidence joins (`TransitionEvidence.mix`), and the weight of the first of two networks."""

@@ -2,6 +2,7 @@
 of a user's feature values to every position. A content vector of an item or user is projected and added too."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any, ClassVar
 
 import keras
@@ -12,6 +13,7 @@ from bert4rec_tf.config.model_settings import ADD, ALONE, ITEM_FEATURES, NO, SAM
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.evidence_recommender import EvidenceRecommender
 from bert4rec_tf.models.initial_vectors import make_cooccurrence_vectors
@@ -20,6 +22,8 @@ from bert4rec_tf.nn import sampling
 
 NEVER = -1e9
 """Added to scores that must not count: of keys that attention must not see, and of rows that are no items."""
+
+UNSEEN_FILE = "unseen.npz"
 
 RIDGE = 1.0
 """The penalty of the first projection of content vectors (`FeatureRecommender.initialise`)."""
@@ -50,10 +54,11 @@ class FeatureRecommender(EvidenceRecommender):
         own_users: the finished vectors of the users of a `fold_features` model; None for any other.
         item_feature_vectors, user_feature_vectors: [F; P], float [v + e, d]: a vector of each feature value, and the
             projection of content vectors; None without features. Each row belongs to one of `Features.names`.
+        unseen: the items that training never sees, in rising order, once `adapt` was called with item features.
     """
 
     settings_type: ClassVar[type[AttentionSettings]]
-    _unseen: np.ndarray = np.empty(0, np.int64)
+    unseen: np.ndarray = np.empty(0, np.int64)
     own_items: keras.Variable
     own_users: keras.Variable | None = None
     item_feature_vectors: Any
@@ -88,9 +93,17 @@ class FeatureRecommender(EvidenceRecommender):
             if (vectors := features.compute_unit_vectors()) is not None
         }
 
+    def save_assets(self, folder: str) -> None:
+        """Writes the unseen items too, which the loss of a loaded model reads."""
+        super().save_assets(folder)
+        if len(self.unseen):
+            npz.write(Path(folder) / UNSEEN_FILE, {"items": self.unseen})
+
     def load_assets(self, folder: str | None) -> None:
         super().load_assets(folder)
         self._make_content_vectors()
+        path = Path(folder or "") / UNSEEN_FILE
+        self.unseen = npz.read(path)["items"] if folder and path.exists() else np.empty(0, np.int64)
 
     def add_users(self, vectors: Tensor) -> None:
         """Makes `own_users` of `vectors`, float [m, d]. The model then needs users, but no features of them."""
@@ -106,10 +119,10 @@ class FeatureRecommender(EvidenceRecommender):
         """
         super().adapt(sequences, transitions)
         if self.settings.use_item_features != NO:
-            self._unseen = np.flatnonzero(sequences.count_items()[1:] == 0) + 1
+            self.unseen = np.flatnonzero(sequences.count_items()[1:] == 0) + 1
         if self.settings.use_item_features == ADD and ITEM_FEATURES in self._content_vectors:
             rows, content = self.own_items.numpy(), self._content_vectors[ITEM_FEATURES].numpy()
-            rows[self._unseen[content[self._unseen - 1].any(axis=1)]] = 0
+            rows[self.unseen[content[self.unseen - 1].any(axis=1)]] = 0
             self.own_items.assign(rows)
 
     def initialise(self, sequences: Sequences) -> None:
@@ -138,7 +151,7 @@ class FeatureRecommender(EvidenceRecommender):
     def make_unseen_penalty(self, rows: int) -> np.ndarray:
         """Returns what to add to training scores, float32 [rows]: NEVER for items that training never sees, else 0."""
         added = np.zeros(rows, np.float32)
-        added[self._unseen] = NEVER
+        added[self.unseen] = NEVER
         return added
 
     def apply_loss_to_states(

@@ -11,6 +11,7 @@ from bert4rec_tf.config.transition_settings import CompleteSettings
 from bert4rec_tf.data import transitions
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
+from bert4rec_tf.models.raw_ids import check_catalogue
 from bert4rec_tf.models.recommender import Recommender, last_items_in_order
 from bert4rec_tf.nn.evidence import TransitionEvidence
 
@@ -40,10 +41,11 @@ class ItemTransitions(Recommender):
         self.evidence = TransitionEvidence(self.num_items, self.max_history, name="evidence")
 
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
-        super().adapt(sequences)
+        check_catalogue(self, sequences)
         settings = (transitions or self.settings).resolve()
         count_evidence(self.evidence, sequences, settings)
         self.evidence.mix.assign([1.0, settings.popularity_weight, 1.0])
+        super().adapt(sequences)
 
     def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns `TransitionEvidence.encode` of the last `max_history` items."""

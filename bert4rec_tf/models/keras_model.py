@@ -36,6 +36,11 @@ def pack_rows(batch: Batch) -> dict[str, Tensor]:
     return {**batch, "items": items, "lengths": lengths}
 
 
+def _refuse_weights_alone(y: Any, options: dict[str, Any]) -> None:
+    if y is None and options.get("sample_weight") is not None:
+        raise UserError("`sample_weight` must come with `y`, the next items. Received: y=None")
+
+
 class KerasModel(keras.Model):
     """The methods of `keras.Model` by those of `Recommender`, which says what the attributes mean."""
 
@@ -74,7 +79,7 @@ class KerasModel(keras.Model):
         """
         if jit_compile == "auto":
             jit_compile = devices.has_accelerator()
-        self._compile_loss = None  # Keras would keep that of an earlier `compile`
+        self._compile_loss = self._compile_metrics = None  # Keras would keep those of an earlier `compile`
         jit_compile = jit_compile and self.distribute_strategy.num_replicas_in_sync == 1
         with self.distribute_strategy.scope():
             super().compile(optimizer, *args, jit_compile=jit_compile, **options)
@@ -89,11 +94,13 @@ class KerasModel(keras.Model):
         if options.get("validation_data") is not None:
             validation = keras.utils.unpack_x_y_sample_weight(options["validation_data"])
             options["validation_data"] = (*check_arrays(self, *validation[:2]), validation[2])
+        _refuse_weights_alone(y, options)
         with self._unknown.report():
             return super().fit(*check_arrays(self, x, y), *args, **options)
 
     def evaluate(self, x: Any = None, y: Any = None, *args: Any, **options: Any) -> Any:
         """Returns the mean `loss` of batches like those of `fit`; of histories with next items, the metrics too."""
+        _refuse_weights_alone(y, options)
         with self._unknown.report():
             return super().evaluate(*check_arrays(self, x, y), *args, **options)
 

@@ -64,6 +64,15 @@ class ModelIds:
         return bool(self.item_type) and have_type(self.vocabulary.items, self.item_type)
 
 
+def check_catalogue(model: Any, sequences: Sequences) -> None:
+    """Raises UserError unless the sequences have the items of the model."""
+    if sequences.num_items != model.num_items:
+        raise UserError(
+            f"`sequences` must have the model's {model.num_items} items, as `sequences_of(histories, "
+            f"num_items={model.num_items})` has. Received: {sequences.num_items} items"
+        )
+
+
 def recommend(model: Any, history: Iterable[Any], k: int, user: Any, exclude_seen: bool) -> pd.DataFrame:
     """Does what `Recommender.recommend` says."""
     if model.ids is None:
@@ -80,6 +89,10 @@ def recommend(model: Any, history: Iterable[Any], k: int, user: Any, exclude_see
         if number < 0 and not (user is None and model.scores_unknown_users):
             raise UserError(f"`user` must be a user of the data for {type(model).__name__}. Received: user={user!r}")
         batch["users"] = np.array([number], np.int32)
+    elif user is not None and not texts:
+        raise UserError(
+            f"`history` must be given to {type(model).__name__}, which knows no users. Received: user={user!r}"
+        )
     hidden = items[None] if exclude_seen else np.zeros((1, 1), np.int32)
     best, scores, _ = find_best(Blocks.from_scores(model(batch)), check_size("k", k), hidden)
     is_item = best[0].numpy() != PAD
@@ -109,7 +122,17 @@ def grow(model: Any, new_items: Iterable[Any] | Vocabulary, features: Mapping[st
     users = range(model.num_users or 0)
     copy_rows(model, grown, {ITEMS: old, USERS: users}, {ITEMS: list(vocabulary.items), USERS: users})
     grown.ids = replace(ids, vocabulary=vocabulary)
+    _keep_unseen(model, grown, old, vocabulary.counts * isinstance(new_items, Vocabulary))
     return grown
+
+
+def _keep_unseen(model: Any, grown: Any, old: list[str], counts: np.ndarray) -> None:
+    """Tells a grown model which of the `old` items training never saw; `counts`: how often each item is in new data."""
+    parts = [(one, grown.networks[name]) for name, one in model.networks.items()] or [(model, grown)]
+    for one, other in parts:
+        if len(unseen := getattr(one, "unseen", ())):
+            numbers = grown.ids.vocabulary.encode([old[item - 1] for item in unseen])
+            other.unseen = np.sort(numbers[(numbers != PAD) & (counts[numbers - 1] == 0)])
 
 
 def number_items(num_items: int) -> Vocabulary:

@@ -257,8 +257,10 @@ class Recommender(KerasModel):
     def adapt(self, sequences: Sequences, transitions: ItemTransitionsSettings | None = None) -> None:
         """Keeps the raw ids, and counts, before training, what the model needs to know of the training sequences.
 
-        `transitions`: how a model with evidence counts transitions; None for its own settings.
+        `transitions`: how a model with evidence counts transitions; None for its own settings. Raises UserError for
+        `sequences` of another number of items, or of another number of pairs than evidence that was counted before.
         """
+        raw_ids.check_catalogue(self, sequences)
         self.ids = ModelIds.from_sequences(sequences, self.needs_users)
 
     def recommend(
@@ -285,7 +287,7 @@ class Recommender(KerasModel):
     ) -> "Recommender":
         """Returns a model with more items, which has the weights of this one. Rows of new items are random.
 
-        Compile it again, and call `adapt` if it has evidence. The optimizer's state does not grow.
+        Compile it again, and call `adapt` if it has evidence or item features. The optimizer's state does not grow.
 
         Args:
             new_items: raw ids, which get the numbers after the others; a model without raw ids has "1" to "n". Or the

@@ -101,7 +101,7 @@ class SASRec(FeatureRecommender):
         targets, states = (tf.concat(parts, axis=0) for parts in zip(*columns))
         weights = tf.cast(targets > 0, states.dtype) / weight
         is_sampled = self.loss_entry.negatives == SAMPLE  # such a loss never reads the row of padding
-        bias = None if is_sampled and not len(self._unseen) else self._make_hiding_bias()
+        bias = None if is_sampled and not len(self.unseen) else self._make_hiding_bias()
         return self.apply_loss_to_states(states, table, bias, targets, weights, batch)
 
     def _compute_loss_of_pairs(self, batch: Batch, table: Tensor, training: bool) -> Tensor:
@@ -110,7 +110,7 @@ class SASRec(FeatureRecommender):
         weights = tf.cast(batch["targets"] > 0, states.dtype)
         positives = tf.einsum("bnd,bnd->bn", states, tf.gather(table, batch["targets"]))
         negatives = tf.einsum("bnd,bncd->bnc", states, tf.gather(table, batch["negatives"]))
-        if len(self._unseen):
+        if len(self.unseen):
             negatives += tf.gather(self.make_unseen_penalty(self.num_items + 1), batch["negatives"])
         return tf.reduce_sum(weights * self.apply_loss(positives, negatives))
 
@@ -120,7 +120,7 @@ class SASRec(FeatureRecommender):
     def _make_hiding_bias(self) -> Tensor:
         """Returns a bias [n + 1] that takes padding and unseen items out of a softmax."""
         no_item = tf.one_hot(0, self.num_items + 1, on_value=NEVER, off_value=0.0)
-        return no_item + self.make_unseen_penalty(self.num_items + 1) if len(self._unseen) else no_item
+        return no_item + self.make_unseen_penalty(self.num_items + 1) if len(self.unseen) else no_item
 
     def network_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)

@@ -116,13 +116,16 @@ class TransitionEvidence(keras.layers.Layer):
                 the newest first; 0 from l on.
 
         Raises:
-            ValueError: if the weights were made for another number of pairs.
+            UserError: if the weights were made for another number of pairs.
         """
         if not self.built:
             self.build((len(neighbors),))
             self.built = True
         if len(neighbors) != self.num_pairs:
-            raise ValueError(f"`neighbors` must have {self.num_pairs} pairs, as before. Received: {len(neighbors)}")
+            raise UserError(
+                f"`sequences` must have {self.num_pairs} pairs of items, as those counted before; count others "
+                f"in a new model, such as `model.grow([])`. Received: {len(neighbors)} pairs"
+            )
         values = (splits, neighbors, strengths, log_shares, age_weights)
         weights = (self.splits, self.neighbors, self.strengths, self.log_shares, self.age_weights)
         for weight, value in zip(weights, values):

@@ -194,3 +194,18 @@ def test_features_must_be_those_that_the_settings_use():
     assert not MODELS["sasrec"](NUM_ITEMS, features=FEATURES).features
     with pytest.raises(UserError, match="`initial_vectors` must be random with use_item_features=alone"):
         make("bert4rec", use_item_features="alone", initial_vectors="cooccurrence")
+
+
+@pytest.mark.parametrize("name", [*NAMES, "auto"])
+def test_what_training_never_sees_is_kept_in_files_and_in_grown_models(name, tmp_path):
+    few = make_sequences([[1, 2, 3, 4, 5], [5, 4, 1, 2, 3]], NUM_ITEMS)
+    model = make_quiet(name, adapted=False, **WAYS["add"])
+    model.adapt(few)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    more = {ITEM_FEATURES: FEATURES[ITEM_FEATURES].select_rows([*FEATURES[ITEM_FEATURES].ids.tolist(), "new"])}
+    for other in (again, model.grow(["new"], more)):
+        for network in other.networks.values() or [other]:
+            assert network.unseen.tolist() == list(range(6, NUM_ITEMS + 1))
+    batch = next(batches(model, 8))
+    np.testing.assert_array_equal(again.training_loss(tensors(batch)), model.training_loss(tensors(batch)))

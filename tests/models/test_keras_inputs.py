@@ -165,6 +165,15 @@ def test_the_loss_of_next_items_does_not_depend_on_where_padding_is_nor_on_given
             assert model.evaluate(np.array([row]), y, verbose=0) == pytest.approx(expected, rel=1e-5)
 
 
+def check_layouts(model, batch):
+    """The loss is above 0, and the same in both layouts."""
+    losses = []
+    for layout in (layouts.BY_LENGTH, layouts.FIXED):
+        with layouts.use_layout(layout):
+            losses.append(float(model.training_loss(tensors(batch))))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[1] > 0
+
+
 @pytest.mark.parametrize("name", ["bert4rec", "sasrec", "gru4rec"])
 @pytest.mark.parametrize("row", HOLES)
 def test_a_training_loss_is_the_same_in_both_layouts_wherever_padding_is(name, row):
@@ -176,11 +185,7 @@ def test_a_training_loss_is_the_same_in_both_layouts_wherever_padding_is(name, r
     else:
         batch = {"items": items, "targets": np.where(items == 2, 7, 0), "negatives": items[..., None] * 0 + 9}
         batch["shared"] = np.array([[3, 4]] * 3)
-    losses = []
-    for layout in (layouts.BY_LENGTH, layouts.FIXED):
-        with layouts.use_layout(layout):
-            losses.append(float(model.training_loss(tensors(batch))))
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[1] > 0
+    check_layouts(model, batch)
 
 
 def test_masked_positions_after_the_last_item_are_read():
@@ -190,7 +195,7 @@ def test_masked_positions_after_the_last_item_are_read():
         "mask_positions": [[0, 3], [1, 3]],
         "mask_targets": [[0, 4], [5, 0]],
     }
-    assert np.isfinite(model.training_loss(tensors(batch)))
+    check_layouts(model, batch)
 
 
 @pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
@@ -362,3 +367,62 @@ def test_the_examples_run_and_recommend(name, tmp_path):
         >= 5
     )
     assert len(list(tmp_path.glob("*.keras"))) == 1
+
+
+def test_sequences_must_have_the_items_of_the_model():
+    fewer = b4r.datasets.sequences_of([[1, 2, 12], [3, 4, 5]])
+    message = (
+        r"`sequences` must have the model's 40 items, as `sequences_of\(.*num_items=40\)` has\. Received: 12 items"
+    )
+    for name in ("bert4rec", "sasrec", "auto", "item_transitions", "pop"):
+        model = make(name)
+        uses = [model.adapt, lambda data, model=model: b4r.datasets.training_batches(model, data)]
+        for use in uses[: 1 if model.examples is None else 2]:
+            with pytest.raises(UserError, match=message):
+                use(fewer)
+        assert model.ids.vocabulary.num_items == NUM_ITEMS
+    with pytest.raises(UserError, match="must have the model's 42 items"):
+        b4r.datasets.training_batches(make("bert4rec").grow(["new", "newer"]), SEQUENCES)
+
+
+def test_other_evidence_is_refused_before_anything_changes():
+    model = make("item_transitions")
+    ids, scores = model.ids, np.asarray(model.score(HISTORIES))
+    other = b4r.datasets.sequences_of([[1, 2, 3]], NUM_ITEMS)
+    with pytest.raises(UserError, match=r"`sequences` must have \d+ pairs of items, as .* `model\.grow\(\[\]\)`"):
+        model.adapt(other)
+    assert model.ids is ids
+    np.testing.assert_array_equal(model.score(HISTORIES), scores)
+    grown = model.grow([])
+    grown.adapt(other)
+    assert grown.score(HISTORIES).shape == (4, NUM_ITEMS)
+
+
+def test_weights_of_rows_need_next_items():
+    model = make("sasrec")
+    model.compile("adam", run_eagerly=True)
+    batch = {"items": np.array([[1, 2]]), "targets": np.array([[2, 3]]), "negatives": np.array([[[5], [6]]])}
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(UserError, match=r"`sample_weight` must come with `y`, the next items\. Received: y=None"):
+            method(batch, sample_weight=np.zeros(1), verbose=0)
+
+
+def test_a_user_alone_is_refused_by_a_model_without_users():
+    with pytest.raises(UserError, match=r"`history` must be given to BERT4Rec, .*\. Received: user=3"):
+        make("bert4rec").recommend(user=3)
+
+
+def test_compile_forgets_the_metrics_of_an_earlier_one():
+    model = make("bpr_mf")
+    model.compile("adam", metrics=[b4r.metrics.NDCG(3)], run_eagerly=True)
+    model.compile("adam", run_eagerly=True)
+    assert set(model.evaluate(HISTORIES, np.array([3, 40, 1, 7]), return_dict=True, verbose=0)) == {"loss"}
+
+
+def test_early_stopping_knows_that_more_is_better():
+    model = make("bpr_mf")
+    model.compile("adam", metrics=[b4r.metrics.NDCG(10)], run_eagerly=True)
+    stop = keras.callbacks.EarlyStopping(monitor="val_ndcg@10")
+    training = b4r.datasets.training_batches(model, SEQUENCES, 64)
+    model.fit(training, validation_data=(HISTORIES, np.array([3, 40, 1, 7])), callbacks=[stop], verbose=0)
+    assert stop.monitor_op(0.9, 0.1)
