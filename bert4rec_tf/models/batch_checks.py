@@ -21,6 +21,8 @@ ITEM_COLUMNS = ("items", "mask_targets", "targets", "negatives", "shared")
 """The columns whose numbers are items."""
 
 
+UNKNOWN_USER = -1
+
 ROW_COLUMNS = ("users", "lengths")
 """The columns with one number for each row."""
 
@@ -29,7 +31,7 @@ def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict
     """Returns the columns of a batch as int32, and how many item numbers were out of range.
 
     Outside a graph there are none: they are an error. Inside a graph, where values are not known, they become 0, as
-    unknown items.
+    unknown items. Users out of range become unknown users there, if the model can score these.
 
     Args:
         model: the `Recommender` that gets the batch.
@@ -56,7 +58,7 @@ def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict
         if tf.executing_eagerly():
             columns[name] = check_numbers(name, columns[name], least, most)
             continue
-        hidden = PAD if name in ITEM_COLUMNS else None
+        hidden = PAD if name in ITEM_COLUMNS else UNKNOWN_USER if least == UNKNOWN_USER else None
         columns[name], count = hide_bad_numbers(name, columns[name], least, most, hidden)
         num_unknown += count if name in ITEM_COLUMNS else 0
     return columns, num_unknown
@@ -193,7 +195,7 @@ def _list_ranges(model: Any, columns: Mapping[str, Tensor], to_train: bool) -> d
     most = mask_token(num_items) if to_train and model.examples == "masked" else num_items
     ranges = {"items": (PAD, most), **{name: (PAD, num_items) for name in ITEM_COLUMNS[1:]}}
     if model.needs_users:
-        ranges["users"] = (-1 if model.scores_unknown_users else 0, model.num_users - 1)
+        ranges["users"] = (UNKNOWN_USER if model.scores_unknown_users else 0, model.num_users - 1)
     if width is not None:
         ranges |= {"lengths": (0, width), "mask_positions": (0, max(width - 1, 0))}
     return {name: span for name, span in ranges.items() if name in columns}

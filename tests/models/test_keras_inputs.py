@@ -426,3 +426,11 @@ def test_early_stopping_knows_that_more_is_better():
     training = b4r.datasets.training_batches(model, SEQUENCES, 64)
     model.fit(training, validation_data=(HISTORIES, np.array([3, 40, 1, 7])), callbacks=[stop], verbose=0)
     assert stop.monitor_op(0.9, 0.1)
+
+
+def test_inside_a_graph_users_out_of_range_are_unknown():
+    model = make("bert4rec", use_user_features=True)
+    unknown = {**HISTORIES, "users": np.full(4, -1)}
+    got = model.predict(tf.data.Dataset.from_tensors({**HISTORIES, "users": np.full(4, 60)}), verbose=0)
+    np.testing.assert_array_equal(got, model.predict(unknown, verbose=0))
+    assert model.num_unknown == 0
