@@ -110,7 +110,10 @@ class Long:
 def make_run(case, **settings):
     preset, size = (case.dataset, case.model, case.preset), Long if case.is_long else None
     known = presets.make_run(*preset, size=size, **dict(case.settings)).flatten()
-    small = {name: value for name, value in SMALL.items() if name in known}
+    is_sampled = known.get("loss") == "sampled_softmax"
+    small = {
+        name: value for name, value in SMALL.items() if name in known and (is_sampled or name != "shared_negatives")
+    }
     if known.get("mask_copies", 0) > MOST_COPIES:
         small["mask_copies"] = MOST_COPIES
     return presets.make_run(*preset, size=size, **{**small, **dict(case.settings), **settings})
