@@ -194,9 +194,11 @@ def test_the_listing_estimates_the_rest_by_the_run_with_the_most_equal_settings(
 
 
 def test_a_damaged_line_of_results_is_an_error_with_its_number(tmp_path):
-    (tmp_path / "results.jsonl").write_text('{"key": "a"}\n{"key":\n')
-    with pytest.raises(UserError, match=r"results.jsonl, line 2: not the result of a run"):
-        Results(tmp_path).read()
+    whole = '{"key": "a", "run": {}, "status": "failed", "data_file": null}'
+    for damaged in ('{"key":', '{"key": "b"}'):
+        (tmp_path / "results.jsonl").write_text(f"{whole}\n{damaged}\n")
+        with pytest.raises(UserError, match=r"results.jsonl, line 2: not the result of a run"):
+            Results(tmp_path).read()
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_a_new_item_starts_near_items_that_share_its_feature(learnt):
         np.testing.assert_allclose(vectors[item], np.mean([vectors[one] for one in alike], 0), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("model", ["item_transitions", "sasrec"])
+@pytest.mark.parametrize("model", ["item_transitions", pytest.param("sasrec", marks=pytest.mark.long)])
 def test_items_without_actions_and_attributes_outlive_updates_and_trainings(model, tmp_path):
     films = pd.DataFrame({"movieId": [f"i{n}" for n in range(45)], "price": range(45)})
     small = {**SMALL, "num_layers": 1} if model == "sasrec" else {"silent": True}
