@@ -23,8 +23,9 @@ from bert4rec_tf.data.sequences import Sequences, Vocabulary, pad_rows
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.foundation.errors import UserError, speak_python
 from bert4rec_tf.models.batch_checks import check_numbers
-from bert4rec_tf.models.raw_ids import check_catalogue, number_items
+from bert4rec_tf.models.raw_ids import check_catalogue, check_sequences, number_items
 from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.nn.layers import check_size
 
 __all__ = [
     "MaskingSettings",
@@ -60,10 +61,14 @@ def read(data: Any, user: Any = None, item: Any = None, time: Any = None) -> Seq
 def sequences_of(histories: Sequence[Sequence[int]], num_items: int | None = None) -> Sequences:
     """Returns histories of item numbers, oldest first, as `Sequences`. Items are 1 to `num_items` (None: the largest).
 
-    Raises UserError for what is no whole number in that range.
+    Raises UserError for what is no whole number in that range, and for no items at all.
     """
     most = MOST_ITEMS if num_items is None else num_items
     rows = [check_numbers("histories", history, 1, most) for history in histories]
+    if not all(row.ndim == 1 for row in rows):
+        raise UserError("`histories` must be a list of lists of item numbers, such as [[1, 2], [3]]")
+    if not any(map(len, rows)):
+        raise UserError("`histories` must have items. Received: none")
     items = np.concatenate(rows)
     vocabulary = number_items(int(items.max()) if num_items is None else num_items)
     counts = np.bincount(items, minlength=vocabulary.num_items + 1)[1:]
@@ -78,6 +83,7 @@ def without_last(sequences: Sequences) -> Sequences:
 
     A history of one item stays.
     """
+    check_sequences(sequences)
     parts = sequences.drop_last((sequences.lengths >= 2).astype(int))
     return replace(parts, columns=sequences.columns, features=sequences.features)
 
@@ -104,6 +110,8 @@ def cloze_batches(
         are masked by the number `sequences.num_items + 1`; `mask_positions` and `mask_targets [b, p]`, whose unused
         slots have target 0.
     """
+    check_sequences(sequences)
+    check_size("batch_size", batch_size)
     examples = MaskedExamples(sequences, max_length, masking or MaskingSettings(), last_only)
     if last_only:
         return lay_out_once(examples, batch_size)
@@ -121,9 +129,11 @@ def training_batches(
 
     Raises UserError for `sequences` of another number of items than the model's.
     """
+    if not isinstance(model, Recommender):
+        raise UserError(f"`model` must be a model of this package. Received: a {type(model).__name__}")
+    check_size("batch_size", batch_size)
     if model.examples is None:
         raise UserError(f"{type(model).__name__} is not trained by steps; call `model.adapt(sequences)` instead")
-
     check_catalogue(model, sequences)
 
     def make_feed(network: Recommender, batch_size: int) -> Feed:
@@ -142,6 +152,8 @@ def next_item_batches(sequences: Sequences, batch_size: int = 256) -> tf.data.Da
     They give the loss and the metrics of `compile`. The history is `users [b]`, `items [b, n]` and `lengths [b]`,
     without the last item. Users with one are skipped.
     """
+    check_sequences(sequences)
+    check_size("batch_size", batch_size)
     users = np.flatnonzero(sequences.lengths >= 2)
     starts, lengths = sequences.splits[users], sequences.lengths[users] - 1
     targets = sequences.items[sequences.splits[users + 1] - 1]

@@ -49,6 +49,11 @@ class ModelIds:
         items, users = (np.array(npz.decode_lines(arrays[name]), object) for name in ("items", "users"))
         return cls(Vocabulary(items, arrays["counts"]), users, "".join(npz.decode_lines(arrays["item_type"])))
 
+    def to_text(self, item: Any) -> str:
+        """Returns an item's raw id as a text: 7 for the fraction 7.0 if the items are integers, as pandas makes it."""
+        is_whole = isinstance(item, float) and item.is_integer() and self._are_integers
+        return str(int(item) if is_whole else item)
+
     def find_user(self, user: Any) -> int:
         """Returns the number of a user; -1 for an unknown one."""
         places = np.flatnonzero(np.asarray(self.users, object) == str(user))
@@ -64,8 +69,18 @@ class ModelIds:
         return bool(self.item_type) and have_type(self.vocabulary.items, self.item_type)
 
 
+def check_sequences(sequences: Any) -> None:
+    """Raises UserError for what is no `Sequences`, such as a table."""
+    if not isinstance(sequences, Sequences):
+        raise UserError(
+            "`sequences` must be what `datasets.read(table)` or `datasets.sequences_of(histories)` returns. "
+            f"Received: a {type(sequences).__name__}"
+        )
+
+
 def check_catalogue(model: Any, sequences: Sequences) -> None:
-    """Raises UserError unless the sequences have the items of the model."""
+    """Raises UserError unless these are sequences of the items of the model."""
+    check_sequences(sequences)
     if sequences.num_items != model.num_items:
         raise UserError(
             f"`sequences` must have the model's {model.num_items} items, as `sequences_of(histories, "
@@ -79,7 +94,7 @@ def recommend(model: Any, history: Iterable[Any], k: int, user: Any, exclude_see
         raise UserError("`recommend` needs the raw ids of the items; call `model.adapt(sequences)` first")
     if isinstance(history, (str, bytes)) or not isinstance(history, Iterable):
         raise UserError(f"`history` must be a list of raw ids, oldest first. Received: history={history!r}")
-    texts = [str(raw) for raw in history]
+    texts = [model.ids.to_text(raw) for raw in history]
     items = model.ids.vocabulary.encode(texts)
     warn_of_unknown([text for text, item in zip(texts, items) if item == PAD], len(items), "items in the history")
     items = items[items != PAD]

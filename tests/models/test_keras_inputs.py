@@ -291,6 +291,34 @@ def test_a_table_becomes_a_model_that_knows_its_ids_in_another_process(tmp_path,
         assert [name for name in archive.namelist() if name.startswith("assets")] == ["assets/ids.npz"]
 
 
+ENTRIES = [
+    (lambda: make("bert4rec").adapt(FRAME), "`sequences` must be what .* returns. Received: a DataFrame"),
+    (lambda: b4r.datasets.training_batches(make("sasrec"), [[1, 2]]), "`sequences` must be .* Received: a list"),
+    (lambda: b4r.datasets.training_batches(SEQUENCES, make("sasrec")), "`model` must be .* Received: a Sequences"),
+    (lambda: b4r.datasets.training_batches(make("sasrec"), SEQUENCES, 0), "`batch_size` must be at least 1"),
+    (lambda: b4r.datasets.cloze_batches(FRAME), "`sequences` must be"),
+    (lambda: b4r.datasets.next_item_batches([[1, 2]]), "`sequences` must be"),
+    (lambda: b4r.datasets.without_last([[1, 2]]), "`sequences` must be"),
+    (lambda: b4r.datasets.sequences_of([1, 2, 3]), "`histories` must be a list of lists"),
+    (lambda: b4r.datasets.sequences_of([[[1, 2]]]), "`histories` must be a list of lists"),
+    (lambda: b4r.datasets.sequences_of([]), "`histories` must have items"),
+    (lambda: b4r.datasets.sequences_of([[], []]), "`histories` must have items"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), ENTRIES)
+def test_data_of_a_wrong_kind_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_whole_fractions_are_the_integer_ids_of_a_model():
+    sequences = b4r.datasets.read(FRAME, user="customer", item="sku", time="none")
+    model = b4r.BERT4Rec(sequences.num_items, max_length=6, hidden_dim=8, num_layers=1)
+    model.adapt(sequences)
+    pd.testing.assert_frame_equal(model.recommend([7.0, np.float64(900)], k=2), model.recommend([7, 900], k=2))
+
+
 def test_a_model_of_users_recommends_to_the_users_of_its_data(tmp_path):
     model = make("bpr_mf")
     model.save(tmp_path / "model.keras")
