@@ -126,10 +126,10 @@ def main(arguments: list[str]) -> None:
         for unknown, history in zip(answer.unknown, histories):
             if unknown:
                 model.warn_of_unknown_items(history, "ids in the history")
-        if options.history is not None and users[0]:
-            model.warn_of_ignored_history(histories[0], users[0], answer)
         if options.history is None:
             warn_of_popular(answer.list_popular(users), len(users))
+        elif users[0]:
+            model.warn_of_ignored_history(histories[0], users[0], answer)
         print(make_tables(answer, titles, [f"user {user}" for user in users]))
         return
     if options.interactions is not None:

@@ -60,11 +60,11 @@ def find_newest_version(folder: Path) -> int | None:
 
 def make_histories_command(folder: Path) -> str:
     """Returns what exports the model at `folder` again, with all histories: a command, or `fit` for a table's data."""
-    has_run = (folder.parent / CONFIG).exists()
-    config = files.read_json(folder.parent / CONFIG) if has_run else {}
-    workdir = str(folder.parent) if has_run else "WORKDIR"
-    if has_run and config.get("interactions") is None and is_own(config["run"]["dataset"]):
-        return f"call b4r.fit(data, ..., workdir={workdir!r}) again, with the same data and settings"
+    workdir, path = "WORKDIR", folder.parent / CONFIG
+    if path.exists():
+        workdir, config = str(folder.parent), files.read_json(path)
+        if config.get("interactions") is None and is_own(config["run"]["dataset"]):
+            return f"call b4r.fit(data, ..., workdir={workdir!r}) again, with the same data and settings"
     return f"bert4rec run --mode=export --workdir={shlex.quote(workdir)} --with_histories={1_000_000}"
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config import popularity_option
+from bert4rec_tf.config.data_names import split_names
 from bert4rec_tf.export.functions import INPUTS, POPULAR, SCALARS
 from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
@@ -222,6 +223,6 @@ def split_ids(line: str) -> list[str]:
     Raises UserError if there is more than one line, or an id is longer than 131,072 characters.
     """
     try:
-        return [text for text in map(str.strip, next(csv.reader([line], skipinitialspace=True), [])) if text]
+        return [text for text in split_names(line) if text]
     except csv.Error as error:
         raise UserError(f"Ids must be separated by commas on one line. Received: {line[:100]!r}") from error

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import records, tables
-from bert4rec_tf.data.reading.blocks import BOM, refuse_packed
+from bert4rec_tf.data.reading.blocks import BOM, PARQUET_MARK, refuse_packed
 from bert4rec_tf.data.reading.columns import (
     COMMON_NAMES,
     JSON,
@@ -47,7 +47,7 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     refuse_packed(path, start)
     if (options.columns or options.separator) and re.match(rb"(\xef\xbb\xbf)?\s*\{|PAR1", start):
         raise UserError(f"{path}: its columns have names; leave out --columns and --separator, which are for texts")
-    if start.startswith(b"PAR1"):
+    if start.startswith(PARQUET_MARK):
         if path.suffix == ".gz":
             raise UserError(f"{path}: Parquet is packed already and is not read from .gz; unpack it")
         head = tables.read_head(path)
