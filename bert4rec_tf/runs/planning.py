@@ -69,13 +69,12 @@ class Planner:
         """Returns the run with the steps that fit. Raises UserError if they are too few."""
         self._check_steps(MIN_PLANNED_STEPS)
         steps = min(self._count_steps(), MAX_STEPS_RATIO * self._preset_steps)
-        planned = {
-            "steps": steps,
-            "warmup_steps": shorten_warmup(self.run.training.warmup_steps, self._preset_steps, steps),
-            "evaluate_every": space_measurements(steps),
-        }
-        named_settings = self._budget.named
-        self.run = self.run.change(**{name: value for name, value in planned.items() if name not in named_settings})
+        is_named = "evaluate_every" in self._budget.named
+        self.run = self.run.change(
+            steps=steps,
+            warmup_steps=shorten_warmup(self.run.training.warmup_steps, self._preset_steps, steps),
+            evaluate_every=self.run.training.evaluate_every if is_named else space_measurements(steps),
+        )
         return self.run
 
     def record(self) -> dict[str, Any]:

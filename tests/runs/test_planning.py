@@ -94,6 +94,12 @@ def test_the_distance_of_measurements_stays_if_it_is_named():
     assert plan(make_run(), 60, 1.0, 0.01, 1.0, 0.1, named=("evaluate_every",))[0].training.evaluate_every == 4
 
 
+def test_a_named_warm_up_is_shortened_with_the_steps():
+    run = make_run(steps=100_000, warmup_steps=60_000)
+    planned, _ = plan(run, 1, 1.0, 0.01, 1.0, 0.1, named=("warmup_steps",))
+    assert 0 < planned.training.warmup_steps < planned.training.steps < 60_000
+
+
 def test_a_budget_that_is_too_short_is_refused_before_anything_is_measured():
     training = Timed(60.0, 0.01, 1.0, 0.1)
     with pytest.raises(UserError, match=r"`minutes` must be at least [\d.]+ for these data on this machine"):
