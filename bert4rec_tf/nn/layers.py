@@ -464,6 +464,8 @@ class MaskedItemHead(Layer):
             if self.embedding is None:
                 raise ValueError("`table` must be given to a head without an `embedding`. Received: table=None")
             table = self.embedding.embeddings
+            if self.embedding.quantization_mode is not None:  # the stored numbers need the layer's scales
+                table = self.embedding(ops.arange(self.num_rows))
         transformed, table = (ops.cast(part, self.variable_dtype) for part in (self.transform(hidden), table))
         return ops.matmul(transformed, ops.transpose(table)) + self.bias
 

@@ -154,6 +154,20 @@ def test_a_loaded_head_shares_the_table_of_the_loaded_embedding(tmp_path):
     np.testing.assert_array_equal(again(rows), model(rows))
 
 
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_a_quantized_model_of_own_layers_still_scores_with_the_shared_table(tmp_path, mode):
+    items = keras.Input((LENGTH,), dtype="int32")
+    embedding = keras.layers.Embedding(9, WIDTH)
+    model = keras.Model(items, layers.MaskedItemHead(9, embedding=embedding)(embedding(items)))
+    rows = np.random.default_rng(0).integers(1, 9, (50, LENGTH))
+    before = np.asarray(model(rows))
+    model.quantize(mode)
+    after = np.asarray(model(rows))
+    assert np.abs(after - before).max() < (0.05 if mode == "int8" else 0.5) * before.std()
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(rows), after)
+
+
 @pytest.mark.parametrize(
     "options", [{"activation": "relu"}, {"use_bias": False}, {"activation": "relu", "use_bias": False}]
 )
