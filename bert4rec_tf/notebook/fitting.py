@@ -104,7 +104,7 @@ def fit(
             from a few measured steps. None for what the preset says.
         tune: number of trainings in which to search for better settings on the validation items first
             (`notebook.tuning`); needs Optuna. `trials` of the model lists them. With a `workdir`, the search is kept
-            beside it and resumes.
+            beside it and resumes; a larger number goes on from there.
         **settings: any setting by its name (`steps=2_000`, `hidden_dim=128`), in place of the preset's.
 
     Raises:
@@ -149,12 +149,23 @@ def fit(
             path = stores.expand_local_path(workdir or Path(scratch) / name, "workdir")
             folder = path.with_name(f"{path.name}-tuning")
             best_settings, trials = tune_settings(make_run, settings, sequences, tune, folder, silent)
+            _refuse_outdone_model(path, make_run(**best_settings), folder)
     run = make_run(**best_settings)
     fitted = train_and_open(
         run, sequences, interactions, titles, init_from, workdir, callbacks, silent, budget, item_features
     )
     fitted.trials = trials
     return fitted
+
+
+def _refuse_outdone_model(path: Path, best_run: Run, search: Path) -> None:
+    """Raises UserError if `path` holds another model than the best one of a search, as after a shorter search."""
+    workdir = WorkDirectory(path)
+    if workdir.config.exists() and workdir.read_config().run.digest != best_run.digest:
+        raise UserError(
+            f"{path}: holds a model with other settings than the best trial; delete this folder to train those. "
+            f"{search} keeps the trials"
+        )
 
 
 def _check_names(settings: Iterable[str]) -> None:

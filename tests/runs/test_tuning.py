@@ -1,6 +1,7 @@
 """`b4r.fit(..., tune=)`: a search on the validation items that resumes, and whose winner is trained as usual."""
 
 import os
+import shutil
 import signal
 import sys
 
@@ -64,6 +65,19 @@ def test_the_first_trial_has_the_usual_settings(tuned):
     usual = {**identity["run"]["architecture"], **identity["run"]["training"]}
     assert list_trials(folder)[0][0] == {name: usual[name] for name in identity["space"]}
     assert {path.name for path in folder.iterdir()} == {tuning.TRIALS, ".lock"}, "the disk does not fill"
+
+
+def test_a_longer_search_goes_on_and_names_the_model_that_is_no_longer_the_best(tmp_path, monkeypatch):
+    shop, search = tmp_path / "shop", tmp_path / "shop-tuning"
+    options = {**SMALL, "steps": 2, "evaluate_every": 1, "workdir": shop}
+    monkeypatch.setattr(tuning, "find_best_trial", lambda trials: list(trials)[-1])
+    b4r.fit(FRAME, **options, tune=1)
+    first = list_trials(search)
+    with pytest.raises(b4r.UserError, match=r"shop: holds a model with other settings than the best trial; delete"):
+        b4r.fit(FRAME, **options, tune=2)
+    assert list_trials(search)[:1] == first
+    shutil.rmtree(shop)
+    assert len(b4r.fit(FRAME, **options, tune=2).trials) == len(list_trials(search)) == 2
 
 
 class Training:
