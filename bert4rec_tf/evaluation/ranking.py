@@ -157,7 +157,8 @@ class Ranker:
             for rows in parts:
                 batch, candidates = make_batch(task, rows, self.max_history), task.list_candidates(rows)
                 seen = task.list_seen(rows) if task.all_items else candidates[:, :0]
-                *results, has_nan = rank(batch, candidates, seen, *constants)
+                unknown = task.list_unknown(rows) if task.with_seen else seen[:, :0]
+                *results, has_nan = rank(batch, candidates, seen, unknown, *constants)
                 if has_nan:
                     raise UserError("`scores` must be numbers. Received: NaN; the training has diverged")
                 ranks, lists = (dict(zip(task.protocols, map(np.asarray, part))) for part in results)
@@ -192,7 +193,7 @@ class Ranker:
     def _make_graph(
         self, num_items: int, sizes: tuple[int, ...], all_items: bool, with_seen: bool, k: int, num_constants: int
     ) -> Callable[..., Any]:
-        """Returns a graph: (batch, candidates, seen, *constants) -> ranks, lists, whether a score is NaN.
+        """Returns a graph: (batch, candidates, seen, unknown, *constants) -> ranks, lists, whether a score is NaN.
 
         Ranks and lists are in the order of `RankingTask.protocols`.
 
@@ -201,29 +202,30 @@ class Ranker:
             all_items, with_seen: as in `RankingTask`.
         """
 
-        def rank(batch: Batch, candidates: Tensor, seen: Tensor, *constants: Tensor) -> tuple[list, list, Tensor]:
-            listed = tf.concat([candidates, seen], axis=1)
+        def rank(
+            batch: Batch, candidates: Tensor, seen: Tensor, unknown: Tensor, *constants: Tensor
+        ) -> tuple[list, list, Tensor]:
+            listed = tf.concat([candidates, unknown, seen], axis=1)
+            hidden = (seen, unknown if with_seen else None)
             if not all_items:
                 read = _read_listed(self._score_users(batch, listed), listed)
             elif self._has_shared_scores:
-                read = SharedScores(*constants).read(listed, seen, k, with_seen)
+                read = SharedScores(*constants).read(listed, *hidden, k)
             elif not constants:
                 scores = tf.ensure_shape(self._score_users(batch), [None, num_items])
-                read = read_scores(Blocks.from_scores(scores), listed, seen, k, with_seen)
+                read = read_scores(Blocks.from_scores(scores), listed, *hidden, k)
             else:
                 vectors = self._model.user_vectors(batch)
                 blocks = Blocks.from_products(constants, vectors, num_items, _choose_height(num_items))
-                read = read_scores(
-                    blocks, listed, seen, k, with_seen, expect_scores(constants, vectors, candidates[:, 0])
-                )
-            ends = [*itertools.accumulate(sizes, initial=1), None]
-            *groups, seen_group = (  # the target with the candidates of each protocol, and with the seen items
+                read = read_scores(blocks, listed, *hidden, k, expect_scores(constants, vectors, candidates[:, 0]))
+            ends = [*itertools.accumulate([*sizes, tf.shape(unknown)[1]], initial=1), None]
+            *groups, unknown_group, seen_group = (  # the target with the candidates of each protocol, and with others
                 [tf.concat([part[:, :1], part[:, begin:end]], axis=1) for part in (read.scores, listed)]
                 for begin, end in itertools.pairwise(ends)
             )
             among_all = count_others(read.num_reached, num_items)
-            among_unseen = among_all - count_reached(*seen_group)
-            ranks = [*(count_reached(*group) for group in groups), among_unseen, among_all]
+            among_unseen, among_any = (among_all - count_reached(*group) for group in (seen_group, unknown_group))
+            ranks = [*(count_reached(*group) for group in groups), among_unseen, among_any]
             lists = []
             for group in groups if k else ():
                 scores, items = (tf.roll(part, -1, axis=1) for part in group)  # in a tie the target loses
@@ -235,7 +237,7 @@ class Ranker:
             2: (tf.TensorSpec([None, None]), tf.TensorSpec([None])),
             3: (tf.TensorSpec([None]), SINGLES, SINGLES),
         }[num_constants]
-        return tf_function(rank, input_signature=[BATCH, ROWS_SPEC, ROWS_SPEC, *constants])
+        return tf_function(rank, input_signature=[BATCH, ROWS_SPEC, ROWS_SPEC, ROWS_SPEC, *constants])
 
 
 def _choose_height(num_items: int) -> int:
@@ -250,7 +252,7 @@ class ReadScores(NamedTuple):
         scores: float32 [b, c], of the listed items; HIDDEN for 0.
         num_reached: int32 [b], how many scores are at least that of the first listed item, its own included.
         has_nan: bool [], whether a score is NaN.
-        best, best_of_all: int32 [b, k], the best items without and with the seen ones; 0 where there are fewer.
+        best, best_of_all: int32 [b, k], the best items that are not `seen`, or not `unknown`; 0 where there are fewer.
     """
 
     scores: tf.Tensor
@@ -261,14 +263,14 @@ class ReadScores(NamedTuple):
 
 
 def read_scores(
-    blocks: Blocks, listed: Tensor, seen: Tensor, k: int, with_seen: bool, expected: Tensor | None = None
+    blocks: Blocks, listed: Tensor, seen: Tensor, unknown: Tensor | None, k: int, expected: Tensor | None = None
 ) -> ReadScores:
     """Reads the scores of all items once.
 
     Args:
         listed: int32 [b, c], the target and other items; 0 for none.
         seen: int32 [b, any], items that are not among the best; 0 for none.
-        with_seen: whether to also find the best with the seen items.
+        unknown: those of them that are not among the best with the seen ones either; None not to find these.
         expected: float32 [b], the targets' scores; they are only needed for several blocks, because a target may be in
             the last one. If they are rounded differently from those in the blocks, everything is read again.
     """
@@ -282,8 +284,8 @@ def read_scores(
             targets = scores[:, 0] if limit is None else limit
             num_reached += tf.reduce_sum(tf.cast(block.scores >= targets[:, None], tf.int32), axis=1)
             has_nan |= tf.reduce_any(tf.math.is_nan(block.scores))
-            if k and with_seen:
-                best_of_all = block.add_best(best_of_all, k)
+            if k and unknown is not None:
+                best_of_all = block.hide(unknown).add_best(best_of_all, k)
             if k:
                 best = block.hide(seen).add_best(best, k)
             return scores, num_reached, has_nan, best, best_of_all
@@ -319,17 +321,19 @@ class SharedScores(NamedTuple):
         num_reached = len(order) - np.searchsorted(np.sort(scores[1:]), scores)
         return cls(*map(tf.convert_to_tensor, (scores, num_reached.astype(np.int32), order)))
 
-    def read(self, listed: Tensor, seen: Tensor, k: int, with_seen: bool) -> ReadScores:
+    def read(self, listed: Tensor, seen: Tensor, unknown: Tensor | None, k: int) -> ReadScores:
         """Does what `read_scores` does."""
         # The best unseen items are among these.
         best = tf.tile(self.order[None, : k + tf.shape(seen)[1]], [tf.shape(listed)[0], 1])
         scores = tf.gather(self.scores, best)
-        best_of_all = select_top(scores, best, k)[0] if with_seen else best[:, :0]
-        best_unseen = select_top(tf.where(is_contained(best, seen), HIDDEN, scores), best, k)[0]
+
+        def list_others(hidden: Tensor) -> tf.Tensor:
+            return select_top(tf.where(is_contained(best, hidden), HIDDEN, scores), best, k)[0]
+
+        best_of_all = best[:, :0] if unknown is None else list_others(unknown)
         has_nan = tf.reduce_any(tf.math.is_nan(self.scores))
-        return ReadScores(
-            tf.gather(self.scores, listed), tf.gather(self.num_reached, listed[:, 0]), has_nan, best_unseen, best_of_all
-        )
+        num_reached = tf.gather(self.num_reached, listed[:, 0])
+        return ReadScores(tf.gather(self.scores, listed), num_reached, has_nan, list_others(seen), best_of_all)
 
 
 def _read_listed(scores: Tensor, listed: Tensor) -> ReadScores:
@@ -344,7 +348,7 @@ def rank_unseen(scores: Tensor, targets: Tensor, seen: Tensor) -> tf.Tensor:
     `scores`: float32 [b, n], column j for item j + 1.
     """
     listed = tf.concat([targets[:, None], seen], axis=1)
-    read = read_scores(Blocks.from_scores(scores), listed, seen, 0, False)
+    read = read_scores(Blocks.from_scores(scores), listed, seen, None, 0)
     return count_others(read.num_reached, scores.shape[1]) - count_reached(read.scores, listed)
 
 

@@ -24,8 +24,8 @@ class RankingTask:
         targets: [k] int32, their held-out items.
         negatives: protocol -> integers [k, c], filled with 0 if there are fewer.
         all_items: whether to also rank the target among all items that are not in its history.
-        excluded: the items that ranking among all items leaves out; None for those of the histories.
-        with_seen: with `all_items`, whether to also rank the target among every item, the seen ones too (ANY).
+        excluded: the items that ranking among all items leaves out; None for those of the histories. It holds these.
+        with_seen: with `all_items`, whether to also rank the target among the items of its history too (ANY).
     """
 
     histories: Sequences
@@ -78,16 +78,12 @@ class RankingTask:
 
     def count_candidates(self, protocol: str) -> np.ndarray:
         """Returns the number of items that each target is ranked among, without itself, int64 [k]."""
-        if protocol == ANY:
-            return np.full(len(self.users), self.histories.num_items - 1)
-        if protocol != FULL:
+        if protocol not in (FULL, ANY):
             return np.count_nonzero(self.negatives[protocol], axis=1)
-        return self.histories.num_items - 1 - self._num_seen
-
-    @cached_property
-    def _num_seen(self) -> np.ndarray:
         parts = np.array_split(np.arange(len(self.users)), 64)
-        return np.concatenate([np.count_nonzero(self.list_seen(rows), axis=1) for rows in parts])
+        list_left_out = self.list_seen if protocol == FULL else self.list_unknown
+        num_left_out = np.concatenate([np.count_nonzero(list_left_out(rows), axis=1) for rows in parts])
+        return self.histories.num_items - 1 - num_left_out
 
     def list_candidates(self, rows: np.ndarray | slice) -> np.ndarray:
         """Returns the target (column 0) and the negatives of every protocol, int32 [rows, 1 + c]; 0 for none."""
@@ -105,6 +101,15 @@ class RankingTask:
         repeated = np.zeros(items.shape, bool)
         repeated[:, 1:] = items[:, 1:] == items[:, :-1]
         return np.where(repeated | (items == self.targets[rows, None]), PAD, items)
+
+    def list_unknown(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the items of `list_seen` that are not in the history, which ANY leaves out, int32 [rows, any]."""
+        if self.excluded is None:
+            return np.zeros([len(rows), 0], np.int32)
+        seen, histories = self.list_seen(rows), self.histories.select_users(self.users[rows])
+        firsts = np.arange(len(rows)) * (self.histories.num_items + 1)  # a number for each pair of row and item
+        known_pairs = np.repeat(firsts, histories.lengths) + histories.items
+        return np.where(np.isin(firsts[:, None] + seen, known_pairs), PAD, seen)
 
     def cut_by_length(self, size: int, most_cells: int = MAX_CELLS, rows: np.ndarray | None = None) -> list[np.ndarray]:
         """Returns the rows of each batch: up to `size` users with histories of similar length.

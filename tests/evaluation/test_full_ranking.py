@@ -1,5 +1,6 @@
 """Ranking by models, in one block of items and in several, against plain loops: ties, seen items, a last block."""
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -35,7 +36,12 @@ def tasks(draw):
     histories = draw(st.lists(history, min_size=1, max_size=MOST_USERS - 1))
     split = LeaveOneOut(make_sequences([*map(np.array, histories), np.arange(1, NUM_ITEMS + 1)], NUM_ITEMS))
     negatives = {law: sample(split.sequences, split.users, 13, seed=0) for law, sample in SAMPLERS.items()}
-    return RankingTask.from_split(split, "test", negatives, all_items=True, with_seen=draw(st.booleans()))
+    task = RankingTask.from_split(split, "test", negatives, all_items=True, with_seen=draw(st.booleans()))
+    if draw(st.booleans()):
+        return task
+    others = [draw(st.lists(st.integers(1, NUM_ITEMS), max_size=5)) for _ in split.sequences.users]
+    excluded = [np.append(task.histories[user], items).astype(int) for user, items in enumerate(others)]
+    return dataclasses.replace(task, excluded=make_sequences(excluded, NUM_ITEMS))
 
 
 @pytest.fixture(scope="module", params=[8, 64], ids=["six blocks", "one"])

@@ -144,6 +144,19 @@ def test_new_actions_are_measured_among_every_item_too(repeating):
     assert set(found) == {*PROTOCOLS, NEW, ANY}
 
 
+def test_new_actions_of_a_user_are_not_ranked_against_each_other(repeating):
+    known = histories(NUM_USERS // 2)[0]
+    others = [item for item in range(NUM_ITEMS) if item not in known]
+    later = [*others[:6], known[1]]
+    table = pd.DataFrame([("u0", f"i{item}", 9) for item in later], columns=["user_id", "item_id", "timestamp"])
+    listed = repeating.recommend(user="u0", k=NUM_ITEMS)
+    scores = {int(name[1:]): score for name, score in zip(listed["item"], listed["score"])}
+    ranks = repeating.evaluate(table, per_user=True).set_index("item")["rank"]
+    for item in later:
+        rivals = {*range(NUM_ITEMS)} - ({*later} - {*known}) - {item}
+        assert ranks[f"i{item}"] == 1 + sum(scores[rival] >= scores[item] for rival in rivals)
+
+
 @pytest.mark.slow
 def test_the_export_s_default_for_seen_items_can_be_set(repeating, tmp_path):
     workdir = WorkDirectory(repeating.workdir)

@@ -59,12 +59,12 @@ def plain_rank(scores, candidates):
 
 def opponents(task, protocol, row):
     """The items that a row's target is ranked among."""
-    if protocol == ANY:
-        return [item for item in range(1, task.histories.num_items + 1) if item != task.targets[row]]
-    if protocol not in (FULL, NEW):
+    if protocol not in (FULL, NEW, ANY):
         return [item for item in task.negatives[protocol][row].tolist() if item]
-    known = {*task.histories[task.users[row]].tolist(), int(task.targets[row])}
-    return [item for item in range(1, task.histories.num_items + 1) if item not in known]
+    history = {*task.histories[task.users[row]].tolist()}
+    left_out = {*(task.excluded or task.histories)[task.users[row]].tolist()}
+    left_out = (left_out - history if protocol == ANY else left_out) | {int(task.targets[row])}
+    return [item for item in range(1, task.histories.num_items + 1) if item not in left_out]
 
 
 def plain_ranks(task, score):
