@@ -29,6 +29,7 @@ from bert4rec_tf.data.reading.feature_files import with_features
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export.histories import HISTORIES, keep_last
+from bert4rec_tf.export.layout import has_model
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import import_tensorflow
@@ -85,7 +86,7 @@ def carry_out(request: Request) -> None:
     if machines is not None and machines.index and options.mode not in TRAINS:
         print(f"Worker 0 does --mode={options.mode}; this is worker {machines.index}")
         return
-    budget = None if options.minutes is None else Budget(options.minutes, request.settings, begin)
+    budget = read_budget(request, begin)
     run, interactions, sequences = resolve_run(request, machines, budget)
     if machines is not None and options.mode in TRAINS:
         join_machines(machines, run, request)
@@ -110,6 +111,19 @@ def carry_out(request: Request) -> None:
     for line in describe_training(request, run, sequences):
         print(line, flush=True)
     do_mode(request, run, sequences, workdir, interactions=interactions, init_from=start, budget=budget)
+
+
+def read_budget(request: Request, begin: float) -> Budget | None:
+    """Returns the time for the run: of --minutes, or without a name of data the one that --workdir was not planned for.
+
+    `begin`: as in `Budget`.
+    """
+    minutes, named = request.options.minutes, list(request.settings)
+    if not request.names_data and request.workdir is not None:
+        recorded = WorkDirectory(request.workdir).read_unplanned_budget()
+        if recorded is not None:
+            minutes, named = recorded.minutes if minutes is None else minutes, list(recorded.named)
+    return None if minutes is None else Budget(minutes, named, begin)
 
 
 def resolve_run(
@@ -225,8 +239,10 @@ def do_mode(request: Request, run: Run, sequences: Sequences, workdir: WorkDirec
     from bert4rec_tf.runs import exporting
     from bert4rec_tf.runs.experiment import open_experiment, run_mode
 
-    if options.mode == "all":
-        exporting.check_export(request.export_dir or workdir.export)
+    is_requested = request.named & {"export_dir", *SAVED_MODEL_FLAGS}
+    exports = options.mode == "all" and (is_requested or not has_model(workdir.export))
+    if exports:
+        exporting.check_export(request.export_dir or workdir.export, sequences.num_actions)
     experiment = open_experiment(run, sequences, workdir.path, workdir.prepared, execution=options.execution, **more)
     if (initial := experiment.workdir.read_config().initial) is not None:
         print(summary.describe_start(initial), flush=True)
@@ -238,8 +254,7 @@ def do_mode(request: Request, run: Run, sequences: Sequences, workdir: WorkDirec
         if result.metrics:
             print("\n" + (summary.make_table if options.verbose else summary.make_short_table)(result.metrics))
         exporting.keep_attributes(experiment.workdir, request.features.get(ITEM_FEATURES), sequences.columns)
-        is_requested = request.named & {"export_dir", *SAVED_MODEL_FLAGS}
-        if options.mode == "all" and (is_requested or not workdir.export.exists()):
+        if exports:
             export_model(request, experiment.workdir, sequences)
     lines = [] if options.verbose or not result.metrics else [f"All metrics: {workdir.metrics}; --verbose prints them"]
     if options.mode == "all":

@@ -58,8 +58,9 @@ class Budget:
 
     def check_settings(self, model: str, protocol: str = SELECT_AND_RETRAIN, replicas: int = 1, **others: Any) -> None:
         """Does what `check` does, for the settings that are known before the data are read."""
-        if "steps" in self.named:
-            raise UserError("`minutes` must be left out with `steps`, which it plans. Received: both")
+        for name in ("steps", "stop_after"):
+            if name in self.named:
+                raise UserError(f"`minutes` must be left out with `{name}`, which it plans. Received: both")
         if model in COUNTING_MODELS:
             raise UserError(
                 f"`minutes` must be left out for {model}, which is not trained. Received: minutes={self.minutes:g}"

@@ -35,6 +35,12 @@ CONFIG = "config.json"
 """A folder is a work directory if it holds this file."""
 
 
+def has_model(folder: Path) -> bool:
+    """Returns whether a folder holds a SavedModel that is not empty, as one that a full disk cut may be."""
+    file = folder / MODEL
+    return file.is_file() and file.stat().st_size > 0
+
+
 def find_model_folder(path: Path) -> Path:
     """Returns the SavedModel's folder in a work directory, or any other folder as it is.
 

@@ -535,6 +535,7 @@ def train_and_open(
     options: dict[str, Any] = {"interactions": interactions, "silent": silent, "watch": watch}
     experiment = open_experiment(run, sequences, workdir=workdir, init_from=init_from, budget=budget, **options)
     with experiment.workdir.lock():
+        exporting.check_export(experiment.workdir.export, sequences.num_actions)
         run_mode(experiment)
         if title_by_id:
             files.write_text(experiment.workdir.titles, format_titles(title_by_id))

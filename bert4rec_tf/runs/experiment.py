@@ -150,7 +150,7 @@ def open_experiment(
         experiment = Experiment(folder.read_planned(run, budget), LeaveOneOut(sequences), folder, start, **options)
         experiment.check()
         experiment.begin(interactions, budget)
-        experiment.budget = folder.find_unplanned_budget(budget)
+        experiment.budget = budget if folder.can_be_planned() else None
         if team.count > 1:
             experiment.prepare()
     return experiment

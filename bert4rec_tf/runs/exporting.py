@@ -18,10 +18,14 @@ from bert4rec_tf.runs.trainings import load_model
 from bert4rec_tf.serving.rules import Attributes, read_attributes
 
 
-def check_export(folder: Path) -> None:
-    """Raises UserError if no SavedModel can be exported to `folder`. Call it before a long training."""
+def check_export(folder: Path, num_actions: int) -> None:
+    """Raises UserError if no SavedModel of a run can be exported to `folder`. Call it before a long training.
+
+    `num_actions`: the number of actions in the run's data.
+    """
     saved_model.refuse_other_content(folder)
     stores.check_replaceable(folder)
+    _refuse_lost_updates(folder, num_actions)
 
 
 def export(

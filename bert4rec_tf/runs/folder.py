@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bert4rec_tf.config.run_record import Run
+from bert4rec_tf.config.presets import shorten_warmup
+from bert4rec_tf.config.run_record import TRAININGS, Run
 from bert4rec_tf.config.time_budget import PLANNED, Budget
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.feature_values import Features
@@ -29,6 +31,9 @@ Part = TypeVar("Part", "RawIds", Features)
 
 CONFIG_FORMAT = 5
 """The version of the layout. Incompatible changes increase it."""
+
+TRAINING_NAMES = {*itertools.chain(*TRAININGS.values())}
+"""The names of the folders of trainings."""
 
 IN_USE = "another process is using this folder; wait for it, or name another --workdir"
 ELSEWHERE = "name another --workdir"
@@ -166,7 +171,7 @@ class WorkDirectory:
 
         Raises UserError if another process has the lock, or the folder holds something else or cannot be written.
         """
-        self._refuse_foreign()
+        self.refuse_foreign()
         if self.is_read_only:
             yield
             return
@@ -176,7 +181,8 @@ class WorkDirectory:
                     files.remove_partials(folder)
             yield
 
-    def _refuse_foreign(self) -> None:
+    def refuse_foreign(self) -> None:
+        """Raises UserError if the folder holds something else than a run, or a run that this version cannot read."""
         if self.config.exists():
             self.read_config()
         elif self.path.exists() and (
@@ -195,20 +201,20 @@ class WorkDirectory:
     ) -> None:
         """Writes the run into a new folder, or checks that the folder belongs to the run and its data.
 
-        Warns if the environment (`describe_environment`) has changed. `records`: further entries of `RunConfig`.
+        Warns if the environment (`describe_environment`) has changed. `records`: further entries of `RunConfig`; a
+        budget takes the place of one that nothing was planned for.
 
         Raises UserError if the folder holds another run, other data or something else, or cannot be written.
         """
-        if self.prepared.resolve() == self.path.resolve():
-            raise UserError(
-                f"`prepared_dir` must be another folder than `workdir`. Received: prepared_dir={self.prepared}"
-            )
-        self._refuse_foreign()
+        self._check_prepared()
+        self.refuse_foreign()
         if self.prepared.parent != self.path:
             files.make_folder(self.prepared)
         with self.lock():
             if self.config.exists():
                 self._check(run, sequences, environment)
+                if self.can_be_planned():
+                    self.write_plan(run, records.get("plan"))
             else:
                 features = {name: values.fingerprint for name, values in sequences.features.items()} or None
                 fingerprints = sequences.fingerprint, ids.fingerprint
@@ -222,6 +228,18 @@ class WorkDirectory:
                 if not self.features_path(name).exists():
                     npz.write(self.features_path(name), features.to_arrays())
             self.read_features()
+
+    def _check_prepared(self) -> None:
+        """Raises UserError if the folder of examples is that of a run or a training, which may be deleted to repeat."""
+        prepared = self.prepared.resolve()
+        is_training = prepared.name in TRAINING_NAMES and (
+            prepared.parent == self.path.resolve() or (prepared.parent / CONFIG).exists()
+        )
+        if is_training or prepared == self.path.resolve():
+            raise UserError(
+                "`prepared_dir` must be another folder than `workdir` and those of trainings. "
+                f"Received: prepared_dir={self.prepared}"
+            )
 
     def check_run(self, run: Run) -> None:
         """Raises UserError if the folder holds another run."""
@@ -305,30 +323,41 @@ class WorkDirectory:
     def read_planned(self, run: Run, budget: Budget | None) -> Run:
         """Returns the run with the planned settings, if the folder has a plan for this budget.
 
-        Raises UserError if the folder has one for another budget, or none.
+        What the user named stays, so that another value is another run; a long warm-up is shortened as in the plan.
+
+        Raises UserError if the folder has a plan for another budget, or a training without a plan.
         """
-        if budget is None or not self.config.exists():
+        if budget is None or self.can_be_planned():
             return run
         config = self.read_config()
         plan, settings = config.plan or {}, config.run.flatten()
-        if plan and "max_seconds" not in plan:  # the plan was refused, or stopped before it was made
-            return run
         if plan.get("minutes") != budget.minutes:
             has = f"{plan['minutes']:g}" if plan else "left out"
             raise UserError(f"`minutes` must be {has}, as in {self.path}. Received: minutes={budget.minutes:g}")
-        return run.change(**{name: settings[name] for name in PLANNED if name in settings})
+        planned = {name: settings[name] for name in PLANNED if name in settings and name not in budget.named}
+        if "warmup_steps" in budget.named:
+            planned["warmup_steps"] = shorten_warmup(
+                run.training.warmup_steps, run.training.steps, config.run.training.steps
+            )
+        return run.change(**planned)
 
-    def find_unplanned_budget(self, budget: Budget | None) -> Budget | None:
-        """Returns the budget that the folder has no plan for yet; None without one. `budget`: the given one."""
-        plan = self.read_config().plan
-        if plan is None or "max_seconds" in plan:
-            return None
-        return budget or Budget(plan["minutes"], plan["named"])
+    def can_be_planned(self) -> bool:
+        """Returns whether no plan was made, and no training has begun without one."""
+        plan = self.read_config().plan if self.config.exists() else None
+        if plan is not None:
+            return "max_seconds" not in plan
+        return not any((self.path / name).exists() for name in TRAINING_NAMES)
 
-    def write_plan(self, run: Run, plan: dict[str, Any]) -> None:
+    def read_unplanned_budget(self) -> Budget | None:
+        """Returns the budget whose plan was refused, or stopped before it was made; None if there is none."""
+        plan = self.read_config().plan if self.config.exists() else None
+        return None if plan is None or "max_seconds" in plan else Budget(plan["minutes"], plan["named"])
+
+    def write_plan(self, run: Run, plan: dict[str, Any] | None) -> None:
         """Puts the planned run and the record of its plan in place of those before."""
-        config = dataclasses.replace(self.read_config(), run=run, plan=plan)
-        files.write_json(self.config, config.to_dict())
+        before = self.read_config()
+        if (before.run.digest, before.plan) != (run.digest, plan):
+            files.write_json(self.config, dataclasses.replace(before, run=run, plan=plan).to_dict())
 
     def write_transitions(self, record: dict[str, Any]) -> None:
         """Writes how transitions are counted."""

@@ -1,6 +1,7 @@
 """Plans a run for a budget of time, by the first calls of its first training."""
 
 import dataclasses
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -102,10 +103,11 @@ class Planner:
         """Raises UserError if the budget has no time for so many steps."""
         needed = self._budget.spent + self._estimate_total(steps)
         if needed > 60 * self._budget.minutes * (1 - RESERVE):
-            at_least = (self._budget.spent + self._estimate_total(MIN_PLANNED_STEPS)) / (1 - RESERVE) / 60
+            seconds = (self._budget.spent + self._estimate_total(MIN_PLANNED_STEPS)) / (1 - RESERVE)
             raise UserError(
-                f"`minutes` must be at least {at_least:.1f} for these data on this machine (model=item_transitions "
-                f"takes seconds). Received: minutes={self._budget.minutes:g}"
+                f"`minutes` must be at least {math.ceil(seconds / 6) / 10} for these data on this machine "
+                "(model=item_transitions takes seconds). "
+                f"Received: minutes={self._budget.minutes:g}"
             )
 
     def _estimate_total(self, steps: int) -> float:

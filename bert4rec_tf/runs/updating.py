@@ -144,10 +144,11 @@ def _resize(saved: SavedRecommender, data: Sequences) -> Recommender:
             rows = _move_rows(value[first:last], *names[kind], links if first else links.T.tocsr()[: data.num_users])
             value = np.concatenate([value[:first], rows, value[last:]])
         weight.assign(value)
-    if "transitions" not in saved.card and (model.evidence is not None):
+    transitions = saved.card.get("transitions")
+    if transitions is None and model.evidence is not None:
         raise UserError(f"{saved.folder}: does not say how transitions are counted; export it again to update it")
     mix = None if old.evidence is None else values[old.evidence.mix.path]
-    model.adapt(data, ItemTransitionsSettings(**saved.card.get("transitions", {})))
+    model.adapt(data, ItemTransitionsSettings(**(transitions or {})))
     if model.evidence is not None and model.examples is not None:
         model.evidence.mix.assign(mix)  # how counts and the network are mixed was trained
     return model

@@ -191,3 +191,7 @@ def test_another_number_of_items_is_exported_from_a_finished_run(pop, tmp_path):
     for flags in (("--k=3",), ()):
         finished(*POP, *flags, cwd=copy)
         assert exported() == 3
+    model = copy / "pop/saved_model/saved_model.pb"
+    model.write_bytes(b"")
+    finished(*POP, cwd=copy)
+    assert model.stat().st_size

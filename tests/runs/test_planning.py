@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from support.ranking_oracle import make_sequences
 from support.trainings import killed_at_step, read_newest_weights
 
 import bert4rec_tf as b4r
+from bert4rec_tf.commands.run import parse_request, read_budget
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.presets.own import MEASUREMENTS
 from bert4rec_tf.config.run_record import Run
@@ -113,7 +115,7 @@ def test_the_minutes_that_a_refusal_names_are_enough():
 
     with pytest.raises(UserError, match="at least") as error:
         ask(1.0)
-    ask(float(str(error.value).split("at least ")[1].split()[0]) + 0.1)
+    ask(float(str(error.value).split("at least ")[1].split()[0]))
 
 
 @pytest.mark.long
@@ -151,17 +153,46 @@ def test_a_folder_keeps_its_plan(tmp_path):
         execute(make_run(), budget=Budget(5), **options)
     with pytest.raises(UserError, match="holds another run"):
         execute(make_run(batch_size=4), budget=Budget(60), **options)
+    with pytest.raises(UserError, match=r"holds another run \(there hidden_dim=8, now hidden_dim=16\)"):
+        execute(make_run(hidden_dim=16), budget=Budget(60, named=("hidden_dim",)), **options)
+
+
+@pytest.mark.parametrize("warmup_steps", [4, 15])
+def test_a_planned_folder_takes_the_same_named_settings_again(tmp_path, warmup_steps):
+    """Also a warm-up that the plan has shortened, but no other one."""
+    run, budget = make_run(steps=1_000, warmup_steps=500), Budget(60, named=("warmup_steps", "hidden_dim"))
+    opened = open_experiment(run, SEQUENCES, tmp_path, budget=budget, silent=True)
+    opened.workdir.write_plan(run.change(steps=100, warmup_steps=50), {"minutes": 60, "max_seconds": 9})
+    again = open_experiment(run, SEQUENCES, tmp_path, budget=budget, silent=True)
+    assert (again.run.training.steps, again.run.training.warmup_steps, again.budget) == (100, 50, None)
+    with pytest.raises(UserError, match="there warmup_steps=50, now warmup_steps="):
+        open_experiment(run.change(warmup_steps=warmup_steps), SEQUENCES, tmp_path, budget=budget, silent=True)
+
+
+def test_a_budget_that_nothing_was_planned_for_can_be_left_out_or_come_later(tmp_path):
+    def begin(budget):
+        return open_experiment(make_run(), SEQUENCES, tmp_path, budget=budget, silent=True)
+
+    for budget in (Budget(60, named=("hidden_dim",)), None, Budget(5)):
+        opened = begin(budget)
+        plan = json.loads((tmp_path / "config.json").read_text()).get("plan")
+        assert opened.budget is budget and plan == (budget and budget.record())
+    begin(None).train()
+    with pytest.raises(UserError, match="`minutes` must be left out, as in "):
+        begin(Budget(5))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("budget", [Budget(60), None])
-def test_a_run_that_is_killed_before_its_plan_is_planned_when_it_starts_again(tmp_path, budget):
+def test_a_run_that_is_killed_before_its_plan_is_planned_when_it_starts_again(tmp_path):
     """Also if nothing but the folder is named, as `bert4rec run --workdir=...` does."""
     options = {"sequences": SEQUENCES, "workdir": tmp_path, "silent": True}
     with killed_at_step(1):
         execute(make_run(), budget=Budget(60, named=("hidden_dim",)), **options)
     record = json.loads((tmp_path / "config.json").read_text())
     assert record["plan"] == {"minutes": 60, "named": ["hidden_dim"]} and record["run"]["training"]["steps"] == 16
+    request = parse_request(["bert4rec run", f"--workdir={tmp_path}"])
+    budget = read_budget(request, time.monotonic())
+    assert (budget.minutes, budget.named) == (60, ["hidden_dim"])
     planned = execute(make_run(), budget=budget, **options).metrics["run"]["training"]
     assert planned["steps"] == MAX_STEPS_RATIO * 16
 
@@ -190,6 +221,8 @@ def test_a_budget_below_what_the_data_need_is_an_error(tmp_path):
     [
         *(({"minutes": bad}, "`minutes` must be a number above 0") for bad in (0, -1, "5", float("inf"), True)),
         ({"minutes": 5, "steps": 5}, "left out with `steps`"),
+        ({"minutes": 5, "stop_after": 5}, "left out with `stop_after`"),
+        ({"holdout": 2, "protocol": "all"}, "`holdout` must be left out with `protocol`"),
         ({"minutes": 5, "model": "pop"}, "left out for pop"),
         ({"minutes": 5, "holdout": 3}, "`holdout` must be None, 0, 1 or 2"),
         ({"minutes": 5, "replicas": 2}, "needs one device"),

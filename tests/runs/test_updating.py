@@ -13,8 +13,10 @@ from support.trainings import Killed
 import bert4rec_tf as b4r
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export import saved_model
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files
 from bert4rec_tf.models.item_transitions import ItemTransitions
+from bert4rec_tf.notebook import fitted
 from bert4rec_tf.runs import exporting, updating
 from bert4rec_tf.runs.folder import WorkDirectory
 
@@ -110,9 +112,15 @@ def test_items_without_actions_and_attributes_outlive_updates_and_trainings(mode
             assert set(one.recommend(history=["i1"], k=40, where="price > 42")["item"]) == {"i43", "i44"}
 
 
-def test_few_new_rows_are_counted_and_trained_on_only_if_asked(learnt, monkeypatch):
-    from bert4rec_tf.notebook import fitted
+def test_an_export_that_does_not_know_how_transitions_are_counted_cannot_be_updated(counted, tmp_path):
+    workdir = WorkDirectory(counted.save(tmp_path / "work"))
+    workdir.transitions.unlink()
+    exporting.export(workdir, options=ExportOptions(histories=b4r.interactions(FRAME)))
+    with pytest.raises(b4r.UserError, match="does not say how transitions are counted; export it again"):
+        b4r.open(tmp_path / "work").update(LATER)
 
+
+def test_few_new_rows_are_counted_and_trained_on_only_if_asked(learnt, monkeypatch):
     def fail(*_, **__):
         raise Killed
 
@@ -179,10 +187,15 @@ def test_an_update_waits_for_another_one(counted, tmp_path):
 
 
 @pytest.mark.long
-def test_an_export_does_not_replace_one_that_was_updated(counted, tmp_path):
+def test_an_export_does_not_replace_one_that_was_updated(counted, tmp_path, monkeypatch):
     work = counted.update(LATER).save(tmp_path / "work")
-    with pytest.raises(b4r.UserError, match="holds 34 actions of updates, which this export would lose"):
-        exporting.export(WorkDirectory(work))
+    monkeypatch.setattr(fitted, "run_mode", lambda _: pytest.fail("known before the work"))
+    for export in (
+        lambda: exporting.export(WorkDirectory(work)),
+        lambda: b4r.fit(FRAME, model="item_transitions", workdir=work, silent=True),
+    ):
+        with pytest.raises(b4r.UserError, match="holds 34 actions of updates, which this export would lose"):
+            export()
     exporting.export(WorkDirectory(work), tmp_path / "another")
 
 

@@ -170,6 +170,9 @@ OF_FOLDERS = [
     of_folder(
         "one folder for two things", f"{BEAUTY} --workdir=new --prepared_dir=./new", "`prepared_dir` must", "new"
     ),
+    of_folder(
+        "a folder that a training has", f"{BEAUTY} --workdir=new --prepared_dir=new/select", "`prepared_dir` must"
+    ),
     of_folder("nothing to go on with", "--workdir=absent", "absent: no work directory"),
     of_folder("nothing to export", "--mode=export --workdir=full", "full: no work directory"),
 ]
