@@ -55,8 +55,11 @@ _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 }
 
 
-_NUMBERS: dict[type, type] = {int: numbers.Integral, float: numbers.Real}
-"""Type of a field -> what else it may be given, such as NumPy's numbers."""
+def read_number(value: Any) -> Any:
+    """Returns a number of another kind, such as NumPy's, as Python's, and anything else as it is."""
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else value
 
 
 def get_field_type(field: dataclasses.Field) -> Any:
@@ -72,8 +75,9 @@ def check_value(field: dataclasses.Field, value: Any) -> Any:
     kind, limits = get_field_type(field), field.metadata["limits"]
     if value is None and type(None) in typing.get_args(field.type):
         return None
-    if kind in _NUMBERS and isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool):
-        value = kind(value)
+    value = read_number(value)
+    if kind is float and type(value) is int:
+        value = float(value)
     if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
         raise wrong_type_error(field.name, kind.__name__, value)
     if not all(_LIMITS[limit][0](value, bound) for limit, bound in limits.items()):

@@ -125,6 +125,8 @@ def fit(
     if holdout != PRESET:
         if holdout not in list(HELD_OUT):
             raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")
+        if "protocol" in settings:
+            raise UserError("`holdout` must be left out with `protocol`, which it chooses. Received: both")
         settings["protocol"] = HELD_OUT[holdout]
     if not all(map(callable, callbacks)):
         raise UserError(f"`callbacks` must be functions. Received: callbacks={callbacks!r}")
@@ -146,7 +148,8 @@ def fit(
     best_settings, trials = dict[str, Any](), None
     if tune:
         with tempfile.TemporaryDirectory(prefix="bert4rec-") as scratch:
-            path = stores.expand_local_path(workdir or Path(scratch) / name, "workdir")
+            path = stores.expand_local_path(workdir or Path(scratch) / name, "workdir").resolve()
+            WorkDirectory(path).refuse_foreign()  # which a training after the search would do
             folder = path.with_name(f"{path.name}-tuning")
             best_settings, trials = tune_settings(make_run, settings, sequences, tune, folder, silent)
             _refuse_outdone_model(path, make_run(**best_settings), folder)
@@ -257,7 +260,8 @@ def _measure(source: Any, model: str, options: dict[str, Any]) -> tuple[np.ndarr
     """Returns the rank of each test item among all items that recommendations include, and the seconds it took."""
     start = clock.monotonic()
     unused = set() if MODELS[model].examples else {"tune"}  # what only counts has its own search
-    fitted = fit(source, model=model, **{"holdout": 2, **{name: options[name] for name in options.keys() - unused}})
+    usual: dict[str, Any] = {} if "protocol" in options else {"holdout": 2}
+    fitted = fit(source, model=model, **usual | {name: options[name] for name in options.keys() - unused})
     protocols = npz.read(WorkDirectory(fitted.saved.folder.parent).ranks)
     return protocols.get(ANY, protocols[FULL]), clock.monotonic() - start
 

@@ -409,6 +409,15 @@ def test_numbers_of_numpy_are_settings(kind):
         settings(max_length=kind(5))
 
 
+@pytest.mark.parametrize("model", ["auto", "sasrec"])
+def test_numbers_of_numpy_give_the_run_of_python_s(model):
+    size = Size(5_000, 60_000)
+    for settings in ({"steps": 500}, {"batch_size": 32}, {"steps": 5, "evaluate_every": 2}):
+        numbers = {name: np.int64(value) for name, value in settings.items()}
+        run = presets.make_run("own-frame", model, size=size, **settings)
+        assert presets.make_run("own-frame", model, "fast", np.int64(1), size=size, **numbers) == run
+
+
 def test_true_is_no_number():
     with pytest.raises(UserError, match=r"`max_length` must be a whole number\. Received: max_length=True"):
         MODEL_SETTINGS["bert4rec"](max_length=True)

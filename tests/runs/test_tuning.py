@@ -218,7 +218,7 @@ def test_every_point_is_a_run(model):
             presets.make_run("own-shop", model, **tuning.derive_settings(run, {}, {name: value}))
 
 
-def test_what_cannot_be_searched_is_refused_in_one_line(monkeypatch):
+def test_what_cannot_be_searched_is_refused_in_one_line(tmp_path, monkeypatch):
     for options, words in (
         ({"tune": -1}, "`tune` must be a whole number"),
         ({"tune": 2, "init_from": "there"}, "left out with `init_from`"),
@@ -226,6 +226,11 @@ def test_what_cannot_be_searched_is_refused_in_one_line(monkeypatch):
     ):
         with pytest.raises(b4r.UserError, match=words):
             b4r.fit(FRAME, silent=True, **options)
+    (tmp_path / "notes.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(b4r.UserError, match="is not a work directory of this program, and not empty"):
+        b4r.fit(FRAME, **SMALL, tune=1, workdir=".")
+    assert not (tmp_path.parent / f"{tmp_path.name}-tuning").exists()
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(b4r.UserError, match=r"`tune` needs Optuna: pip install 'bert4rec-tf\[tune\]'"):
         b4r.fit(FRAME, silent=True, tune=2)

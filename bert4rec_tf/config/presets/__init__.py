@@ -8,6 +8,7 @@ from bert4rec_tf.config.data_names import OWN, Interactions, add_source, is_own,
 from bert4rec_tf.config.model_settings import AUTO, MODEL_SETTINGS, PAPERS_MODEL, TRANSITIONS
 from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, SELECT_AND_RETRAIN, Run, TrainingSettings, check_values
+from bert4rec_tf.config.setting_fields import read_number
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.warning import TrainingWarning, warn
 
@@ -152,6 +153,7 @@ def make_run(
         UserError: for an unknown name, a value out of its range, or a setting that has no effect.
     """
     dataset = dataset.name if isinstance(dataset, Interactions) else add_source(dataset, source)
+    settings = {name: read_number(value) for name, value in settings.items()}
     entry = find_preset(preset, dataset, model)
     if uses_own_data_rule(preset, dataset, model):
         if size is None:
