@@ -114,8 +114,6 @@ def main(arguments: list[str]) -> None:
     if output is None:
         if options.history is not None:
             users, histories = [options.user or ""], [split_ids(options.history)]
-            if model.needs_users and not options.user:
-                warn("this model needs --user; without it, you get the most popular items", UnknownIdWarning)
         else:
             users = split_ids(options.user or "")
             if not users:
@@ -130,6 +128,8 @@ def main(arguments: list[str]) -> None:
             warn_of_popular(answer.list_popular(users), len(users))
         elif users[0]:
             model.warn_of_ignored_history(histories[0], users[0], answer)
+        elif model.needs_users and answer.list_popular(users):
+            warn("this model needs --user; without it, you get the most popular items", UnknownIdWarning)
         print(make_tables(answer, titles, [f"user {user}" for user in users]))
         return
     if options.interactions is not None:
@@ -147,6 +147,7 @@ def main(arguments: list[str]) -> None:
     batch.recommend_file(model, sequences, output, choices, titles or None, cluster)
     if options.users is None:
         batch.warn_about_unknown(model, sequences)
+        batch.warn_of_unknown_users(model, sequences)
     else:
         warn_of_popular(sequences.users[sequences.lengths == 0], sequences.num_users)
     print(f"{output}: recommendations to {sequences.num_users:,} users")

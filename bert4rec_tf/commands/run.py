@@ -29,7 +29,7 @@ from bert4rec_tf.data.reading.feature_files import with_features
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.export.histories import HISTORIES, keep_last
-from bert4rec_tf.export.layout import has_model
+from bert4rec_tf.export.layout import SAVED_MODEL, has_model
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import import_tensorflow
@@ -268,7 +268,10 @@ def do_mode(request: Request, run: Run, sequences: Sequences, workdir: WorkDirec
 
 
 def export_model(request: Request, workdir: WorkDirectory, sequences: Sequences | None) -> None:
-    """Exports as the flags say. `sequences`: for the histories; None if the export has none."""
+    """Exports as the flags say, and else as the older export in the folder, if there is one.
+
+    `sequences`: for the histories; None for those of the older export.
+    """
     options, histories = request.options, None
     if sequences is not None and options.with_histories != 0:
         workdir.check_data(sequences)
@@ -277,7 +280,13 @@ def export_model(request: Request, workdir: WorkDirectory, sequences: Sequences 
     start_tensorflow(options)
     from bert4rec_tf.runs import exporting
 
-    choices = ExportOptions(options.k, options.popularity_correction, histories)
+    keeps_histories = sequences is None and options.format == SAVED_MODEL and options.with_histories is None
+    before = exporting.read_options(workdir, request.export_dir or workdir.export, keeps_histories)
+    choices = ExportOptions(
+        options.k if "k" in request.named else before.k,
+        options.popularity_correction if "popularity_correction" in request.named else before.popularity_correction,
+        before.histories if keeps_histories else histories,
+    )
     path = exporting.export(workdir, request.export_dir, choices, options.format)
     if options.mode == "export":
         print(f"{path}: the exported model, as {options.format}")

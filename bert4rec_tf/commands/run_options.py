@@ -76,7 +76,7 @@ class RunOptions(ExecutionSettings):
     with_histories: int | None = setting(
         None,
         "keep every user's last N items in the exported model: a user's id is then enough to ask for recommendations "
-        "(0: none; default: all, but none with --mode=export)",
+        "(0: none; default: all, but with --mode=export those of the export that is replaced)",
         at_least=0,
         at_most=MAX_COUNT,
     )

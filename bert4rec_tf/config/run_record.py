@@ -364,6 +364,9 @@ def check_values(model: str, settings: Mapping[str, Any]) -> None:
     """Raises UserError for a setting that the model does not have, and a value that is out of its range by itself."""
     fields = {field.name: field for _, field in _list_fields(model)}
     for name, value in settings.items():
+        if name not in fields and name in list_settings():
+            others = [other for other in MODEL_SETTINGS if name in {field.name for _, field in _list_fields(other)}]
+            raise UserError(f"Unknown setting of model {model!r}: {name!r}. It is one of {', '.join(others)}")
         if name not in fields:
             raise unknown_name_error(f"setting of model {model!r}", name, fields)
         check_value(fields[name], value)

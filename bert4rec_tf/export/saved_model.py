@@ -23,7 +23,7 @@ from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.models.recommender import Recommender
 
 RECENT_SHARE = 0.1
-"""What is popular is counted in this share of the actions, the newest, if their times are known."""
+"""What is popular is counted in all actions, and as much in this share of them, the newest, if times are known."""
 
 
 def export(
@@ -167,13 +167,14 @@ def refuse_other_content(folder: Path, marker: str = MODEL) -> None:
 
 
 def _count_recent(counts: np.ndarray, histories: Sequences | None) -> np.ndarray:
-    """Returns how popular the items are now, [n]: if the times of histories are known, their counts in the newest
-    RECENT_SHARE of all actions, with ties by `counts`; else `counts`."""
+    """Returns how popular the items are now, [n]: `counts` and, if the histories' times are known, those in the newest
+    RECENT_SHARE of all actions, scaled to the same sum."""
     if histories is None or histories.times is None or not histories.num_actions:
         return counts
     times = histories.times.values
     is_recent = times >= np.quantile(times, 1 - RECENT_SHARE, method="lower")
-    return np.bincount(histories.items[is_recent], minlength=len(counts) + 1)[1:] + counts / (counts.sum() + 1)
+    recent = np.bincount(histories.items[is_recent], minlength=len(counts) + 1)[1:]
+    return counts + recent * (max(counts.sum(), 1) / recent.sum())
 
 
 def _compute_log_shares(counts: np.ndarray) -> np.ndarray:

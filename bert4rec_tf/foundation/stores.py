@@ -189,7 +189,7 @@ def expand_path(path: Path | str | Url) -> Path:
     if isinstance(path, Url) or (isinstance(path, str) and ADDRESS.match(path)):
         return cast(Path, Url(str(path)))
     if not isinstance(path, (str, os.PathLike)):
-        raise UserError(f"A path must be text or a Path. Received: {path!r}")
+        raise UserError(f"A path must be text or a Path. Received: {' '.join(repr(path).split())[:100]}")
     expanded = os.path.expanduser(path)
     if expanded == str(path) and expanded.startswith("~"):
         raise UserError(f"{path}: no such user (for a file whose name begins with ~, write ./~name)")

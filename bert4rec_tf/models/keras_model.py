@@ -1,5 +1,6 @@
 """What Keras does with a model: it calls, trains, measures, saves and exports it."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +22,12 @@ from bert4rec_tf.training.step import sum_over_replicas, take_step
 
 PADDING = {"paddings": [[0, 0], [1, 0]], "constant_values": -1e9}
 """Adds a column of low scores before those of the items: for losses and metrics, column i is item i."""
+
+
+PROBABILITY_LOSSES = (
+    *(keras.losses.sparse_categorical_crossentropy, keras.losses.categorical_crossentropy),
+    *(keras.losses.binary_crossentropy, keras.losses.kl_divergence),
+)
 
 
 def pack_rows(batch: Batch) -> dict[str, Tensor]:
@@ -76,7 +83,9 @@ class KerasModel(keras.Model):
 
         `jit_compile` lays out batches in fixed places and compiles the step with XLA; "auto" does where there is a GPU.
         With `steps_per_execution` too, so many steps are one program. Steps on several devices are not compiled.
+        Raises UserError for a loss of Keras that would read the scores, which are no probabilities, as such.
         """
+        _refuse_probabilities(args[0] if args else options.get("loss"))
         if jit_compile == "auto":
             jit_compile = devices.has_accelerator()
         self._compile_loss = self._compile_metrics = None  # Keras would keep those of an earlier `compile`
@@ -242,3 +251,15 @@ class KerasModel(keras.Model):
         """Does what Keras' method does. If `skip_mismatch` leaves tables as they were, one line says so."""
         with report_lost_rows(filepath, skip_mismatch):
             super().load_weights(filepath, skip_mismatch, **options)
+
+
+def _refuse_probabilities(loss: Any) -> None:
+    """Raises UserError for a cross-entropy of Keras that takes probabilities, such as those that texts name."""
+    if isinstance(loss, str):
+        with contextlib.suppress(ValueError):  # Keras says what is no loss
+            loss = keras.losses.get(loss)
+    if loss in PROBABILITY_LOSSES or getattr(loss, "from_logits", None) is False:
+        raise UserError(
+            "`loss` must take scores that are no probabilities, as "
+            "keras.losses.SparseCategoricalCrossentropy(from_logits=True) does. Received: one of probabilities"
+        )

@@ -123,6 +123,8 @@ def grow(model: Any, new_items: Iterable[Any] | Vocabulary, features: Mapping[st
         vocabulary = new_items
         if lost := len(set(old) - set(vocabulary.items)):
             warn(f"{lost:,} items of the model are not in the vocabulary, and lose their rows", TrainingWarning)
+    elif isinstance(new_items, str) or not isinstance(new_items, Iterable):
+        raise UserError(f"`new_items` must be the ids of new items, or a vocabulary. Received: new_items={new_items!r}")
     else:
         added = [str(raw) for raw in new_items]
         if repeated := len(old) + len(added) - len({*old, *added}):

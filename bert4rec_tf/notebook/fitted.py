@@ -176,7 +176,8 @@ class FittedModel:
     ) -> pd.DataFrame:
         """Recommends to many users or histories at once: to unknown users and empty histories what is popular.
 
-        That is counted in the newest tenth of the actions, if their times are known. One line counts these users.
+        That is counted in all actions, and as much in the newest tenth, if their times are known. One line counts these
+        users.
 
         Args:
             users: the users to recommend to, or a table with a column of them; None for all. With `histories`, only
@@ -348,11 +349,12 @@ class FittedModel:
         new = inputs.load_any(more, **columns, test_from=test_from, to_train=False, known_columns=self.saved.columns)[1]
         if train is None:
             num_known = self.saved.require_histories().num_actions
+            num_new = updating.count_new_actions(self.saved, new)
             train = bool(options.keys() - {"silent"}) or test_from is not None
-            train = train or new.num_actions >= TRAINED_SHARE * num_known
-            if not train and new.num_actions:
+            train = train or num_new >= TRAINED_SHARE * num_known
+            if not train and num_new:
                 warn(
-                    f"{new.num_actions:,} new actions are few, and so counted but not trained on; train=True trains",
+                    f"{num_new:,} new actions are few, and so counted but not trained on; train=True trains",
                     TrainingWarning,
                 )
         if not train:

@@ -23,7 +23,9 @@ ORDERED = ("history", "histories")
 def to_texts(name: str, raw: Iterable[Any], knows: Callable[[str], bool]) -> list[str]:
     """Returns ids as texts (`to_text`). Raises UserError if `raw` is a single id, such as a text of several letters."""
     if isinstance(raw, (str, bytes)) or not isinstance(raw, Iterable) or getattr(raw, "ndim", 1) != 1:
-        raise UserError(f"`{name}` must be a list of ids. Received: {name}={raw!r}")
+        is_table = getattr(raw, "ndim", 1) != 1
+        received = f"a {type(raw).__name__} of {raw.ndim} dimensions" if is_table else f"{name}={raw!r}"  # type: ignore[attr-defined]
+        raise UserError(f"`{name}` must be a list of ids. Received: {received}")
     if name in ORDERED and isinstance(raw, (set, frozenset)):
         raise UserError(f"`{name}` must have an order, oldest first. Received: a {type(raw).__name__}")
     return [to_text(name, raw_id, knows) for raw_id in raw]

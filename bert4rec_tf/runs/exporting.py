@@ -7,11 +7,13 @@ from typing import Any
 
 from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, needs_seen_items
 from bert4rec_tf.export import portable, saved_model
-from bert4rec_tf.export.layout import CARD_OF_SAVED_MODEL, SAVED_MODEL
+from bert4rec_tf.export.histories import HISTORIES, TIMES, read_histories, read_times
+from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, SAVED_MODEL, VOCABULARY, has_model
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.environment import list_versions
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.models.feature_recommender import fold_features
 from bert4rec_tf.runs.folder import RawIds, WorkDirectory
 from bert4rec_tf.runs.trainings import load_model
@@ -68,6 +70,23 @@ def export(
         else:
             portable.export(model, ids.vocabulary, folder, form, users, card)
         return folder
+
+
+def read_options(workdir: WorkDirectory, folder: Path, with_histories: bool) -> ExportOptions:
+    """Returns the choices of a run's export in `folder`; the usual ones if there is none, or in a store.
+
+    `with_histories`: whether to read the histories too. Raises UserError if they are damaged.
+    """
+    path = folder / CARD_OF_SAVED_MODEL
+    card = files.read_json(path) if isinstance(path, Path) and has_model(folder) and path.exists() else None
+    if not isinstance(card, dict) or card.get("digest") != workdir.read_config().run.digest:
+        return DEFAULT
+    histories = None
+    if with_histories and card.get("histories"):
+        histories = read_histories(folder / HISTORIES, Lines((folder / ASSETS / VOCABULARY).read_bytes()))
+        if (folder / TIMES).exists():
+            histories = replace(histories, times=read_times(folder / TIMES))
+    return ExportOptions(card["k"], card["popularity_correction"], histories)
 
 
 def keep_attributes(workdir: WorkDirectory, features: Any, columns: Mapping[str, Mapping[str, str]]) -> None:

@@ -379,7 +379,7 @@ class WorkDirectory:
 
 
 def _describe_first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    for name in sorted({*old, *new}):
+    for name in sorted({*old, *new}, key=lambda name: (name != "model", name)):  # the others follow from the model
         value, other = old.get(name), new.get(name)
         if isinstance(value, dict) and isinstance(other, dict) and value != other:
             return _describe_first_difference(value, other)

@@ -1,5 +1,6 @@
 """Takes new actions into an exported model without training: into its histories, its counts and its tables."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,6 +72,13 @@ def join_more(saved: SavedRecommender, new: Sequences) -> tuple[Sequences, int]:
     if num_repeats:
         warn(f"{num_repeats:,} new rows repeat user, item and time of a known one, which count once", DataWarning)
     return data, num_repeats
+
+
+def count_new_actions(saved: SavedRecommender, new: Sequences) -> int:
+    """Returns how many of the `new` actions an export does not know. Raises UserError as `join_actions`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # whoever joins them warns
+        return new.num_actions - join_actions(read_all_histories(saved), new)[1]
 
 
 def update_export(

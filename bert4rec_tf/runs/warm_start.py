@@ -101,7 +101,9 @@ class StartWeights:
     def _describe_leak(self, data_fingerprint: str) -> str:
         is_same = self.origin.get("data_fingerprint") == data_fingerprint
         actions = TRAINED_ON[self.origin["checkpoint"]] if is_same else "other data, which may have the held-out items"
-        return f"The weights were trained on {actions}. Metrics on items that they saw are too high (docs/update.md)."
+        is_clean = is_same and self.origin["checkpoint"] == SELECT
+        effect = "" if is_clean else " Metrics on items that they saw are too high (docs/update.md)."
+        return f"The weights were trained on {actions}.{effect}"
 
 
 def resolve_initial(run: Run, init_from: str | Path | StartWeights) -> tuple[Run, StartWeights]:

@@ -16,8 +16,10 @@ import tensorflow as tf
 from pyarrow import csv, parquet
 
 from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.export.layout import ASSETS, USERS
 from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import FileWarning, UnknownIdWarning, warn
@@ -56,6 +58,23 @@ def warn_about_unknown(model: SavedRecommender, sequences: Sequences) -> None:
             f"{np.count_nonzero(~is_known):,} of {len(is_known):,} ids are unknown and were skipped "
             f"(such as {str(example)!r}); "
             f"{without_known:,} of {sequences.num_users:,} users have no known item",
+            UnknownIdWarning,
+        )
+
+
+def warn_of_unknown_users(model: SavedRecommender, sequences: Sequences) -> None:
+    """Warns of users whom the model does not know, if it needs to know them, so that they get what is popular."""
+    if not model.needs_users:
+        return
+    users = Lines((model.local_folder / ASSETS / USERS).read_bytes())
+    rows = np.flatnonzero(~users.contains_each(sequences.users))
+    if not len(rows):
+        return
+    histories, unknown = [sequences.vocabulary.decode(sequences[rows[0]])], sequences.users[rows[:1]].tolist()
+    if model.recommend(histories, unknown, Choices(1)).list_popular(unknown):
+        warn(
+            f"{len(rows):,} of {sequences.num_users:,} users are unknown to the model, which needs to know them, and "
+            f"get what is popular (such as {unknown[0]!r})",
             UnknownIdWarning,
         )
 

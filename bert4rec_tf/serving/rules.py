@@ -58,7 +58,7 @@ class Attributes:
 
     Names that are no Python names are in backticks: `` `in stock` ``. To `and`, `or` and `not`, numbers but 0 are true.
     A missing value is false, differs from all values, and is neither less nor greater: `not price < 20` holds for an
-    item without a price.
+    item without a price. A cell may hold several values with `|` between them, as features do: `'drama' in genres`.
 
     `source`: a file or a table with a column of ids (`small_tables.read_columns`). Texts that are all numbers, or all
     true or false, become these. If an id occurs twice, its last row counts. Raises UserError as `read_columns`.
@@ -162,6 +162,9 @@ class Attributes:
 def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
     if type(sign) in COMPARISONS and not isinstance(left, list) and not isinstance(right, list):
         return COMPARISONS[type(sign)](left, right)
+    if isinstance(sign, (ast.In, ast.NotIn)) and isinstance(right, pd.Series) and isinstance(left, str):
+        holds = right.map(lambda cell: isinstance(cell, str) and left in cell.split("|")).astype(bool)
+        return holds if isinstance(sign, ast.In) else ~holds
     column, values = (left, right) if isinstance(left, pd.Series) else (right, left)
     if not isinstance(column, pd.Series) or not isinstance(sign, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
         raise TypeError("a list can hold the values of an attribute, as in category in ['toys', 'books']")
@@ -297,4 +300,11 @@ def read_attributes(features: Any, columns: Mapping[str, Mapping[str, str]]) -> 
         return None
     frame = Attributes(features, columns.get("item", {}).get("name")).frame
     objects = frame.select_dtypes(object)
-    return frame.assign(**{name: objects[name].map(str, na_action="ignore") for name in objects})
+    return frame.assign(**{name: objects[name].map(_write_cell) for name in objects})
+
+
+def _write_cell(cell: Any) -> str | None:
+    """Returns a cell as a text: several values with `|` between them; None for a missing one."""
+    if pd.api.types.is_list_like(cell):
+        return "|".join(map(str, cell))
+    return None if pd.isna(cell) else str(cell)

@@ -191,6 +191,14 @@ def test_another_number_of_items_is_exported_from_a_finished_run(pop, tmp_path):
     for flags in (("--k=3",), ()):
         finished(*POP, *flags, cwd=copy)
         assert exported() == 3
+    finished("--mode=export", "--workdir=pop", "--popularity_correction=0.5", cwd=copy)
+    finished("--mode=export", "--workdir=pop", "--with_histories=5", cwd=copy)
+    card = SavedRecommender(copy / "pop").card
+    assert (card["k"], card["popularity_correction"], card["histories"]["longest"]) == (3, 0.5, 5)
+    finished("--mode=export", "--workdir=pop", "--k=4", cwd=copy)
+    exported = SavedRecommender(copy / "pop")
+    assert exported.card["k"] == 4 and exported.card["popularity_correction"] == 0.5
+    assert exported.histories.lengths.max() == 5, "what an export does not name stays"
     model = copy / "pop/saved_model/saved_model.pb"
     model.write_bytes(b"")
     finished(*POP, cwd=copy)

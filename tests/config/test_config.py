@@ -31,7 +31,7 @@ every_preset = pytest.mark.parametrize("entry", presets.PRESETS.values(), ids=la
             "`loss` must be one of ('binary', ",
         ),
         ({"model": "bpr_mf", "l2": -1.0}, "`l2` must be at least 0"),
-        ({"model": "fpmc", "dropout": 0.1}, "Unknown setting of model 'fpmc': 'dropout'"),
+        ({"model": "fpmc", "dropout": 0.1}, "Unknown setting of model 'fpmc': 'dropout'. It is one of "),
         ({"dropout": 1.5}, "`dropout` must be at least 0 and below 1. Received: dropout=1.5"),
         ({"dropout": float("nan")}, "`dropout` must be a number"),
         ({"attention_dropout": -0.1}, "`attention_dropout` must be at least 0"),
@@ -416,6 +416,16 @@ def test_numbers_of_numpy_give_the_run_of_python_s(model):
         numbers = {name: np.int64(value) for name, value in settings.items()}
         run = presets.make_run("own-frame", model, size=size, **settings)
         assert presets.make_run("own-frame", model, "fast", np.int64(1), size=size, **numbers) == run
+
+
+@pytest.mark.parametrize("model", ["auto", "bert4rec", "sasrec"])
+def test_what_a_named_setting_asks_of_others_follows_it(model):
+    size = Size(5_000, 60_000)
+    run = presets.make_run("own-frame", model, size=size, use_item_features="alone", steps=240)
+    assert run.architecture.initial_vectors == "random" and run.training.evaluate_every == 30
+    assert presets.make_run("own-frame", model, size=size, steps=240, evaluate_every=7).training.evaluate_every == 7
+    with pytest.raises(UserError, match="`initial_vectors` must be random"):
+        presets.make_run("own-frame", model, size=size, use_item_features="alone", initial_vectors="cooccurrence")
 
 
 def test_true_is_no_number():

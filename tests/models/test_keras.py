@@ -168,6 +168,15 @@ def test_a_loss_of_keras_is_that_of_histories_and_next_items(name, loss):
     np.testing.assert_array_less(cross_entropy(model.score(HISTORIES), targets)[1], expected[1])
 
 
+@pytest.mark.parametrize(
+    "loss", ["sparse_categorical_crossentropy", keras.losses.SparseCategoricalCrossentropy(), "binary_crossentropy"]
+)
+def test_a_loss_that_takes_probabilities_is_refused(loss):
+    with pytest.raises(UserError, match=r"`loss` must take scores that are no probabilities, as .*from_logits=True"):
+        make("sasrec").compile("adam", loss=loss)
+    make("sasrec").compile("adam", loss="mse")
+
+
 def test_a_loss_of_keras_is_refused_for_batches_that_the_loss_of_the_model_needs():
     model = make("bert4rec")
     model.compile("adam", loss=b4r.losses.SoftmaxCrossEntropy(), run_eagerly=True)

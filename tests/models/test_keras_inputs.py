@@ -342,6 +342,9 @@ def test_a_grown_model_has_the_scores_of_the_old_items_and_the_new_ids(name):
     np.testing.assert_allclose(grown(inputs)[:, :NUM_ITEMS], model(inputs), rtol=1e-5, atol=1e-6)
     with pytest.raises(UserError, match=r"`new_items` must be new, each once. Received: 2 that are not"):
         model.grow([SEQUENCES.vocabulary.items[3], "new", "new"])
+    for wrong in (10, "new"):
+        with pytest.raises(UserError, match=r"`new_items` must be the ids of new items, or a vocabulary\. Received: "):
+            model.grow(wrong)
 
 
 def test_a_grown_model_takes_the_numbers_of_another_vocabulary():

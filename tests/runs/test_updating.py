@@ -120,6 +120,15 @@ def test_an_export_that_does_not_know_how_transitions_are_counted_cannot_be_upda
         b4r.open(tmp_path / "work").update(LATER)
 
 
+def test_rows_that_are_known_are_not_trained_on(counted, monkeypatch):
+    monkeypatch.setattr(fitted, "train_and_open", lambda *_, **__: pytest.fail("nothing is new"))
+    few = pd.concat([FRAME, LATER.iloc[:2]])
+    with pytest.warns(b4r.TrainingWarning, match="2 new actions are few"), pytest.warns(b4r.DataWarning):
+        assert counted.continue_training(few).saved.card["data"]["actions"] == len(few)
+    with pytest.warns(b4r.DataWarning, match=f"{len(FRAME)} new rows repeat"):
+        counted.continue_training(FRAME)
+
+
 def test_few_new_rows_are_counted_and_trained_on_only_if_asked(learnt, monkeypatch):
     def fail(*_, **__):
         raise Killed

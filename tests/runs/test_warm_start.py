@@ -126,6 +126,7 @@ def test_the_leak_of_initial_weights_is_reported(trained, tmp_path, data, file, 
     initial = opened.workdir.read_config().initial
     assert words in initial["leak"] and initial["path"] == str(path.resolve())
     assert initial["checkpoint"] == (file or "retrain")
+    assert ("too high" in initial["leak"]) == (data is NEW or not file)
 
 
 def test_weights_of_a_warm_start_may_know_several_data_sets(trained, tmp_path, quick):

@@ -2,12 +2,14 @@
 
 import importlib.metadata
 
+import pytest
 import tensorflow as tf
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.environment import list_versions
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.folder import RawIds, WorkDirectory
 
 
@@ -26,6 +28,14 @@ def test_only_the_first_lock_deletes_partial_files(tmp_path):
             with workdir.lock():
                 assert aside.exists()
     assert (workdir.path / SELECT / "file").read_text() == "new"
+
+
+def test_another_model_is_the_difference_that_is_named(tmp_path):
+    workdir, sequences = WorkDirectory(tmp_path), make_sequences([[1, 2, 3], [2, 3, 1]], 3)
+    ids = RawIds(sequences.vocabulary, sequences.vocabulary.counts)
+    workdir.initialize(Run.make("beauty", "sasrec"), sequences, ids, environment={}, repeats={"validation": 0.0})
+    with pytest.raises(UserError, match=r"holds another run \(there model=sasrec, now model=auto\)"):
+        workdir.check_run(Run.make("beauty", "auto"))
 
 
 def test_tensorflow_has_a_version_whatever_its_package_is_called(monkeypatch):

@@ -183,6 +183,18 @@ def test_a_file_of_interactions_becomes_a_csv_of_recommendations(command, popula
     assert sorted(path.name for path in tmp_path.iterdir()) == [source.name, target.name]
 
 
+def test_a_file_warns_of_users_whom_a_model_with_users_does_not_know(command, factors, tmp_path):
+    folder, _ = factors
+    source = write(tmp_path / "actions.csv", [["bob, jr", "c"], ["stranger", "c"]])
+    named = ["--user_column=user", "--item_column=item", "--time_column=none"]
+    code, _, err = command(f"--model={folder}", f"--interactions={source}", f"--output={tmp_path / 'out.csv'}", *named)
+    assert (
+        code == 0 and "1 of 2 users are unknown to the model, which needs to know them" in err and "'stranger'" in err
+    )
+    bases = {row["user"]: row["basis"] for row in csv.DictReader((tmp_path / "out.csv").open(newline=""))}
+    assert bases == {"bob, jr": "history", "stranger": "popular"}
+
+
 def test_unknown_ids_are_counted_also_after_a_kill(command, popular, small_parts, tmp_path, monkeypatch):
     source, target = write(tmp_path / "actions.csv", ROWS), tmp_path / "out.csv"
     with monkeypatch.context() as patch, pytest.raises(Killed):

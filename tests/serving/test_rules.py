@@ -17,12 +17,14 @@ from bert4rec_tf.serving.client import Choices
 from bert4rec_tf.serving.rules import MAX_CONDITIONS, Attributes, WatchedFile, read_blocked
 
 KINDS = ["toys", "books", "food"]
+TAGS = ("red", "red hot", "cold")
 FRAME = pd.DataFrame(
     {
         "id": NAMES[:28],
         "category": [KINDS[number % 3] for number in range(28)],
         "in_stock": [number % 4 != 0 for number in range(28)],
         "price": [float(number) for number in range(28)],
+        "tags": ["|".join(TAGS[: number % 4]) for number in range(28)],
     }
 )
 
@@ -42,6 +44,8 @@ CONDITIONS = {
     ),
     "price > 26": lambda row: row.price > 26,
     "price > -1": lambda row: True,
+    "'red' in tags": lambda row: "red" in row.tags.split("|"),
+    "'red hot' not in tags and 'red' in tags": lambda row: row.tags == "red",
 }
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bert4rec_tf.config.data_names import OWN, Interactions, add_source, is_own, remove_source
-from bert4rec_tf.config.model_settings import AUTO, MODEL_SETTINGS, PAPERS_MODEL, TRANSITIONS
+from bert4rec_tf.config.model_settings import ALONE, AUTO, MODEL_SETTINGS, PAPERS_MODEL, TRANSITIONS
 from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, SELECT_AND_RETRAIN, Run, TrainingSettings, check_values
 from bert4rec_tf.config.setting_fields import read_number
@@ -190,6 +190,8 @@ def make_defaults(
         defaults.pop("patience", None)  # nothing is measured during a fixed training
         if "evidence_gain" not in given:
             defaults.pop("evidence", None)  # nothing would choose its gain
+    if given.get("use_item_features") == ALONE:
+        defaults["initial_vectors"] = "random"  # items have no vectors of their own
     if isinstance(given.get("batch_size"), int) and "masked_batch_size" in defaults:
         defaults["masked_batch_size"] = max(
             1, defaults["masked_batch_size"] * given["batch_size"] // defaults["batch_size"]
@@ -197,6 +199,8 @@ def make_defaults(
     if "steps" in given:
         steps, warmup = (defaults.get(name, getattr(TrainingSettings, name)) for name in ("steps", "warmup_steps"))
         defaults["warmup_steps"] = shorten_warmup(warmup, steps, given["steps"])
+        if entry.rule is not None and isinstance(given["steps"], int) and given["steps"] > 0:
+            defaults["evaluate_every"] = own.space_measurements(given["steps"])
     return defaults
 
 

@@ -79,7 +79,9 @@ def make_report(
 ) -> Report:
     """Returns the report. Raises UserError if `to_train` and no user has two actions, or only one item is left."""
     interactions, layout = source.options, source.layout
-    reasons = "".join(f"; {line}" for line in notes)
+    bounds = {name: getattr(interactions, name) for name in ("min_user_actions", "min_item_actions")}
+    filters = [f"left are those with --{name}={bound}" for name, bound in bounds.items() if bound > 1]
+    reasons = "".join(f"; {line}" for line in [*filters, *notes])
     if to_train and sequences.lengths.max(initial=0) < 2:
         raise UserError(
             f"{interactions.title}: no user has two actions left, so there is nothing to learn from{reasons}"
@@ -87,9 +89,8 @@ def make_report(
     if to_train and sequences.num_items == 1:
         raise UserError(f"{interactions.title}: there is only one item left, so there is nothing to recommend{reasons}")
     sizes = {"users": sequences.num_users, "items": sequences.num_items, "actions": sequences.num_actions}
-    bounds = [interactions.min_user_actions, interactions.min_item_actions]
     facts = list(layout.doubts), notes, list(layout.remarks)
-    return Report(interactions.title, str(layout), meaning, sizes_before, sizes, bounds, *facts)
+    return Report(interactions.title, str(layout), meaning, sizes_before, sizes, [*bounds.values()], *facts)
 
 
 def order_actions(

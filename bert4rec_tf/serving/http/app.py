@@ -15,6 +15,7 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from bert4rec_tf.data.reading.feature_files import check_matches
 from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.stores import expand_path
 from bert4rec_tf.serving import explanation
@@ -79,6 +80,8 @@ def open_versions(settings: ServerSettings) -> Versions:
         orjson.dumps(model.card)  # Damage must show now and not at the first request.
         longest = 0 if model.histories is None else int(model.histories.lengths.max(initial=0))
         model.warm_up()
+        if titles:
+            check_matches("titles", titles, model.items)
         return Served(number, model, Catalogue(model.items, titles or model.titles, tags), longest)
 
     return Versions(find_model_folder(expand_path(settings.model)), load)

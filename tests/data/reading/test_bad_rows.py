@@ -283,7 +283,12 @@ NOT_UNDERSTOOD = {
     "nothing": ("a.csv", b"\n\n", {}, "the file is empty"),
     "a header only": ("a.csv", b"user,item\n", {}, "no user has two actions left"),
     "one user with one item": ("a.csv", b"user,item\na,1\na,1\n", {}, "only one item left"),
-    "a filter that leaves nothing": ("a.csv", TITLED, {"min_user_actions": 9}, "no user has two actions left"),
+    "a filter that leaves nothing": (
+        "a.csv",
+        TITLED,
+        {"min_user_actions": 9},
+        "left are those with --min_user_actions=9",
+    ),
     "an archive cut short": ("a.csv.gz", gzip.compress(TITLED)[:40], {}, "cut short"),
     "an archive": ("a.csv", b"PK\x03\x04" + TITLED, {}, "is packed; unpack it"),
     "a packed file by another name": ("a.csv", gzip.compress(TITLED), {}, "under a name that ends in .gz"),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from support.http_server import ITEMS, Fake, Server, card_of, served
 from support.profiles import examples
 
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.http import app, predict
 from bert4rec_tf.serving.http.app import _json_response, open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
@@ -41,6 +42,12 @@ def test_a_work_directory_is_served_as_its_export(exported, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     versions = open_versions(ServerSettings(model=str(tmp_path)))
     assert versions.current.model.folder == tmp_path / "saved_model" and list(versions.current.model.items) == ITEMS
+
+
+def test_titles_of_other_items_are_refused(exported, tmp_path):
+    (tmp_path / "titles.csv").write_text("id,title\nP001,Trowel\n")
+    with pytest.raises(UserError, match="`titles` must have ids of the data"):
+        open_versions(ServerSettings(model=str(exported), titles=str(tmp_path / "titles.csv")))
 
 
 def test_status_and_metadata_are_those_of_tensorflow_serving(client, exported):
