@@ -14,7 +14,9 @@ import pandas as pd
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.config.presets import shorten_warmup
+from bert4rec_tf.config.presets.own import space_measurements
 from bert4rec_tf.config.run_record import ALL, SELECT, Run
+from bert4rec_tf.config.setting_fields import read_number
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import check_matches, with_features
 from bert4rec_tf.data.sequences import Sequences
@@ -373,9 +375,11 @@ class FittedModel:
             data, **features, new_items=options.pop("new_items", False), silent=passed_on.get("silent", False)
         )
         run = WorkDirectory(self.workdir).read_config().run
-        settings = {**run.flatten(), **options}
+        settings = {**run.flatten(), **{name: read_number(value) for name, value in options.items()}}
         if "warmup_steps" not in options:
             settings["warmup_steps"] = shorten_warmup(settings["warmup_steps"], run.training.steps, settings["steps"])
+        if "evaluate_every" not in options and isinstance(settings["steps"], int) and settings["steps"] > 0:
+            settings["evaluate_every"] = min(settings["evaluate_every"], space_measurements(settings["steps"]))
         run = Run.make(inputs.FRAME, run.model, settings.pop("seed", run.seed), **settings)
         selected = self.workdir / SELECT
         start = None if MODELS[run.model].examples is None else selected if selected.exists() else self.workdir

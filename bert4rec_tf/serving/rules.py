@@ -163,13 +163,20 @@ def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
     if type(sign) in COMPARISONS and not isinstance(left, list) and not isinstance(right, list):
         return COMPARISONS[type(sign)](left, right)
     if isinstance(sign, (ast.In, ast.NotIn)) and isinstance(right, pd.Series) and isinstance(left, str):
-        holds = right.map(lambda cell: isinstance(cell, str) and left in cell.split("|")).astype(bool)
+        holds = right.map(functools.partial(_has_value, left)).astype(bool)
         return holds if isinstance(sign, ast.In) else ~holds
     column, values = (left, right) if isinstance(left, pd.Series) else (right, left)
     if not isinstance(column, pd.Series) or not isinstance(sign, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
         raise TypeError("a list can hold the values of an attribute, as in category in ['toys', 'books']")
     is_in = column.isin(values if pd.api.types.is_list_like(values) else [values])
     return is_in if isinstance(sign, (ast.Eq, ast.In)) else ~is_in
+
+
+def _has_value(value: str, cell: Any) -> bool:
+    """Returns whether a cell is a value or has it among several: in a list, or between `|`."""
+    if isinstance(cell, str):
+        return value in cell.split("|")
+    return pd.api.types.is_list_like(cell) and value in list(cell)
 
 
 def _quote_name(name: str) -> str:

@@ -106,6 +106,8 @@ def test_items_without_actions_and_attributes_outlive_updates_and_trainings(mode
     assert set(updated.items) == {*fitted.items, "new"} and len(updated.items) == num_items + 1
     if features:
         longer = fitted.continue_training(LATER, train=True, steps=2, silent=True)
+        training = longer.saved.card["run"]["training"]
+        assert (training["steps"], training["evaluate_every"]) == (2, 1), "measured as often as usual, in fewer steps"
         assert len(longer.items) == num_items + 1
         exporting.export(WorkDirectory(tmp_path / "work"))
         for one in (fitted, longer, b4r.open(tmp_path / "work")):

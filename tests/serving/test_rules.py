@@ -49,6 +49,13 @@ CONDITIONS = {
 }
 
 
+def test_lists_of_values_are_searched_too(model):
+    lists = FRAME.assign(tags=[cell.split("|") if cell else None for cell in FRAME["tags"]])
+    for where in ("'red hot' in tags", "'red hot' not in tags"):
+        texts, parts = (model.recommend(history=["0"], k=50, where=where, attributes=frame) for frame in (FRAME, lists))
+        pd.testing.assert_frame_equal(texts, parts)
+
+
 @pytest.mark.parametrize("where", CONDITIONS)
 def test_as_many_allowed_items_as_there_are_come_back(model, where):
     allowed = {row.id for row in FRAME.itertuples() if CONDITIONS[where](row)}
