@@ -174,6 +174,8 @@ class Columns:
             return self._resolve(requested, names)
         candidates = find_known_columns(names, COMMON_NAMES[role])
         if len(candidates) == 1:
+            candidates += find_rivals(candidates[0], sample, COMMON_NAMES[role])
+        if len(candidates) == 1:
             return self._resolve(candidates[0], names)
         if candidates:
             raise UserError(
@@ -281,6 +283,21 @@ def find_known_columns(names: Sequence[str], common_names: Sequence[str]) -> lis
     if len(things) > 1:
         things.pop("session", None)
     return list(itertools.chain(*things.values()))
+
+
+def find_rivals(chosen: str, sample: Sample, common_names: Sequence[str]) -> list[str]:
+    """Returns the other columns of the same thing as a known one that are no names for its ids: some id has two values.
+
+    So `user_id` has no rival in a column `user` of their names, but in one of other ids.
+    """
+
+    def find_thing(name: str) -> str:
+        return STEMS.get(_normalize(name), _normalize(name).removesuffix("id"))
+
+    same = [name for name in sample if name != chosen and _normalize(name) in common_names]
+    rivals = [name for name in same if find_thing(name) == find_thing(chosen)]
+    pairs = {name: {(key, value) for key, value in zip(sample[chosen], sample[name]) if value} for name in rivals}
+    return [name for name, values in pairs.items() if len(values) > len({key for key, _ in values})]
 
 
 def guess_column(names: Sequence[str], common_names: Sequence[str], preferred: str | None = None) -> str | None:

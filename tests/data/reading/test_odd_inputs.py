@@ -152,6 +152,10 @@ FILES = {
         TEXT.replace("user", "user_id,userid").replace("\na", "\na,c").replace("\nb", "\nb,d"),
         "Add --user_column=user_id or --user_column=userid",
     ),
+    "a column of users beside that of other ids": (
+        "user_id,user,item,time\n" + "".join(f"7,{user},{item},{BASE}\n" for user in "abc" for item in "xyz"),
+        "several columns may have the users: user_id (7, 7, 7); user (a, a, a)",
+    ),
     "ids that Excel rounded": (with_ids(("1E+11", "b"), "xyz")[0], "an id was rounded by a spreadsheet"),
     "times that Excel rounded": (with_times(["1.50E+12", "1.51E+12", "2E+12"]), "row 2: the time was rounded"),
     "times with exponents that say all": (with_times([f"{BASE + n:.12E}" for n in range(3)]), XYZ),
