@@ -128,7 +128,7 @@ def main(arguments: list[str]) -> None:
             warn_of_popular(answer.list_popular(users), len(users))
         elif users[0]:
             model.warn_of_ignored_history(histories[0], users[0], answer)
-        elif model.needs_users and answer.list_popular(users):
+        elif model.needs_users and answer.list_popular(users) and any(map(model.knows_item, histories[0])):
             warn("this model needs --user; without it, you get the most popular items", UnknownIdWarning)
         print(make_tables(answer, titles, [f"user {user}" for user in users]))
         return

@@ -106,7 +106,7 @@ def carry_out(request: Request) -> None:
     if options.mode == "export" or sequences is None:
         export_model(request, workdir, sequences)
         return
-    digest = "" if options.minutes else f", run {run.digest}"  # a plan changes the run
+    digest = "" if budget is not None else f", run {run.digest}"  # a plan changes the run
     print(f"\nModel {run.model}{digest} in {workdir.path}", flush=True)
     for line in describe_training(request, run, sequences):
         print(line, flush=True)
@@ -120,7 +120,13 @@ def read_budget(request: Request, begin: float) -> Budget | None:
     """
     minutes, named = request.options.minutes, list(request.settings)
     if not request.names_data and request.workdir is not None:
-        recorded = WorkDirectory(request.workdir).read_unplanned_budget()
+        workdir = WorkDirectory(request.workdir)
+        recorded = workdir.read_unplanned_budget()
+        if recorded is None and minutes is not None and workdir.config.exists() and workdir.can_be_planned():
+            raise UserError(
+                "`minutes` must come with --interactions or --dataset, and the settings that are to stay. "
+                f"Received: minutes={minutes:g}, workdir={workdir.path}"
+            )
         if recorded is not None:
             minutes, named = recorded.minutes if minutes is None else minutes, list(recorded.named)
     return None if minutes is None else Budget(minutes, named, begin)
@@ -241,12 +247,12 @@ def do_mode(request: Request, run: Run, sequences: Sequences, workdir: WorkDirec
 
     is_requested = request.named & {"export_dir", *SAVED_MODEL_FLAGS}
     exports = options.mode == "all" and (is_requested or not has_model(workdir.export))
-    if exports:
-        exporting.check_export(request.export_dir or workdir.export, sequences.num_actions)
     experiment = open_experiment(run, sequences, workdir.path, workdir.prepared, execution=options.execution, **more)
     if (initial := experiment.workdir.read_config().initial) is not None:
         print(summary.describe_start(initial), flush=True)
     with experiment.workdir.lock():
+        if exports and not experiment.workdir.is_read_only:
+            exporting.check_export(request.export_dir or workdir.export, experiment.workdir)
         result = run_mode(experiment, options.mode)
         if experiment.workdir.is_read_only:
             print("This worker has done its part; worker 0 measures and exports")
@@ -270,18 +276,20 @@ def do_mode(request: Request, run: Run, sequences: Sequences, workdir: WorkDirec
 def export_model(request: Request, workdir: WorkDirectory, sequences: Sequences | None) -> None:
     """Exports as the flags say, and else as the older export in the folder, if there is one.
 
-    `sequences`: for the histories; None for those of the older export.
+    `sequences`: for the histories; None if the flags say nothing of them, or that there are none.
     """
     options, histories = request.options, None
-    if sequences is not None and options.with_histories != 0:
+    keeps_histories = options.mode == "export" and options.with_histories is None
+    if sequences is not None and not keeps_histories and options.with_histories != 0:
         workdir.check_data(sequences)
         most = options.with_histories
         histories = sequences if most is None else keep_last(sequences, most)
     start_tensorflow(options)
     from bert4rec_tf.runs import exporting
 
-    keeps_histories = sequences is None and options.format == SAVED_MODEL and options.with_histories is None
-    before = exporting.read_options(workdir, request.export_dir or workdir.export, keeps_histories)
+    before = exporting.DEFAULT
+    if options.format == SAVED_MODEL:
+        before = exporting.read_options(workdir, request.export_dir or workdir.export, keeps_histories)
     choices = ExportOptions(
         options.k if "k" in request.named else before.k,
         options.popularity_correction if "popularity_correction" in request.named else before.popularity_correction,

@@ -86,6 +86,10 @@ class KerasModel(keras.Model):
         Raises UserError for a loss of Keras that would read the scores, which are no probabilities, as such.
         """
         _refuse_probabilities(args[0] if args else options.get("loss"))
+        self._compile_any(optimizer, *args, jit_compile=jit_compile, **options)
+
+    def _compile_any(self, optimizer: Any, *args: Any, jit_compile: bool | str, **options: Any) -> None:
+        """Does what `compile` does, with any loss."""
         if jit_compile == "auto":
             jit_compile = devices.has_accelerator()
         self._compile_loss = self._compile_metrics = None  # Keras would keep those of an earlier `compile`
@@ -96,7 +100,7 @@ class KerasModel(keras.Model):
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles a loaded model as the saved one was."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        self._compile_any(**{"jit_compile": "auto", **keras.saving.deserialize_keras_object(config)})
 
     def fit(self, x: Any = None, y: Any = None, *args: Any, **options: Any) -> keras.callbacks.History:
         """Trains on batches of the kind that `training_loss` takes; with a `loss`, on histories and next items."""
@@ -254,12 +258,14 @@ class KerasModel(keras.Model):
 
 
 def _refuse_probabilities(loss: Any) -> None:
-    """Raises UserError for a cross-entropy of Keras that takes probabilities, such as those that texts name."""
-    if isinstance(loss, str):
-        with contextlib.suppress(ValueError):  # Keras says what is no loss
-            loss = keras.losses.get(loss)
-    if loss in PROBABILITY_LOSSES or getattr(loss, "from_logits", None) is False:
-        raise UserError(
-            "`loss` must take scores that are no probabilities, as "
-            "keras.losses.SparseCategoricalCrossentropy(from_logits=True) does. Received: one of probabilities"
-        )
+    """Raises UserError for a loss of Keras that takes probabilities, such as those that texts name."""
+    for one in loss if isinstance(loss, (list, tuple)) else [loss]:
+        if isinstance(one, (str, dict)):
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # Keras says what is no loss
+                one = keras.losses.get(one)
+        from_logits = getattr(one, "from_logits", None)
+        if from_logits is False or (getattr(one, "fn", one) in PROBABILITY_LOSSES and not from_logits):
+            raise UserError(
+                "`loss` must take scores that are no probabilities, as "
+                "keras.losses.SparseCategoricalCrossentropy(from_logits=True) does. Received: one of probabilities"
+            )

@@ -378,8 +378,9 @@ class FittedModel:
         settings = {**run.flatten(), **{name: read_number(value) for name, value in options.items()}}
         if "warmup_steps" not in options:
             settings["warmup_steps"] = shorten_warmup(settings["warmup_steps"], run.training.steps, settings["steps"])
-        if "evaluate_every" not in options and isinstance(settings["steps"], int) and settings["steps"] > 0:
-            settings["evaluate_every"] = min(settings["evaluate_every"], space_measurements(settings["steps"]))
+        if "steps" in options and "evaluate_every" not in options and isinstance(settings["steps"], int):
+            spaced = space_measurements(max(settings["steps"], 1))
+            settings["evaluate_every"] = min(settings["evaluate_every"], spaced)
         run = Run.make(inputs.FRAME, run.model, settings.pop("seed", run.seed), **settings)
         selected = self.workdir / SELECT
         start = None if MODELS[run.model].examples is None else selected if selected.exists() else self.workdir
@@ -541,7 +542,7 @@ def train_and_open(
     options: dict[str, Any] = {"interactions": interactions, "silent": silent, "watch": watch}
     experiment = open_experiment(run, sequences, workdir=workdir, init_from=init_from, budget=budget, **options)
     with experiment.workdir.lock():
-        exporting.check_export(experiment.workdir.export, sequences.num_actions)
+        exporting.check_export(experiment.workdir.export, experiment.workdir)
         run_mode(experiment)
         if title_by_id:
             files.write_text(experiment.workdir.titles, format_titles(title_by_id))

@@ -148,7 +148,8 @@ def fit(
     best_settings, trials = dict[str, Any](), None
     if tune:
         with tempfile.TemporaryDirectory(prefix="bert4rec-") as scratch:
-            path = stores.expand_local_path(workdir or Path(scratch) / name, "workdir").resolve()
+            path = stores.expand_local_path(workdir or Path(scratch) / name, "workdir")
+            path = path.resolve() if path.name in ("", "..") else path
             WorkDirectory(path).refuse_foreign()  # which a training after the search would do
             folder = path.with_name(f"{path.name}-tuning")
             best_settings, trials = tune_settings(make_run, settings, sequences, tune, folder, silent)

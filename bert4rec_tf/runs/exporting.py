@@ -20,14 +20,11 @@ from bert4rec_tf.runs.trainings import load_model
 from bert4rec_tf.serving.rules import Attributes, read_attributes
 
 
-def check_export(folder: Path, num_actions: int) -> None:
-    """Raises UserError if no SavedModel of a run can be exported to `folder`. Call it before a long training.
-
-    `num_actions`: the number of actions in the run's data.
-    """
+def check_export(folder: Path, workdir: WorkDirectory) -> None:
+    """Raises UserError if no SavedModel of a run can be exported to `folder`. Call it before a long training."""
     saved_model.refuse_other_content(folder)
     stores.check_replaceable(folder)
-    _refuse_lost_updates(folder, num_actions)
+    _refuse_lost_updates(folder, workdir.read_ids())
 
 
 def export(
@@ -62,7 +59,7 @@ def export(
             run = run.change(mixed_precision=False)
         folder, card = folder or workdir.path / form, make_model_card(workdir, ids)
         if form == SAVED_MODEL:
-            _refuse_lost_updates(folder, card["data"]["actions"])
+            _refuse_lost_updates(folder, ids)
         model = fold_features(load_model(workdir, run=run))
         users = list(ids.users) if model.needs_users else None
         if form == SAVED_MODEL:
@@ -73,19 +70,23 @@ def export(
 
 
 def read_options(workdir: WorkDirectory, folder: Path, with_histories: bool) -> ExportOptions:
-    """Returns the choices of a run's export in `folder`; the usual ones if there is none, or in a store.
+    """Returns the choices of the export in `folder`, if it is of this run and its data; else the usual ones.
 
     `with_histories`: whether to read the histories too. Raises UserError if they are damaged.
     """
-    path = folder / CARD_OF_SAVED_MODEL
-    card = files.read_json(path) if isinstance(path, Path) and has_model(folder) and path.exists() else None
-    if not isinstance(card, dict) or card.get("digest") != workdir.read_config().run.digest:
+    if not has_model(folder) or not (folder / CARD_OF_SAVED_MODEL).exists():
+        return DEFAULT
+    copy, config = stores.LocalCopy(folder), workdir.read_config()
+    card = files.read_json(copy.folder / CARD_OF_SAVED_MODEL)
+    if not isinstance(card, dict) or card.get("digest") != config.run.digest:
+        return DEFAULT
+    if card.get("data", {}).get("fingerprint") != config.data_fingerprint:
         return DEFAULT
     histories = None
     if with_histories and card.get("histories"):
-        histories = read_histories(folder / HISTORIES, Lines((folder / ASSETS / VOCABULARY).read_bytes()))
-        if (folder / TIMES).exists():
-            histories = replace(histories, times=read_times(folder / TIMES))
+        path, items = copy.folder / HISTORIES, Lines((copy.folder / ASSETS / VOCABULARY).read_bytes())
+        histories, times = read_histories(path, items), copy.folder / TIMES
+        histories = replace(histories, times=read_times(times)) if times.exists() else histories
     return ExportOptions(card["k"], card["popularity_correction"], histories)
 
 
@@ -100,15 +101,15 @@ def keep_attributes(workdir: WorkDirectory, features: Any, columns: Mapping[str,
             attributes.rename_axis("id").to_parquet(aside)
 
 
-def _refuse_lost_updates(folder: Path, num_actions: int) -> None:
-    """Raises UserError if an export in `folder` has more actions than the run, because it was updated."""
+def _refuse_lost_updates(folder: Path, ids: RawIds) -> None:
+    """Raises UserError if an export in `folder` has more actions than the run of `ids`, because it was updated."""
     path = folder / CARD_OF_SAVED_MODEL
     if not isinstance(path, Path) or not path.exists():
         return
     card = files.read_json(path)
     if not isinstance(card, dict):
         raise UserError(f"{path}: must hold a JSON object; delete {folder} to export anew")
-    num_added = card.get("data", {}).get("actions", 0) - num_actions
+    num_added = card.get("data", {}).get("actions", 0) - int(ids.vocabulary.counts.sum())
     if num_added > 0:
         raise UserError(
             f"{folder}: holds {num_added:,} actions of updates, which this export would lose; name another "

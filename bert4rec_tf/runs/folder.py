@@ -235,9 +235,9 @@ class WorkDirectory:
         is_training = prepared.name in TRAINING_NAMES and (
             prepared.parent == self.path.resolve() or (prepared.parent / CONFIG).exists()
         )
-        if is_training or prepared == self.path.resolve():
+        if is_training or prepared == self.path.resolve() or (prepared / CONFIG).exists():
             raise UserError(
-                "`prepared_dir` must be another folder than `workdir` and those of trainings. "
+                "`prepared_dir` must be another folder than those of runs and trainings. "
                 f"Received: prepared_dir={self.prepared}"
             )
 

@@ -63,11 +63,14 @@ def warn_about_unknown(model: SavedRecommender, sequences: Sequences) -> None:
 
 
 def warn_of_unknown_users(model: SavedRecommender, sequences: Sequences) -> None:
-    """Warns of users whom the model does not know, if it needs to know them, so that they get what is popular."""
+    """Warns of users with known items who get what is popular, because the model needs to know users, and not them."""
     if not model.needs_users:
         return
     users = Lines((model.local_folder / ASSETS / USERS).read_bytes())
-    rows = np.flatnonzero(~users.contains_each(sequences.users))
+    is_known_item = model.items.contains_each(sequences.vocabulary.items)[sequences.items - 1]
+    owners = np.repeat(np.arange(sequences.num_users), sequences.lengths)
+    num_known_items = np.bincount(owners, is_known_item, sequences.num_users)
+    rows = np.flatnonzero(~users.contains_each(sequences.users) & (num_known_items > 0))
     if not len(rows):
         return
     histories, unknown = [sequences.vocabulary.decode(sequences[rows[0]])], sequences.users[rows[:1]].tolist()

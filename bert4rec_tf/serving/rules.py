@@ -175,7 +175,7 @@ def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
 def _has_value(value: str, cell: Any) -> bool:
     """Returns whether a cell is a value or has it among several: in a list, or between `|`."""
     if isinstance(cell, str):
-        return value in cell.split("|")
+        return value == cell or value in cell.split("|")
     return pd.api.types.is_list_like(cell) and value in list(cell)
 
 

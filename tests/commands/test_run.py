@@ -199,6 +199,9 @@ def test_another_number_of_items_is_exported_from_a_finished_run(pop, tmp_path):
     exported = SavedRecommender(copy / "pop")
     assert exported.card["k"] == 4 and exported.card["popularity_correction"] == 0.5
     assert exported.histories.lengths.max() == 5, "what an export does not name stays"
+    finished("--mode=export", "--workdir=pop", "--with_histories=0", cwd=copy)
+    finished(*POP, "--mode=export", "--k=5", cwd=copy)
+    assert SavedRecommender(copy / "pop").histories is None
     model = copy / "pop/saved_model/saved_model.pb"
     model.write_bytes(b"")
     finished(*POP, cwd=copy)

@@ -169,12 +169,18 @@ def test_a_loss_of_keras_is_that_of_histories_and_next_items(name, loss):
 
 
 @pytest.mark.parametrize(
-    "loss", ["sparse_categorical_crossentropy", keras.losses.SparseCategoricalCrossentropy(), "binary_crossentropy"]
+    "loss",
+    [
+        *("sparse_categorical_crossentropy", "binary_crossentropy", keras.losses.KLDivergence()),
+        *(keras.losses.SparseCategoricalCrossentropy(), ["SparseCategoricalCrossentropy"]),
+    ],
 )
-def test_a_loss_that_takes_probabilities_is_refused(loss):
+def test_a_loss_that_takes_probabilities_is_refused_but_where_a_file_has_it(tmp_path, loss):
+    model = make("sasrec")
     with pytest.raises(UserError, match=r"`loss` must take scores that are no probabilities, as .*from_logits=True"):
-        make("sasrec").compile("adam", loss=loss)
-    make("sasrec").compile("adam", loss="mse")
+        model.compile("adam", loss=loss)
+    model.compile("adam", loss="mse")
+    model.compile_from_config({"optimizer": "adam", "loss": keras.saving.serialize_keras_object(loss)})
 
 
 def test_a_loss_of_keras_is_refused_for_batches_that_the_loss_of_the_model_needs():

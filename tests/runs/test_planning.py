@@ -11,7 +11,8 @@ from support.ranking_oracle import make_sequences
 from support.trainings import killed_at_step, read_newest_weights
 
 import bert4rec_tf as b4r
-from bert4rec_tf.commands.run import parse_request, read_budget
+from bert4rec_tf.commands.run import read_budget
+from bert4rec_tf.commands.run_options import Request
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.presets.own import MEASUREMENTS
 from bert4rec_tf.config.run_record import Run
@@ -177,6 +178,9 @@ def test_a_budget_that_nothing_was_planned_for_can_be_left_out_or_come_later(tmp
         opened = begin(budget)
         plan = json.loads((tmp_path / "config.json").read_text()).get("plan")
         assert opened.budget is budget and plan == (budget and budget.record())
+    begin(None)
+    with pytest.raises(UserError, match="`minutes` must come with --interactions or --dataset"):
+        read_budget(Request.from_flags({"workdir": str(tmp_path), "minutes": 5.0}), 0.0)
     begin(None).train()
     with pytest.raises(UserError, match="`minutes` must be left out, as in "):
         begin(Budget(5))
@@ -190,8 +194,7 @@ def test_a_run_that_is_killed_before_its_plan_is_planned_when_it_starts_again(tm
         execute(make_run(), budget=Budget(60, named=("hidden_dim",)), **options)
     record = json.loads((tmp_path / "config.json").read_text())
     assert record["plan"] == {"minutes": 60, "named": ["hidden_dim"]} and record["run"]["training"]["steps"] == 16
-    request = parse_request(["bert4rec run", f"--workdir={tmp_path}"])
-    budget = read_budget(request, time.monotonic())
+    budget = read_budget(Request.from_flags({"workdir": str(tmp_path)}), time.monotonic())
     assert (budget.minutes, budget.named) == (60, ["hidden_dim"])
     planned = execute(make_run(), budget=budget, **options).metrics["run"]["training"]
     assert planned["steps"] == MAX_STEPS_RATIO * 16

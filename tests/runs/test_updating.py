@@ -114,6 +114,23 @@ def test_items_without_actions_and_attributes_outlive_updates_and_trainings(mode
             assert set(one.recommend(history=["i1"], k=40, where="price > 42")["item"]) == {"i43", "i44"}
 
 
+def test_choices_of_an_export_of_other_data_are_not_taken(counted, tmp_path):
+    other = b4r.fit(FRAME[FRAME["user_id"] < 50], model="item_transitions", silent=True, workdir=tmp_path / "other")
+    assert other.saved.card["digest"] == counted.saved.card["digest"]
+    mine = exporting.read_options(WorkDirectory(counted.workdir), counted.saved.folder, True)
+    assert mine.histories.num_actions == len(FRAME) and mine.histories.times is not None
+    for folder in (other.saved.folder, tmp_path / "nothing"):
+        assert exporting.read_options(WorkDirectory(counted.workdir), folder, True) is exporting.DEFAULT
+
+
+def test_some_users_of_larger_data_are_fitted_twice(tmp_path):
+    """Their vocabulary counts the actions of all."""
+    some = b4r.interactions(FRAME).select_users(np.arange(40))
+    for _ in range(2):
+        fitted = b4r.fit(some, model="pop", workdir=tmp_path / "work", silent=True)
+    assert len(fitted.users) == 40
+
+
 def test_an_export_that_does_not_know_how_transitions_are_counted_cannot_be_updated(counted, tmp_path):
     workdir = WorkDirectory(counted.save(tmp_path / "work"))
     workdir.transitions.unlink()

@@ -190,7 +190,7 @@ def make_defaults(
         defaults.pop("patience", None)  # nothing is measured during a fixed training
         if "evidence_gain" not in given:
             defaults.pop("evidence", None)  # nothing would choose its gain
-    if given.get("use_item_features") == ALONE:
+    if given.get("use_item_features") == ALONE and "initial_vectors" in defaults:
         defaults["initial_vectors"] = "random"  # items have no vectors of their own
     if isinstance(given.get("batch_size"), int) and "masked_batch_size" in defaults:
         defaults["masked_batch_size"] = max(

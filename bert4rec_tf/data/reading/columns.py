@@ -296,7 +296,9 @@ def find_rivals(chosen: str, sample: Sample, common_names: Sequence[str]) -> lis
 
     same = [name for name in sample if name != chosen and _normalize(name) in common_names]
     rivals = [name for name in same if find_thing(name) == find_thing(chosen)]
-    pairs = {name: {(key, value) for key, value in zip(sample[chosen], sample[name]) if value} for name in rivals}
+    pairs = {
+        name: {(key, value) for key, value in zip(sample[chosen], sample[name]) if key and value} for name in rivals
+    }
     return [name for name, values in pairs.items() if len(values) > len({key for key, _ in values})]
 
 

@@ -156,6 +156,10 @@ FILES = {
         "user_id,user,item,time\n" + "".join(f"7,{user},{item},{BASE}\n" for user in "abc" for item in "xyz"),
         "several columns may have the users: user_id (7, 7, 7); user (a, a, a)",
     ),
+    "guests without an id beside their names": (
+        f"user_id,user,item,time\n,guest 1,x,{BASE}\n,guest 2,x,{BASE}\n1,bob,x,{BASE}\n1,bob,y,{BASE + 1}\n",
+        "row 2: the user's id is missing",
+    ),
     "ids that Excel rounded": (with_ids(("1E+11", "b"), "xyz")[0], "an id was rounded by a spreadsheet"),
     "times that Excel rounded": (with_times(["1.50E+12", "1.51E+12", "2E+12"]), "row 2: the time was rounded"),
     "times with exponents that say all": (with_times([f"{BASE + n:.12E}" for n in range(3)]), XYZ),
