@@ -78,9 +78,8 @@ def read_options(workdir: WorkDirectory, folder: Path, with_histories: bool) -> 
         return DEFAULT
     copy, config = stores.LocalCopy(folder), workdir.read_config()
     card = files.read_json(copy.folder / CARD_OF_SAVED_MODEL)
-    if not isinstance(card, dict) or card.get("digest") != config.run.digest:
-        return DEFAULT
-    if card.get("data", {}).get("fingerprint") != config.data_fingerprint:
+    is_same_run = isinstance(card, dict) and card.get("digest") == config.run.digest
+    if not is_same_run or card.get("data", {}).get("fingerprint") != config.data_fingerprint:
         return DEFAULT
     histories = None
     if with_histories and card.get("histories"):

@@ -343,15 +343,18 @@ class WorkDirectory:
 
     def can_be_planned(self) -> bool:
         """Returns whether no plan was made, and no training has begun without one."""
-        plan = self.read_config().plan if self.config.exists() else None
+        plan = self._read_plan()
         if plan is not None:
             return "max_seconds" not in plan
         return not any((self.path / name).exists() for name in TRAINING_NAMES)
 
     def read_unplanned_budget(self) -> Budget | None:
         """Returns the budget whose plan was refused, or stopped before it was made; None if there is none."""
-        plan = self.read_config().plan if self.config.exists() else None
+        plan = self._read_plan()
         return None if plan is None or "max_seconds" in plan else Budget(plan["minutes"], plan["named"])
+
+    def _read_plan(self) -> dict[str, Any] | None:
+        return self.read_config().plan if self.config.exists() else None
 
     def write_plan(self, run: Run, plan: dict[str, Any] | None) -> None:
         """Puts the planned run and the record of its plan in place of those before."""

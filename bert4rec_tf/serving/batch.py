@@ -49,10 +49,9 @@ Row = tuple[str, list[str]]
 
 def warn_about_unknown(model: SavedRecommender, sequences: Sequences) -> None:
     """Warns of ids in the histories that the model does not know, and of users of whom it knows no item."""
-    is_known = model.items.contains_each(sequences.vocabulary.items)[sequences.items - 1]
-    users = np.repeat(np.arange(sequences.num_users), sequences.lengths)
+    is_known, num_known = _find_known_items(model, sequences)
     if not is_known.all():
-        without_known = np.count_nonzero(np.bincount(users, is_known, sequences.num_users) == 0)
+        without_known = np.count_nonzero(num_known == 0)
         example = sequences.vocabulary.items[sequences.items[~is_known][0] - 1]
         warn(
             f"{np.count_nonzero(~is_known):,} of {len(is_known):,} ids are unknown and were skipped "
@@ -67,10 +66,7 @@ def warn_of_unknown_users(model: SavedRecommender, sequences: Sequences) -> None
     if not model.needs_users:
         return
     users = Lines((model.local_folder / ASSETS / USERS).read_bytes())
-    is_known_item = model.items.contains_each(sequences.vocabulary.items)[sequences.items - 1]
-    owners = np.repeat(np.arange(sequences.num_users), sequences.lengths)
-    num_known_items = np.bincount(owners, is_known_item, sequences.num_users)
-    rows = np.flatnonzero(~users.contains_each(sequences.users) & (num_known_items > 0))
+    rows = np.flatnonzero(~users.contains_each(sequences.users) & (_find_known_items(model, sequences)[1] > 0))
     if not len(rows):
         return
     histories, unknown = [sequences.vocabulary.decode(sequences[rows[0]])], sequences.users[rows[:1]].tolist()
@@ -80,6 +76,13 @@ def warn_of_unknown_users(model: SavedRecommender, sequences: Sequences) -> None
             f"get what is popular (such as {unknown[0]!r})",
             UnknownIdWarning,
         )
+
+
+def _find_known_items(model: SavedRecommender, sequences: Sequences) -> tuple[np.ndarray, np.ndarray]:
+    """Returns whether the model knows each action's item, bool [actions], and how many of each user's it knows."""
+    is_known = model.items.contains_each(sequences.vocabulary.items)[sequences.items - 1]
+    users = np.repeat(np.arange(sequences.num_users), sequences.lengths)
+    return is_known, np.bincount(users, is_known, sequences.num_users)
 
 
 def recommend_file(

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from bert4rec_tf.data.feature_values import Features
-from bert4rec_tf.data.reading.small_tables import read_columns
+from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, read_columns
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.lines import Lines, encode_text
@@ -162,20 +162,20 @@ class Attributes:
 def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
     if type(sign) in COMPARISONS and not isinstance(left, list) and not isinstance(right, list):
         return COMPARISONS[type(sign)](left, right)
-    if isinstance(sign, (ast.In, ast.NotIn)) and isinstance(right, pd.Series) and isinstance(left, str):
-        holds = right.map(functools.partial(_has_value, left)).astype(bool)
-        return holds if isinstance(sign, ast.In) else ~holds
     column, values = (left, right) if isinstance(left, pd.Series) else (right, left)
     if not isinstance(column, pd.Series) or not isinstance(sign, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
         raise TypeError("a list can hold the values of an attribute, as in category in ['toys', 'books']")
-    is_in = column.isin(values if pd.api.types.is_list_like(values) else [values])
+    if column is right and isinstance(left, str):
+        is_in = column.map(functools.partial(_has_value, left)).astype(bool)
+    else:
+        is_in = column.isin(values if pd.api.types.is_list_like(values) else [values])
     return is_in if isinstance(sign, (ast.Eq, ast.In)) else ~is_in
 
 
 def _has_value(value: str, cell: Any) -> bool:
     """Returns whether a cell is a value or has it among several: in a list, or between `|`."""
     if isinstance(cell, str):
-        return value == cell or value in cell.split("|")
+        return value == cell or value in cell.split(VALUE_SEPARATOR)
     return pd.api.types.is_list_like(cell) and value in list(cell)
 
 
@@ -313,5 +313,5 @@ def read_attributes(features: Any, columns: Mapping[str, Mapping[str, str]]) -> 
 def _write_cell(cell: Any) -> str | None:
     """Returns a cell as a text: several values with `|` between them; None for a missing one."""
     if pd.api.types.is_list_like(cell):
-        return "|".join(map(str, cell))
+        return VALUE_SEPARATOR.join(map(str, cell))
     return None if pd.isna(cell) else str(cell)
