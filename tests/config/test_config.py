@@ -305,10 +305,10 @@ def test_settings_of_random_masks_are_refused_where_no_example_has_them(named):
     assert presets.make_run("beauty", preset="best", mask_copies=1, **named).masking.mask_copies == 1
 
 
-@every_preset
+@pytest.mark.parametrize(
+    "entry", [entry for entry in presets.PRESETS.values() if entry.search], ids=lambda entry: entry.command[30:]
+)
 def test_an_entry_s_search_selects_the_number_of_steps(entry):
-    if not entry.search:
-        return
     assert entry.settings["protocol"] == "fixed"
     selected = presets.make_run(entry.dataset, entry.model, entry.name, protocol="select").flatten()
     expected = {**entry.settings, **entry.search, "protocol": "select"}

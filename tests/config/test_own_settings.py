@@ -10,13 +10,15 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import AUTO
 
 
-@given(st.integers(2, 10**8), st.floats(2, 2_000), st.sampled_from(["bert4rec", "sasrec"]))
+@given(st.integers(2, 10**8), st.floats(2, 2_000), st.sampled_from(["bert4rec", "sasrec", AUTO]))
 def test_every_size_has_settings_that_make_a_run(users, mean_length, model):
     size = SimpleNamespace(num_users=users, num_actions=int(users * mean_length))
-    run = presets.make_run("own-shop", model, "best", size=size)
+    run = presets.make_run("own-shop", model, "fast" if model == AUTO else "best", size=size)
     assert (run.architecture.initial_vectors, run.architecture.evidence) == ("cooccurrence", "transitions")
     assert run.uses_evidence and run.training.selection_metric == "full"
-    assert 1_000 <= run.training.steps <= 20_000 and run.training.warmup_steps < run.training.steps
+    training = run.training
+    assert 1_000 <= training.steps <= 10_000 and training.warmup_steps < training.steps
+    assert training.steps <= 8 * training.evaluate_every and training.patience == 3
     assert 20 <= run.architecture.max_length <= 200
 
 

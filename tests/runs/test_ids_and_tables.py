@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.profiles import examples
 
 import bert4rec_tf as b4r
 from bert4rec_tf.commands import recommend, similar
@@ -98,7 +99,7 @@ def test_an_export_without_types_returns_texts(counted):
 
 
 @given(st.data(), st.sampled_from(INTEGERS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_integers_of_every_type_come_back(data, kind):
     limits = np.iinfo(kind)
     ids = st.integers(int(limits.min), int(limits.max))

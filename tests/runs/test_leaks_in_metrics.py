@@ -138,10 +138,11 @@ def finished_run(quick, request, tmp_path_factory):
 
 def test_validation_items_are_measured_with_a_model_that_does_not_know_them(finished_run):
     scores = score(finished_run.choosing, "validation")
-    if SELECT in finished_run.metrics:
-        for protocol in PROTOCOLS:
-            found = {name: finished_run.metrics["validation"][protocol][name] for name in METRICS}
-            assert found == pytest.approx(measure(scores, "validation", protocol)), protocol
+    has_selection = SELECT in finished_run.metrics
+    assert ("validation" in finished_run.metrics) == has_selection
+    for protocol in PROTOCOLS if has_selection else ():
+        found = {name: finished_run.metrics["validation"][protocol][name] for name in METRICS}
+        assert found == pytest.approx(measure(scores, "validation", protocol)), protocol
 
 
 def test_transitions_are_chosen_without_the_validation_items(finished_run):

@@ -20,7 +20,7 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.models.recommender import Recommender, last_items
 from bert4rec_tf.serving.http.app import Served, Service
 from bert4rec_tf.serving.http.catalogue import Catalogue
-from bert4rec_tf.serving.http.server import DRAIN_SECONDS, open_listener, run
+from bert4rec_tf.serving.http.server import open_listener, run
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.signatures import Signature
 
@@ -160,7 +160,7 @@ class Client:
 class Server:
     """A running server. `stop` ends it as a signal would: requests in flight are answered first."""
 
-    def __init__(self, versions, drain_seconds=DRAIN_SECONDS, **changes):
+    def __init__(self, versions, drain_seconds=0.05, **changes):
         self.settings = ServerSettings(model="-", port=0, **changes)
         self._versions, self._drain_seconds = versions, drain_seconds
         self._started = threading.Event()

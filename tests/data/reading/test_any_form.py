@@ -8,6 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.interaction_files import as_csv, as_json, as_parquet, as_text, histories, plainly, read, write
+from support.profiles import examples
 
 import bert4rec_tf as b4r
 
@@ -17,7 +18,7 @@ MOMENTS = st.datetimes(datetime.datetime(1990, 1, 1), datetime.datetime(2025, 12
 ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("uvwxyz"), MOMENTS), min_size=3, max_size=20).map(
     lambda rows: [*dict.fromkeys(rows), ("a", "u", rows[0][2]), ("a", "v", rows[0][2])]
 )
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = settings(max_examples=examples(60), deadline=None)
 
 
 def split_day(moment):

@@ -23,6 +23,7 @@ from support.interaction_files import (
     refusal,
     write,
 )
+from support.profiles import examples
 
 import bert4rec_tf as b4r
 from bert4rec_tf.data.reading import blocks
@@ -346,7 +347,7 @@ def test_rows_with_invalid_times_are_bad_and_the_others_keep_their_order(tmp_pat
 WORDS = st.sampled_from(sorted(bad_rows.MISSING - {""}))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(WORDS, st.sampled_from(["user", "item"]), st.sampled_from(["a.csv", "a.json", "a.parquet"]))
 def test_a_word_for_a_missing_value_is_an_id_only_on_request(folder, word, role, name):
     odd = ("a", word, 9) if role == "item" else (word, "lamp", 9)

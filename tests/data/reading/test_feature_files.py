@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.profiles import examples
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.model_settings import USER_FEATURES
@@ -287,7 +288,7 @@ def test_few_matches_are_warned_of_and_new_items_need_a_request(num_known, capsy
     assert more.vocabulary.items.tolist() == [*items, "new", "newer"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.sampled_from([*sorted(MISSING), "$12", "1,200.5", "€ 7", "cheap"]), max_size=3))
 def test_a_few_odd_cells_leave_the_other_numbers_of_a_column(odd):
     frame = pd.DataFrame({"id": [f"i{n}" for n in range(43)], "price": [*odd, *map(str, range(43 - len(odd)))]})
@@ -311,7 +312,7 @@ def test_dates_are_numbers_and_columns_without_a_shared_value_are_named():
 GENRES = ["Action", "Comedy", "Sci-Fi", "War"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from(GENRES), min_size=1, max_size=3, unique=True), min_size=3, max_size=20),
     st.sampled_from([", ", ",", ";", "; ", " , ", "|"]),

@@ -27,6 +27,7 @@ from support.interaction_files import (
     refusal,
     write,
 )
+from support.profiles import examples
 
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import records
@@ -290,7 +291,7 @@ def test_ids_are_preferred_to_names(tmp_path, stem, who):
     assert histories(read(path)[0]) == {"1": ["7", "8"]}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 10**6)), min_size=12), st.randoms())
 def test_the_order_of_the_rows_changes_neither_numbers_nor_the_fingerprint(folder, actions, random):
     rows = [(f"{user}" if user % 3 else f"0{user}", f"{item}", 13 * time + item) for user, item, time in actions]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.interaction_files import histories
+from support.profiles import examples
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.config.data_names import Interactions
@@ -33,7 +34,7 @@ def join_plainly(old, new):
     return {str(user): [str(item) for other, item, _ in rows if other == user] for user, _, _ in rows}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(ROWS, min_size=3, max_size=40), st.data())
 def test_new_actions_are_matched_and_ordered_by_time(rows, data):
     """A sliding window, late rows and earlier ones are all parts of a table, shuffled and overlapping."""

@@ -21,6 +21,7 @@ from support.interaction_files import (
     refusal,
     write,
 )
+from support.profiles import examples
 
 import bert4rec_tf as b4r
 from bert4rec_tf.data.reading.times import EARLIEST, LATEST, count_units
@@ -57,7 +58,7 @@ CUT = 1_577_836_800
 """2020-01-01, in seconds."""
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.sampled_from(list(UNITS)), st.lists(st.integers(0, 2**62), max_size=6), st.integers(0, 10**6))
 def test_the_unit_of_a_date_does_not_depend_on_a_few_odd_times(folder, unit, odd, seed):
     rng = np.random.default_rng(seed)
@@ -100,7 +101,7 @@ def test_a_first_line_that_may_be_a_header_is_warned_of(tmp_path):
     assert sequences.num_actions == 13 and sum("may be a header" in str(one.message) for one in told) == 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.sampled_from(sorted(UNITS)), st.lists(st.sampled_from([0, -1, 5, 300_000_000]), max_size=3))
 def test_times_outside_the_unit_of_most_are_warned_of(folder, unit, odd):
     rows = [("a", f"i{n}", (CUT + n) * UNITS[unit]) for n in range(9)]
@@ -131,7 +132,7 @@ NEAR = 1_700_000_000_000_000_000
 """Nanoseconds, of which float64 holds every 256th."""
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.integers(0, 300), min_size=2, max_size=9, unique=True), st.sampled_from(["1.5e18", "7.0", "1e3"]))
 def test_64_bits_of_times_keep_their_order_beside_a_whole_fraction(folder, offsets, odd):
     numbers = [NEAR + offset for offset in offsets]

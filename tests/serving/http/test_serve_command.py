@@ -1,5 +1,6 @@
 """`bert4rec serve` as a user calls it."""
 
+import http.client
 import json
 import os
 import re
@@ -7,14 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from support.commands import console, refused
-from support.http_server import Client, best
+from support.http_server import best
 
 from bert4rec_tf.serving.http.server_settings import ServerSettings
+
+JSON = {"Content-Type": "application/json"}
 
 
 def test_the_command_serves_until_sigterm_without_dropping_a_request(exported):
@@ -30,13 +32,14 @@ def test_the_command_serves_until_sigterm_without_dropping_a_request(exported):
         assert process.stdout.readline() == f"loading {exported}\n"
         port = int(re.search(r"at http://127\.0\.0\.1:(\d+)/", process.stdout.readline()).group(1))
         assert f":{port}/v1/models/shop:predict" in process.stdout.readline()
-        answers = []
-        thread = threading.Thread(target=lambda: answers.append(Client(port).post({"instances": [["a"]]}, "shop")))
-        thread.start()
-        threading.Event().wait(0.3)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().read()
+        connection.request("POST", "/v1/models/shop:predict", json.dumps({"instances": [["a"]] * 500}), JSON)
         process.send_signal(signal.SIGTERM)
-        thread.join()
-        assert json.loads(answers[0].body)["predictions"][0]["items"] == best(["a"])[0]
+        predictions = json.loads(connection.getresponse().read())["predictions"]
+        assert [row["items"] for row in predictions] == [best(["a"])[0]] * 500
+        connection.close()
         assert process.stdout.read() == "stopped\n" and process.wait(30) == 0
     finally:
         process.kill()
