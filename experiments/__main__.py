@@ -130,6 +130,8 @@ def check(options: argparse.Namespace) -> None:
         raise UserError(f"`time_budget` must be above 0 minutes. Received: time_budget={options.time_budget}")
     if not 0 < options.budget <= 1:
         raise UserError(f"`budget` must be above 0 and at most 1. Received: budget={options.budget}")
+    if options.list and (options.merge or options.report):
+        raise UserError("--list goes without --merge and --report")
     if options.tune is not None:
         defaults = make_parser()
         for name in NOT_TUNED:

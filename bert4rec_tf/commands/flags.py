@@ -22,8 +22,8 @@ DEFINE: dict[Any, Callable[..., Any]] = {
     str: flags.DEFINE_string,
 }
 NUMBERS = ("int", "float", "bool")
-LISTS = {"history", "user", "exclude", "candidates", "events", "interactions"}
-"""Flags of several values at once. Of those that are given again, the last one holds, and the others would be lost."""
+LISTS = {"history", "user", "item", "exclude", "candidates", "events", "interactions", "columns", "k"}
+"""Flags that take several values in one text, so they may be given only once: a second one would replace the first."""
 
 HELP = {"--help", "-h", "-help"}
 
@@ -85,7 +85,8 @@ def parse_command(
     define_flags(values, fields)
     values_by_name, others = read_flags(values, arguments)
     if len(others) > len(words):
-        raise UserError(f"Flags start with --. Received: {others[len(words)]!r}")
+        most = f", and at most {len(words)} names do not" if words else ""
+        raise UserError(f"Flags start with --{most}. Received: {others[len(words)]!r}")
     for name in words[len(others) : num_required]:
         raise UserError(f"The {name} is required")
     for name, field in fields.items():

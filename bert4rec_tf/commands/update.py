@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> None:
 
 def update(options: UpdateOptions, columns: Mapping[str, Any], folder: Path, target: Path) -> None:
     """Updates the SavedModel in a folder and writes it to another, or the same, or to --output."""
-    from bert4rec_tf.runs.updating import update_export
+    from bert4rec_tf.runs.updating import join_more, update_export
     from bert4rec_tf.serving.client import SavedRecommender
 
     saved = SavedRecommender(folder, options.trust_model)
@@ -75,4 +75,4 @@ def update(options: UpdateOptions, columns: Mapping[str, Any], folder: Path, tar
         print(f"{options.interactions}: no rows; nothing changed")
         return
     target = target if options.output is None else stores.expand_path(options.output)
-    print(f"{target}: {update_export(saved, new, target, options.item_features, options.new_items)}")
+    print(f"{target}: {update_export(saved, join_more(saved, new), target, options.item_features, options.new_items)}")

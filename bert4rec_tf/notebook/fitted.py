@@ -11,30 +11,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import Interactions
-from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
-from bert4rec_tf.config.presets import shorten_warmup
-from bert4rec_tf.config.presets.own import space_measurements
-from bert4rec_tf.config.run_record import ALL, SELECT, Run
-from bert4rec_tf.config.setting_fields import read_number
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, settings_for_features
+from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.config.time_budget import Budget
-from bert4rec_tf.data.reading.feature_files import check_matches, with_features
+from bert4rec_tf.data.reading.feature_files import check_matches, refuse_unused_new_items, with_features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import inputs
-from bert4rec_tf.evaluation.metrics import (
-    ANY,
-    COUNT_BASELINES,
-    FULL,
-    METRICS,
-    NDCG,
-    POPULAR,
-    compute_per_user,
-    name_metrics,
-)
-from bert4rec_tf.export.functions import POPULAR as POPULAR_BASIS
-from bert4rec_tf.export.layout import CONFIG, MODEL, SAVED_MODEL
+from bert4rec_tf.evaluation.metrics import METRICS, name_metrics
+from bert4rec_tf.export.functions import POPULAR
+from bert4rec_tf.export.layout import CONFIG, MODEL, SAVED_MODEL, TITLES
 from bert4rec_tf.export.options import ExportOptions
-from bert4rec_tf.foundation import files, npz, plots, stores
+from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.progress import Progress
@@ -43,22 +32,17 @@ from bert4rec_tf.foundation.warning import DataWarning, TrainingWarning, warn
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.notebook.id_texts import list_users, load_titles, to_text, to_texts
 from bert4rec_tf.notebook.measuring import measure_actions
+from bert4rec_tf.notebook.showing import describe_model, plot_quality
 from bert4rec_tf.runs import exporting, updating
-from bert4rec_tf.runs.experiment import COUNTED, HISTORY_LENGTHS, TARGET_COUNTS, open_experiment, run_mode
+from bert4rec_tf.runs.experiment import open_experiment, run_mode
 from bert4rec_tf.runs.folder import WorkDirectory
-from bert4rec_tf.runs.trainings import list_trainings
-from bert4rec_tf.runs.updating import join_more
 from bert4rec_tf.serving import batch
 from bert4rec_tf.serving.client import Choices, SavedRecommender, warn_of_popular
 from bert4rec_tf.serving.rules import Attributes
 from bert4rec_tf.serving.titles import format_titles
-from bert4rec_tf.training import loop
 
 FIXED = {"data", "model", "preset", "holdout", "titles", "init_from", "minutes", "tune"}
 """What `continue_training` does not take, unlike `fit`."""
-
-COUNTER = "item_transitions"
-"""The model that counts, beside which others are shown."""
 
 TRAINED_SHARE = 0.01
 """`continue_training` trains if new actions are this share of the known ones."""
@@ -132,9 +116,9 @@ class FittedModel:
         if users is not None:
             if user is not None or history is not None or explain:
                 raise UserError("`users` cannot be given with `user`, `history` or `explain`, which are for one user")
-            choices: dict[str, Any] = {"exclude": exclude, "candidates": candidates, "exclude_seen": exclude_seen}
-            choices["popularity_correction"] = popularity_correction
-            return self.recommend_all(users, k=k, where=where, attributes=attributes, **choices)
+            options: dict[str, Any] = {"exclude": exclude, "candidates": candidates, "exclude_seen": exclude_seen}
+            options["popularity_correction"] = popularity_correction
+            return self.recommend_all(users, k=k, where=where, attributes=attributes, **options)
         if user is None and history is None:
             raise UserError("`recommend` needs a `user` or a `history`. Received: neither")
         if pd.api.types.is_list_like(user):
@@ -143,10 +127,9 @@ class FittedModel:
             )
         user_id = "" if user is None else to_text("user", user, self.saved.knows_user)
         items = self.saved.get_history(user_id) if history is None else self._texts("history", history)
-        lists = self._texts("exclude", exclude), self._list_candidates(candidates)
-        request = Choices(k, exclude_seen, *lists, popularity_correction)
-        request = self.saved.restrict(request, where, self._read_attributes(attributes))
-        answer = self.saved.recommend([items], [user_id], request)
+        options = {"exclude_seen": exclude_seen, "popularity_correction": popularity_correction}
+        choices = self._read_choices(k, where, attributes, exclude, candidates, **options)
+        answer = self.saved.recommend([items], [user_id], choices)
         if answer.unknown[0]:
             self.saved.warn_of_unknown_items(items, "items in the history")
         if user_id:
@@ -174,7 +157,7 @@ class FittedModel:
         histories: Sequence[Iterable[Any]] | None = None,
         where: str | None = None,
         attributes: Any = None,
-        **choices: Any,
+        **options: Any,
     ) -> pd.DataFrame:
         """Recommends to many users or histories at once: to unknown users and empty histories what is popular.
 
@@ -188,32 +171,29 @@ class FittedModel:
             silent: whether to hide the progress.
             histories: items, oldest first, for each user in place of the user's own.
             where, attributes: as for `recommend`.
-            **choices: `exclude`, `candidates`, `exclude_seen` and `popularity_correction`, as for `recommend`.
+            **options: `exclude`, `candidates`, `exclude_seen` and `popularity_correction`, as for `recommend`.
 
         Returns:
             Columns `user` (without `users`, the place in `histories`, from 0), `rank`, `item`, `score`, `basis`
             ("history" or "popular"), and `title` if titles are known.
         """
-        names = None if users is None else list_users(users, self.saved)
+        user_ids = None if users is None else list_users(users, self.saved)
         if histories is not None:
-            rows = self._name_rows(histories, names)
+            rows = self._name_rows(histories, user_ids)
         else:
-            sequences = self.saved.require_histories() if names is None else self.saved.select_histories(names)
+            sequences = self.saved.require_histories() if user_ids is None else self.saved.select_histories(user_ids)
             rows = batch.list_rows(sequences, 0, sequences.num_users)
-        if wrong := choices.keys() - CHOICES:
+        if wrong := options.keys() - CHOICES:
             raise unknown_name_error("argument", min(wrong), sorted(CHOICES))
-        exclude, candidates = choices.pop("exclude", ()), choices.pop("candidates", None)
-        choices["exclude"] = self._texts("exclude", exclude)
-        choices["candidates"] = self._list_candidates(candidates)
-        request = self.saved.restrict(Choices(k, **choices), where, self._read_attributes(attributes))
+        choices = self._read_choices(k, where, attributes, **options)
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
-        columns = batch.recommend_rows(self.saved, rows, request, self.titles, progress)
+        columns = batch.recommend_rows(self.saved, rows, choices, self.titles, progress)
         progress.close()
         table = pd.DataFrame({**columns, "item": self.saved.restore_ids("item", list(columns["item"]))})
         table["rank"] = table["rank"].astype(int)
-        is_popular = (table["rank"] == 1) & (table["basis"] == POPULAR_BASIS)
-        warn_of_popular(table["user"][is_popular].tolist(), len(rows))
-        if names is None and histories is not None:
+        got_popular = (table["rank"] == 1) & (table["basis"] == POPULAR)
+        warn_of_popular(table["user"][got_popular].tolist(), len(rows))
+        if user_ids is None and histories is not None:
             table["user"] = table["user"].astype(int)
         else:
             with contextlib.suppress(UserError):  # an unknown user may have another type than those of the data
@@ -313,11 +293,11 @@ class FittedModel:
         """
         names = METRICS if k is None else name_metrics(k)
         claim_tensorflow()
-        known, columns = updating.read_all_histories(self.saved), self.saved.columns
+        histories, columns = updating.read_all_histories(self.saved), self.saved.columns
         if cut := updating.find_cut(self.saved):
             warn(f"{cut}, so that items seen before these are ranked too", DataWarning)
-        rows = inputs.load_any(test, user, item, time, to_train=False, ordered=False, known_columns=columns)[1]
-        return measure_actions(self.saved, known, rows, names, per_user, distances)
+        actions = inputs.load_any(test, user, item, time, to_train=False, ordered=False, known_columns=columns)[1]
+        return measure_actions(self.saved, histories, actions, names, per_user, distances)
 
     @speak_python()
     def continue_training(
@@ -346,46 +326,48 @@ class FittedModel:
         if train not in (None, True, False):
             raise UserError(f"`train` must be None, True or False. Received: train={train!r}")
         columns = {name: options.pop(name, None) for name in ("user", "item", "time")}
-        if train is False and (unused := options.keys() - {"silent"}):
-            raise UserError(f"`{min(unused)}` needs a training. Received: train=False")
+        options_of_training = options.keys() - {"silent"} | ({"test_from"} if test_from is not None else set())
+        if train is False and options_of_training:
+            raise UserError(f"`{min(options_of_training)}` needs a training. Received: train=False")
         new = inputs.load_any(more, **columns, test_from=test_from, to_train=False, known_columns=self.saved.columns)[1]
+        data = updating.join_more(self.saved, new)
         if train is None:
             num_known = self.saved.require_histories().num_actions
-            num_new = updating.count_new_actions(self.saved, new)
-            train = bool(options.keys() - {"silent"}) or test_from is not None
-            train = train or num_new >= TRAINED_SHARE * num_known
+            num_new = data.num_actions - num_known
+            train = bool(options_of_training) or num_new >= TRAINED_SHARE * num_known
             if not train and num_new:
                 warn(
                     f"{num_new:,} new actions are few, and so counted but not trained on; train=True trains",
                     TrainingWarning,
                 )
         if not train:
-            return self._update(new)
+            return self._update(data)
         if self.workdir is None:
             raise UserError("`continue_training` needs the work directory of the training: open that")
         passed_on = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
         if fixed := options.keys() & FIXED:
             raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
-        data, _ = join_more(self.saved, new)
+        run = WorkDirectory(self.workdir).read_config().run
+        new_features = {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}
+        settings_for_features(run.model, new_features)  # refuses those that the model cannot use
         features = WorkDirectory(self.workdir).read_features()
-        features |= {name: new.features[name] for name in features if name in new.features}
-        given = {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}
-        features |= given
+        features |= {name: new.features[name] for name in features if name in new.features} | new_features
         data = with_features(
             data, **features, new_items=options.pop("new_items", False), silent=passed_on.get("silent", False)
         )
-        run = WorkDirectory(self.workdir).read_config().run
-        settings = {**run.flatten(), **{name: read_number(value) for name, value in options.items()}}
-        if "warmup_steps" not in options:
-            settings["warmup_steps"] = shorten_warmup(settings["warmup_steps"], run.training.steps, settings["steps"])
-        if "steps" in options and "evaluate_every" not in options and isinstance(settings["steps"], int):
-            spaced = space_measurements(max(settings["steps"], 1))
-            settings["evaluate_every"] = min(settings["evaluate_every"], spaced)
-        run = Run.make(inputs.FRAME, run.model, settings.pop("seed", run.seed), **settings)
-        selected = self.workdir / SELECT
-        start = None if MODELS[run.model].examples is None else selected if selected.exists() else self.workdir
-        attributes = given.get(ITEM_FEATURES, self.saved.attributes and self.saved.attributes.frame.reset_index())
-        return train_and_open(run, data, titles=self.titles, init_from=start, item_features=attributes, **passed_on)
+        run = presets.change_run(run, inputs.FRAME, **options)
+        attributes = self.saved.attributes and self.saved.attributes.frame.reset_index()
+        selected, start_weights = self.workdir / SELECT, None
+        if MODELS[run.model].examples is not None:
+            start_weights = selected if selected.exists() else self.workdir
+        return train_and_open(
+            run,
+            data,
+            titles=self.titles,
+            init_from=start_weights,
+            item_features=new_features.get(ITEM_FEATURES, attributes),
+            **passed_on,
+        )
 
     @speak_python()
     def update(
@@ -414,15 +396,19 @@ class FittedModel:
         Raises:
             UserError: if there are no rows, or the model does not hold all histories.
         """
+        refuse_unused_new_items(new_items, item_features)
         new = inputs.load_any(more, user, item, time, to_train=False, known_columns=self.saved.columns)[1]
-        return self._update(new, item_features, new_items, path)
+        return self._update(updating.join_more(self.saved, new), item_features, new_items, path)
 
-    def _update(self, new: Sequences, item_features: Any = None, new_items: bool = False, path: Any = None) -> Any:
+    def _update(
+        self, data: Sequences, item_features: Any = None, new_items: bool = False, path: Any = None
+    ) -> "FittedModel":
         scratch = files.ScratchFolder()
         folder = scratch.path / SAVED_MODEL if path is None else stores.expand_path(path)
         if path is not None and folder.exists():
             raise UserError(f"`path` must be a new folder. Received: path={folder}")
-        updating.update_export(self.saved, new, folder, item_features, new_items)
+        titles = format_titles(self.titles) if self.titles != self.saved.titles else None
+        updating.update_export(self.saved, data, folder, item_features, new_items, titles)
         return replace(self, saved=SavedRecommender(folder, trusted=True), _scratch=(self._scratch, scratch))
 
     def save(self, path: Path | str) -> Path:
@@ -436,6 +422,9 @@ class FittedModel:
             if self.workdir and self.saved.local_folder.parent != self.workdir:  # it was updated
                 shutil.rmtree(aside / SAVED_MODEL)
                 shutil.copytree(self.saved.local_folder, aside / SAVED_MODEL)
+            if self.titles != self.saved.titles:  # they were given to `open`
+                model_folder = aside / SAVED_MODEL if self.workdir else aside
+                files.write_text(model_folder / TITLES, format_titles(self.titles))
         return target
 
     @property
@@ -451,56 +440,34 @@ class FittedModel:
 
         Raises UserError without matplotlib, and if the model has no work directory, or one of an older version.
         """
-        plots.require()
         if self.workdir is None:
             raise UserError("`plot` needs the work directory of the training: open that")
-        workdir, card = WorkDirectory(self.workdir), self.saved.card
-        try:
-            arrays = npz.read(workdir.ranks, (FULL, COUNTED, HISTORY_LENGTHS, TARGET_COUNTS))
-        except npz.CorruptFileError as error:
-            raise UserError(f"{error}; measure again with bert4rec run --mode=evaluate") from error
-        run = workdir.read_config().run
-        curve = loop.read_state(workdir.path / list_trainings(run)[0]).curve
-        ranks = {card["model"]: arrays[FULL]} | ({} if run.model == COUNTER else {"counting": arrays[COUNTED]})
-        gains = {name: compute_per_user(NDCG, model_ranks) for name, model_ranks in ranks.items()}
-        traits = {
-            "actions in the history": arrays[HISTORY_LENGTHS],
-            "how often training saw the target": arrays[TARGET_COUNTS],
-        }
-        title = f"{card['model']} of {card['data']['name']}: NDCG@10 among all unseen items"
-        among = (
-            "all unseen items" if run.training.selection_metric == FULL else f"{run.evaluation.num_negatives} popular"
-        )
-        return plots.plot_quality(curve, gains, traits, title, f"NDCG@10 of validation items among {among}")
+        return plot_quality(WorkDirectory(self.workdir), self.saved.card)
 
     def __repr__(self) -> str:
-        card, measured = self.saved.card, self.metrics
-        data = card.get("data", {})
-        sizes = ", ".join(f"{data[name]:,} {name}" for name in ("users", "items", "actions") if name in data)
-        lines = [f"{card.get('model')} of {data.get('name')}: {sizes}"]
-        prefixes = {"test": "", **{name: f"{title} " for name, title in COUNT_BASELINES.items()}}
-        for protocol, among in ((POPULAR, "popular items"), (FULL, "all unseen items"), (ANY, "all items")):
-            parts = {title: measured.get(key, {}).get(protocol) for key, title in prefixes.items()}
-            cells = [f"{title}{values['ndcg@10']:.3f}" for title, values in parts.items() if values]
-            lines += [f"  NDCG@10 among {among}: {', '.join(cells)}"] * bool(cells)
-        if card.get("run", {}).get("training", {}).get("protocol") == ALL:
-            lines.append("  (measured with a model that held out the last actions; this one was trained on them too)")
-        if self.trials is not None:
-            best = ", ".join(f"{name}={value}" for name, value in self.trials.astype(object).iloc[0, :-1].items())
-            lines.append(f"  best of {len(self.trials)} trials: {best}")
         is_updated = self.workdir and self.saved.local_folder.parent != self.workdir
         place = self.saved.folder if is_updated else self.workdir or self.saved.folder
+        lines = describe_model(self.saved.card, self.metrics, self.trials)
         return "\n".join([*lines, f"  in {place}" + ", updated" * bool(is_updated)])
 
     def _read_attributes(self, source: Any) -> Attributes | None:
         return None if source is None else Attributes(source, self.saved.columns.get("item", {}).get("name"))
 
-    def _list_candidates(self, candidates: Iterable[Any] | None) -> list[str]:
-        """Returns the ids of candidates; empty for all. Raises UserError for an empty list: a filter that left none."""
-        texts = [] if candidates is None else self._texts("candidates", candidates)
-        if candidates is not None and not texts:
+    def _read_choices(
+        self,
+        k: int,
+        where: str | None,
+        attributes: Any,
+        exclude: Iterable[Any] = (),
+        candidates: Iterable[Any] | None = None,
+        **options: Any,
+    ) -> Choices:
+        """Returns what to choose from. Raises UserError for no candidates at all: a filter may have left none."""
+        candidate_ids = [] if candidates is None else self._texts("candidates", candidates)
+        if candidates is not None and not candidate_ids:
             raise UserError("`candidates` must have at least one item; leave it out for all. Received: none")
-        return texts
+        choices = Choices(k, exclude=self._texts("exclude", exclude), candidates=candidate_ids, **options)
+        return self.saved.restrict(choices, where, self._read_attributes(attributes))
 
     def _texts(self, name: str, raw: Iterable[Any]) -> list[str]:
         return to_texts(name, raw, self.saved.knows_item)

@@ -5,7 +5,7 @@ import inspect
 import numbers
 import tempfile
 import time as clock
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,8 +113,10 @@ def fit(
     """
     dataset = data if inputs.is_data_set(data) else inputs.FRAME
     model = presets.choose_model(dataset) if model is None else resolve_name(model)
-    _check_names(settings)
-    budget = None if minutes is None else Budget(minutes, named=settings)
+    sources = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
+    features: dict[str, Any] = {kind: source for kind, source in sources.items() if source is not None}
+    _check_names(settings, _list_arguments(fit))
+    settings, budget = _read_settings(dataset, model, preset, seed, holdout, features, minutes, settings)
     if tune and budget is not None:
         raise UserError("`minutes` must be left out with `tune`, whose trainings have no budget. Received: both")
     if not is_whole_number(tune) or tune < 0 or (tune and init_from is not None):
@@ -122,20 +124,8 @@ def fit(
             "`tune` must be a whole number, and left out with `init_from`, whose weights fix the settings. "
             f"Received: tune={tune!r}, init_from={init_from!r}"
         )
-    if holdout != PRESET:
-        if holdout not in list(HELD_OUT):
-            raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")
-        if "protocol" in settings:
-            raise UserError("`holdout` must be left out with `protocol`, which it chooses. Received: both")
-        settings["protocol"] = HELD_OUT[holdout]
     if not all(map(callable, callbacks)):
         raise UserError(f"`callbacks` must be functions. Received: callbacks={callbacks!r}")
-    sources = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
-    features: dict[str, Any] = {kind: source for kind, source in sources.items() if source is not None}
-    early = {**settings_for_features(model, features), **settings}
-    presets.check_settings(dataset, model, preset, seed, **early)  # reports mistakes before the data are read
-    if budget is not None:
-        budget.check_settings(model, **early)
     name, sequences, interactions = inputs.load_any(data, user, item, time, test_from)
     if model in ATTENTION_MODELS:
         features = {**sequences.features, **features}
@@ -172,9 +162,40 @@ def _refuse_outdone_model(path: Path, best_run: Run, search: Path) -> None:
         )
 
 
-def _check_names(settings: Iterable[str]) -> None:
-    """Raises UserError for a name that is no setting, but like an argument of `fit` or an option of its data."""
-    arguments = inspect.signature(fit).parameters.keys() - {"settings"}
+def _read_settings(
+    dataset: str | Interactions,
+    model: str,
+    preset: str,
+    seed: int,
+    holdout: int | str | None,
+    features: Mapping[str, Any],
+    minutes: float | None,
+    settings: Mapping[str, Any],
+) -> tuple[dict[str, Any], Budget | None]:
+    """Returns the given settings with those that `holdout` and features choose, and the budget of `minutes`.
+
+    Raises UserError for a mistake, as far as it can be known before the data are read.
+    """
+    budget = None if minutes is None else Budget(minutes, named=settings)
+    read = {**settings_for_features(model, features), **settings}
+    if holdout != PRESET:
+        if holdout not in list(HELD_OUT):
+            raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")
+        if "protocol" in settings:
+            raise UserError("`holdout` must be left out with `protocol`, which it chooses. Received: both")
+        read["protocol"] = HELD_OUT[holdout]
+    presets.check_settings(dataset, model, preset, seed, **read)
+    if budget is not None:
+        budget.check_settings(model, **read)
+    return read, budget
+
+
+def _list_arguments(function: Callable[..., Any]) -> set[str]:
+    return {*inspect.signature(function).parameters} - {"settings", "options"}
+
+
+def _check_names(settings: Iterable[str], arguments: Collection[str]) -> None:
+    """Raises UserError for a name that is no setting, but like one of the `arguments` or an option of the data."""
     for name in set(settings) - list_settings().keys():
         if name in COLUMN_FLAGS:
             raise UserError('`user`, `item` and `time` name the columns, as in `fit(data, user="customer")`')
@@ -219,7 +240,8 @@ def compare(
     Raises:
         UserError: for an unknown or repeated model, fewer than MIN_USERS users to measure, and as `fit`.
     """
-    names = _check_models(models, data, options)
+    options = _choose_holdout(options)
+    names = _check_models(models, data if inputs.is_data_set(data) else inputs.FRAME, options, _list_arguments(compare))
     sequences = inputs.load_any(data, user, item, time, test_from)[1]
     if (num_users := len(LeaveOneOut(sequences).users)) < MIN_USERS:
         raise UserError(f"`data` must have {MIN_USERS} users with three actions to compare models. Found: {num_users}")
@@ -238,31 +260,46 @@ def compare(
     return table
 
 
-def _check_models(models: Sequence[str | type[Recommender]], data: Any, options: Mapping[str, Any]) -> list[str]:
-    """Returns the models' names. Raises UserError for a wrong one, or options that not all of them take."""
+def _choose_holdout(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options of trainings that are only measured: one training each, unless they say otherwise."""
+    return options if "protocol" in options else {"holdout": 2, **options}
+
+
+def _check_models(
+    models: Sequence[str | type[Recommender]],
+    dataset: str | Interactions,
+    options: Mapping[str, Any],
+    arguments: Collection[str],
+) -> list[str]:
+    """Returns the models' names. Raises UserError for a wrong one, or options that not all of them take.
+
+    `arguments`: those that the caller takes beside the options.
+    """
     if isinstance(models, str) or not models or len(set(models)) < len(models):
         raise UserError(f"`models` must be a list of different names. Received: models={models!r}")
     names = [resolve_name(model) for model in models]
-    settings = {name: value for name, value in options.items() if name not in inspect.signature(fit).parameters}
-    dataset = data if inputs.is_data_set(data) else inputs.FRAME
-    _check_names(settings)
+    if "model" in options:
+        raise UserError(f"`model` must be left out: `models` has the names. Received: model={options['model']!r}")
     if options.get("workdir") is not None:
         raise UserError("`workdir` must be left out: each model would need its own. Fit the best one with a `workdir`")
+    others = _list_arguments(fit) - {"model"}
+    settings = {name: value for name, value in options.items() if name not in others}
+    _check_names(settings, others | set(arguments))
+    features = {kind: options[kind] for kind in (ITEM_FEATURES, USER_FEATURES) if options.get(kind) is not None}
+    preset, seed = options.get("preset", "fast"), options.get("seed", 1)
+    holdout, minutes = options.get("holdout", PRESET), options.get("minutes")
     for name in names:
         if name not in MODELS:
             raise unknown_name_error("model", name, MODELS)
-        presets.check_settings(dataset, name, options.get("preset", "fast"), options.get("seed", 1), **settings)
-        if options.get("minutes") is not None:
-            Budget(options["minutes"], named=settings).check_settings(name, **settings)
+        _read_settings(dataset, name, preset, seed, holdout, features, minutes, settings)
     return names
 
 
 def _measure(source: Any, model: str, options: dict[str, Any]) -> tuple[np.ndarray, float]:
     """Returns the rank of each test item among all items that recommendations include, and the seconds it took."""
     start = clock.monotonic()
-    unused = set() if MODELS[model].examples else {"tune"}  # what only counts has its own search
-    usual: dict[str, Any] = {} if "protocol" in options else {"holdout": 2}
-    fitted = fit(source, model=model, **usual | {name: options[name] for name in options.keys() - unused})
+    left_out = set() if MODELS[model].examples else {"tune"}  # what only counts has its own search
+    fitted = fit(source, model=model, **{name: value for name, value in options.items() if name not in left_out})
     protocols = npz.read(WorkDirectory(fitted.saved.folder.parent).ranks)
     return protocols.get(ANY, protocols[FULL]), clock.monotonic() - start
 
@@ -327,7 +364,8 @@ def cross_validate(
     Raises:
         UserError: for data without times, a period with fewer than MIN_USERS users to measure, and as `compare`.
     """
-    names = _check_models(models, data, options)
+    options = _choose_holdout(options)
+    names = _check_models(models, inputs.FRAME, options, _list_arguments(cross_validate))
     sequences = inputs.load_any(data, user, item, time)[1]
     if sequences.features:
         warn("`cross_validate` measures without the features of the data", DataWarning)

@@ -71,8 +71,9 @@ def label_cases(sequences: Sequences, by: str, attributes: Any) -> np.ndarray:
     split, title = LeaveOneOut(sequences), "`attributes`"
     sides = {
         "item": ((*ITEM_NAMES, "id"), sequences.vocabulary.decode(split.targets("test"))),
-        "user": (USER_NAMES, sequences.users[split.users].tolist()),
+        "user": ((*USER_NAMES, "id"), sequences.users[split.users].tolist()),
     }
+    labels: dict[str, np.ndarray] = {}
     for role, (common_names, ids) in sides.items():
         id_column, columns = read_columns(attributes, title, common_names, sequences.columns.get(role, {}).get("name"))
         if id_column is None:
@@ -81,7 +82,14 @@ def label_cases(sequences: Sequences, by: str, attributes: Any) -> np.ndarray:
             raise unknown_name_error("attribute", by, columns)
         values = {key: "" if value is None else str(value) for key, value in zip(columns[id_column], columns[by])}
         if values.keys() & set(ids):
-            return np.array([values.get(one, "") for one in ids], object)
+            if id_column in labels:
+                raise UserError(
+                    f"`attributes` must have ids of items or of users, in a column `item` or `user`. Those of the "
+                    f"column {id_column!r} may be either"
+                )
+            labels[id_column] = np.array([values.get(one, "") for one in ids], object)
+    for labels_of_cases in labels.values():
+        return labels_of_cases
     raise UserError(f"`attributes` must have a column with ids of the data's items or users, beside {by!r}")
 
 

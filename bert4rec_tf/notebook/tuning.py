@@ -101,10 +101,9 @@ def tune_settings(
         silent,
     )
     best = find_best_trial(trials)
-    table = pd.DataFrame([{**trial.params, NDCG: get_ndcg(trial)} for trial in trials])
-    return derive_settings(usual, fixed, best.params), table.sort_values(
-        NDCG, ascending=False, kind="stable", ignore_index=True
-    )
+    ranked = sorted(trials, key=lambda trial: (trial is best, get_ndcg(trial) or 0), reverse=True)
+    table = pd.DataFrame([{**trial.params, NDCG: get_ndcg(trial)} for trial in ranked])
+    return derive_settings(usual, fixed, best.params), table
 
 
 def run_trials(
@@ -129,7 +128,7 @@ def run_trials(
         study = _open_study(usual, space, sequences, folder)
         _repeat_interrupted(study)
         progress = Progress("tuning", num_trials, silent=silent)
-        while (trial := _ask(study, space, usual.seed, num_trials)) is not None:
+        while (trial := _ask_for_next_trial(study, space, usual.seed, num_trials)) is not None:
             try:
                 is_first = not any(other.state.is_finished() for other in list_trials(study))
                 must_succeed = is_first and trial.params == _find_usual_values(usual, space)
@@ -155,8 +154,9 @@ def list_trials(study: Any) -> list[Any]:
 
 
 def get_ndcg(trial: Any) -> float | None:
-    """Returns the best NDCG@10 of a trial up to its end; None if nothing was measured."""
-    return trial.intermediate_values[max(trial.intermediate_values)] if trial.intermediate_values else None
+    """Returns the best NDCG@10 of a trial up to its end; None if it failed or nothing was measured."""
+    values = {} if ERROR in trial.user_attrs else trial.intermediate_values
+    return values[max(values)] if values else None
 
 
 def find_best_trial(trials: Iterable[Any]) -> Any:
@@ -171,9 +171,9 @@ def find_best_trial(trials: Iterable[Any]) -> Any:
 
 def derive_settings(usual: Run, fixed: Collection[str], values: dict[str, Any]) -> dict[str, Any]:
     """Returns the values of a trial, and the settings that follow from them: with other batches, those of the steps."""
-    share = usual.training.batch_size / values.get("batch_size", usual.training.batch_size)
-    followers = ("steps", "evaluate_every") if share != 1 and "steps" not in fixed else ()
-    steps = {name: max(1, round(getattr(usual.training, name) * share)) for name in followers if name not in fixed}
+    batch_ratio = usual.training.batch_size / values.get("batch_size", usual.training.batch_size)
+    scaled = {"steps", "evaluate_every"} - {*fixed} if batch_ratio != 1 and "steps" not in fixed else set()
+    steps = {name: max(1, round(getattr(usual.training, name) * batch_ratio)) for name in sorted(scaled)}
     return {**values, **steps}
 
 
@@ -221,12 +221,12 @@ def _cut_torn_line(path: Path) -> None:
     if not path.exists():
         return
     content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        os.truncate(path, whole)
+    end_of_last_line = content.rfind(b"\n") + 1
+    if end_of_last_line < len(content):
+        os.truncate(path, end_of_last_line)
 
 
-def _ask(study: Any, space: dict[str, list[Any]], seed: int, num_trials: int) -> Any:
+def _ask_for_next_trial(study: Any, space: dict[str, list[Any]], seed: int, num_trials: int) -> Any:
     """Returns the next trial, which depends on the others and the seed alone; None if there are enough."""
     optuna = _import_optuna()
     begun = [trial for trial in list_trials(study) if trial.state.name != "WAITING"]

@@ -1,6 +1,5 @@
 """Takes new actions into an exported model without training: into its histories, its counts and its tables."""
 
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,10 +33,9 @@ CARRIED = ("run", "digest", "trained_with", "exported_with", "metrics", "transit
 
 
 class Update(NamedTuple):
-    """What an update has added. `num_repeats`: new rows that were known already."""
+    """How much an update has added."""
 
     num_actions: int
-    num_repeats: int
     num_items: int
     num_users: int
 
@@ -59,11 +57,16 @@ def find_cut(saved: SavedRecommender) -> str | None:
     return f"{saved.folder}: holds {held:,} of the {total:,} actions" if held < total else None
 
 
-def join_more(saved: SavedRecommender, new: Sequences) -> tuple[Sequences, int]:
-    """Returns the known and the new actions, and how many new ones are known, with a warning of these.
+def join_more(saved: SavedRecommender, new: Sequences) -> Sequences:
+    """Returns the known and the new actions, and warns of new ones that are known.
 
-    Raises UserError if there are no new ones, the export does not hold all known ones, or as `join_actions`.
+    Raises UserError if there are no new ones, the export is not of a run or does not hold all known actions, or as
+    `join_actions`.
     """
+    if "run" not in saved.card:
+        raise UserError(f"{saved.folder}: was not exported from a run, so it cannot be updated")
+    if (name := saved.card["run"]["model"]) not in MODELS:
+        raise UserError(f"{saved.folder}: its model is {name}, of your own; import its class and `update` from Python")
     if not new.num_actions:
         raise UserError("the new data must have rows. Received: none")
     if cut := find_cut(saved):
@@ -71,40 +74,32 @@ def join_more(saved: SavedRecommender, new: Sequences) -> tuple[Sequences, int]:
     data, num_repeats = join_actions(read_all_histories(saved), new)
     if num_repeats:
         warn(f"{num_repeats:,} new rows repeat user, item and time of a known one, which count once", DataWarning)
-    return data, num_repeats
-
-
-def count_new_actions(saved: SavedRecommender, new: Sequences) -> int:
-    """Returns how many of the `new` actions an export does not know. Raises UserError as `join_actions`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # whoever joins them warns
-        return new.num_actions - join_actions(read_all_histories(saved), new)[1]
+    return data
 
 
 def update_export(
-    saved: SavedRecommender, new: Sequences, folder: Path, item_features: Any = None, new_items: bool = False
+    saved: SavedRecommender,
+    data: Sequences,
+    folder: Path,
+    item_features: Any = None,
+    new_items: bool = False,
+    titles: str | None = None,
 ) -> Update:
-    """Exports a model again that has also counted `new` actions. Nothing is trained.
+    """Exports a model again that has also counted new actions. Nothing is trained.
 
     What is counted is counted again in all actions, as a new training would. A new item starts at the mean of the
     vectors of items that its users had or that share its feature values, a new user at that of users who share items.
 
     Args:
         saved: the export. It may be in `folder`, which then shows the old model or the whole new one, at any time.
-        new: the new actions.
+        data: the known and the new actions (`join_more`).
         folder: where to write (`saved_model.export`).
         item_features: features of the items, old and new, as for `fit`.
         new_items: whether items that occur only in `item_features` are recommended too.
-
-    Raises UserError if the export is not of a run, or as `join_more`.
+        titles: the text of a file of titles (`serving.titles`), in place of the export's.
     """
     refuse_unused_new_items(new_items, item_features)
     card, histories = saved.card, saved.require_histories()
-    if "run" not in card:
-        raise UserError(f"{saved.folder}: was not exported from a run, so it cannot be updated")
-    if (name := card["run"]["model"]) not in MODELS:
-        raise UserError(f"{saved.folder}: its model is {name}, of your own; import its class and `update` from Python")
-    data, num_repeats = join_more(saved, new)
     if item_features is not None:
         data = with_features(data, item_features=item_features, new_items=new_items, silent=True)
     model = _resize(saved, data)
@@ -113,21 +108,23 @@ def update_export(
     sizes = {"users": data.num_users, "items": data.num_items, "actions": data.num_actions}
     fingerprint, columns = data.fingerprint, drop_wrong_types(data)
     content["data"] = {**card["data"], **sizes, "training_actions": data.num_actions, "fingerprint": fingerprint}
-    titles, attributes = saved.local_folder / TITLES, read_attributes(item_features, columns)
+    if titles is None and (path := saved.local_folder / TITLES).exists():
+        titles = path.read_text(encoding="utf-8")
+    attributes = read_attributes(item_features, columns)
     attributes = saved.attributes.frame if attributes is None and saved.attributes else attributes
     options = ExportOptions(
         card["k"],
         card["popularity_correction"],
         data,
         card["exclude_seen"],
-        titles.read_text(encoding="utf-8") if titles.exists() else None,
+        titles,
         attributes,
     )
     users = data.users.tolist() if model.needs_users else None
     content |= {"columns": columns} if columns else {}
     saved_model.export(model, data.vocabulary, folder, options, users, card=content)
     num_actions = data.num_actions - histories.num_actions
-    return Update(num_actions, num_repeats, data.num_items - len(saved.items), data.num_users - histories.num_users)
+    return Update(num_actions, data.num_items - len(saved.items), data.num_users - histories.num_users)
 
 
 def _resize(saved: SavedRecommender, data: Sequences) -> Recommender:

@@ -192,16 +192,38 @@ def make_defaults(
             defaults.pop("evidence", None)  # nothing would choose its gain
     if given.get("use_item_features") == ALONE and "initial_vectors" in defaults:
         defaults["initial_vectors"] = "random"  # items have no vectors of their own
-    if isinstance(given.get("batch_size"), int) and "masked_batch_size" in defaults:
-        defaults["masked_batch_size"] = max(
-            1, defaults["masked_batch_size"] * given["batch_size"] // defaults["batch_size"]
-        )
+    defaults |= _follow_given_settings(defaults, given)
+    if entry.rule is not None and isinstance(given.get("steps"), int) and given["steps"] > 0:
+        defaults["evaluate_every"] = own.space_measurements(given["steps"])
+    return defaults
+
+
+def _follow_given_settings(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that follow given ones: the batches of BERT4Rec in a pair, and the warm-up."""
+    followers = {}
+    if isinstance(given.get("batch_size"), int) and defaults.get("masked_batch_size"):
+        masked_batch_size = defaults["masked_batch_size"] * given["batch_size"] // defaults["batch_size"]
+        followers["masked_batch_size"] = max(1, masked_batch_size)
     if "steps" in given:
         steps, warmup = (defaults.get(name, getattr(TrainingSettings, name)) for name in ("steps", "warmup_steps"))
-        defaults["warmup_steps"] = shorten_warmup(warmup, steps, given["steps"])
-        if entry.rule is not None and isinstance(given["steps"], int) and given["steps"] > 0:
-            defaults["evaluate_every"] = own.space_measurements(given["steps"])
-    return defaults
+        followers["warmup_steps"] = shorten_warmup(warmup, steps, given["steps"])
+    return followers
+
+
+def change_run(run: Run, dataset: str, **settings: Any) -> Run:
+    """Returns a run of another data set with some settings changed, and those that follow them.
+
+    Raises UserError for a setting that is unknown, out of its range or has no effect.
+    """
+    settings = {name: read_number(value) for name, value in settings.items()}
+    before = run.flatten()
+    values = {**before, **_follow_given_settings(before, settings)}
+    if isinstance(settings.get("steps"), int):
+        most_steps_apart = own.space_measurements(max(settings["steps"], 1))
+        values["evaluate_every"] = min(before["evaluate_every"], most_steps_apart)
+    changed = Run.make(dataset, run.model, settings.pop("seed", run.seed), **{**values, **settings})
+    changed.refuse_unused(settings)
+    return changed
 
 
 def check_settings(

@@ -52,7 +52,7 @@ def _make_shared_settings(num_users: int, num_actions: int, steps: float, dropou
     """
     steps = int(min(max(steps, MIN_STEPS), MAX_OWN_STEPS))
     return {
-        "max_length": int(min(max(2 * num_actions / num_users, 20), 200)),
+        "max_length": int(min(max(2 * num_actions / max(num_users, 1), 20), 200)),
         "hidden_dim": 128 if num_actions >= MANY_ACTIONS else 64,
         "dropout": dropout,
         "initial_vectors": "cooccurrence",

@@ -16,8 +16,8 @@ from bert4rec_tf.foundation.warning import DataWarning, warn
 def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
     """Returns the actions of both, without features, and how many new ones repeat user, item and time of a known one.
 
-    With times, the result is that of reading all rows at once: repeats are dropped, and a user's actions are ordered by
-    time, known ones first. From the first new action that is held out, all of the user's actions are. Without times,
+    With times, these are dropped, and a user's actions are ordered by time, known ones first: the result is that of
+    reading all rows at once. From the first new action that is held out, all of the user's actions are. Without times,
     the new actions follow the known ones, and all of them count.
 
     Items without actions stay. Ids such as 50.0 are 50 if all known ones are integers. Raises UserError if the times of
@@ -50,8 +50,9 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
     order, num_repeats, times = np.argsort(user_codes, kind="stable"), 0, None
     if known.times is not None and new.times is not None:
         all_times = join_times([known.times.values, new.times.values], "the known and the new actions")
-        order, repeats = order_actions(user_codes, item_codes, all_times)
-        num_repeats = len(repeats)
+        is_repeat = _find_repeats(user_codes, item_codes, all_times, known.num_actions)
+        order, _ = order_actions(user_codes, item_codes, all_times, drops_repeats=False)
+        order, num_repeats = order[~is_repeat[order]], int(is_repeat.sum())
         times = ActionTimes(all_times[order], known.times.meaning)
     both = Sequences.from_codes(user_codes[order], item_codes[order], users, items)
     both = replace(both, vocabulary=_keep_idle_items(both.vocabulary, known.vocabulary))
@@ -60,6 +61,15 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
         is_later = pd.Series(is_held_out[order]).groupby(user_codes[order]).cummax().to_numpy(bool)
         both = replace(both, num_later=np.bincount(user_codes[order][is_later], minlength=both.num_users))
     return both, num_repeats
+
+
+def _find_repeats(users: np.ndarray, items: np.ndarray, times: np.ndarray, num_known: int) -> np.ndarray:
+    """Returns which actions are new ones that repeat a known one, bool [actions]. The first `num_known` are known."""
+    actions = pd.DataFrame({"user": users, "item": items, "time": times})
+    known, new = actions[:num_known], actions[num_known:]
+    known = known[(known["time"] >= new["time"].min()) & known["user"].isin(new["user"])]
+    is_known = pd.MultiIndex.from_frame(new).isin(pd.MultiIndex.from_frame(known))
+    return np.concatenate([np.zeros(num_known, bool), is_known])
 
 
 def _keep_idle_items(vocabulary: Vocabulary, known: Vocabulary) -> Vocabulary:
