@@ -50,6 +50,7 @@ def test_an_item_is_shown_without_a_heading(exported):
     [
         (["--model=model", "--item=item 3,none"], "--item must name items of the model. Received: 'none'"),
         (["--model=model", "--item="], "--item must name items of the model. Received: nothing"),
+        (["--model=model", "--item=item 3", "--item=it's"], "--item must be given once"),
         (["--model=pop", "--item=item 3"], "has no signature `similar`: its model cannot do that"),
         (["--model=model", "--item=item 3", "-k", "0"], "`k` must be at least 1"),
     ],

@@ -22,6 +22,12 @@ def test_every_size_has_settings_that_make_a_run(users, mean_length, model):
     assert 20 <= run.architecture.max_length <= 200
 
 
+def test_data_without_a_user_to_train_on_have_settings_too():
+    """Users with one action are no examples; that there are none is said when the run is opened."""
+    size = SimpleNamespace(num_users=0, num_actions=0)
+    assert presets.make_run("own-shop", AUTO, size=size).architecture.max_length == 20
+
+
 @pytest.mark.parametrize(
     ("users", "actions", "expected"),
     [

@@ -210,6 +210,7 @@ def test_a_damaged_line_of_results_is_an_error_with_its_number(tmp_path):
         (["--time_budget=nan"], "`time_budget` must be above 0 minutes. Received: time_budget=nan"),
         (["--datasets=beaty"], "Unknown dataset: 'beaty'. Did you mean 'beauty'?"),
         (["--datasets=beauty", "--quick"], "`datasets` goes without --quick"),
+        (["--list", "--merge=results.jsonl"], "--list goes without --merge"),
         (["--tune=pop", "--quick"], "Unknown model to tune: 'pop'"),
         (["--tune=sasrec"], "--tune goes with --datasets"),
         (["--tune=sasrec", "--quick", "--jobs=2"], "--jobs and --tune exclude each other"),

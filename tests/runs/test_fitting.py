@@ -114,9 +114,10 @@ def test_similar_items_and_vectors(counted, learnt):
     assert similar["score"].is_monotonic_decreasing and len(similar) == 5 and "title" not in similar
     users = learnt.user_vectors([["i1", "i2"], []], users=[3, 4])
     scores = learnt.recommend(user=3, history=["i1"], k=40).set_index("item")["score"]
-    products = dict(zip(learnt.items, users[0] @ vectors.T))
-    differences = np.array([scores[item] - products[item] for item in scores.index])
-    assert users.shape[0] == 2 and np.ptp(differences - differences.mean()) < 0.1  # the biases are left
+    biases = next(array for name, array in learnt.saved.read_weights() if name.endswith("bias"))
+    expected = dict(zip(learnt.items, users[0] @ vectors.T + biases[1 : len(vectors) + 1]))
+    np.testing.assert_allclose(scores, [expected[item] for item in scores.index], rtol=1e-4, atol=1e-6)
+    assert users.shape[0] == 2
 
 
 def test_own_test_rows_are_ranked_as_plain_loops_do(learnt):
@@ -184,9 +185,14 @@ def test_a_model_is_saved_and_opened(counted, tmp_path):
     pd.testing.assert_frame_equal(opened.recommend(user=3), counted.recommend(user=3))
     assert opened.titles == counted.titles and opened.metrics == counted.metrics
     assert repr(opened).splitlines()[:-1] == repr(counted).splitlines()[:-1]
-    alone = b4r.open(tmp_path / "kept" / "saved_model", titles={"i1": "One"})
+    alone = b4r.open(tmp_path / "kept" / "saved_model", titles={"i1": "Uno"})
     assert alone.recommend(user=3)["item"].tolist() == opened.recommend(user=3)["item"].tolist()
     assert alone.metrics["test"] == counted.metrics["test"]
+    renamed = b4r.open(tmp_path / "kept", titles={"i1": "Uno"})
+    for model, name in ((alone, "alone"), (renamed, "renamed")):
+        assert b4r.open(model.save(tmp_path / name)).titles == {"i1": "Uno"}
+    alone.update(LATER, path=tmp_path / "updated")
+    assert b4r.open(tmp_path / "updated").titles == {"i1": "Uno"}
     with pytest.raises(b4r.UserError, match="needs the work directory"):
         alone.continue_training(LATER)
     with pytest.raises(b4r.UserError, match="`path` must be a new folder"):
@@ -296,6 +302,7 @@ def test_callbacks_see_the_curve():
         (lambda model: model.evaluate(LATER, time="when"), "Unknown column of the table: 'when'"),
         (lambda model: model.continue_training(LATER, model="pop"), "`model` cannot be given to `continue_training`"),
         (lambda model: model.continue_training(LATER, minutes=1), "`minutes` cannot be given to `continue_training`"),
+        (lambda model: model.continue_training(LATER, test_from=5, train=False), "`test_from` needs a training"),
         (lambda model: model.update(LATER, new_items=True), "`new_items` needs `item_features`"),
         (lambda model: b4r.fit(FRAME, new_items=True, **COUNTING), "`new_items` needs `item_features`"),
         (lambda model: b4r.fit(FRAME, workdir="", **COUNTING), "`workdir` must name a folder"),

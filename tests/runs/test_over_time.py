@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 
 import bert4rec_tf as b4r
+from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.foundation import plots
 from bert4rec_tf.notebook import fitting
+from bert4rec_tf.notebook.id_texts import label_cases
 
 pytestmark = pytest.mark.usefixtures("quick")
 DAY = 86_400
@@ -67,9 +69,32 @@ def test_wrong_models_and_options_are_refused_before_any_training(monkeypatch, c
         (["pop", "pop"], {}, "`models` must be a list of different names"),
         ("pop", {}, "`models` must be a list of different names"),
         (["sasrec"], {"tets_from": 5}, "Did you mean 'test_from'"),
+        (["sasrec"], {"modles": ["pop"]}, "Did you mean 'models'"),
+        (["sasrec"], {"model": "pop"}, "`model` must be left out: `models` has the names"),
+        (["sasrec", "pop"], {"item_features": FRAME}, "`item_features` needs model="),
+        (["sasrec"], {"holdout": 1, "protocol": "select"}, "`holdout` must be left out with `protocol`"),
     ):
         with pytest.raises(b4r.UserError, match=words):
             compare(FRAME, models=models, silent=True, **options)
+
+
+def test_options_are_judged_by_the_settings_that_are_fitted(monkeypatch):
+    """Beauty's preset has a fixed number of steps, and no patience; a comparison holds out two actions."""
+    monkeypatch.setattr(fitting, "_measure", lambda *_: ([], 0.0))
+    monkeypatch.setattr(fitting, "_tabulate", lambda measured: pd.DataFrame(index=list(measured), columns=["a", "b"]))
+    monkeypatch.setattr(fitting.inputs, "load_any", lambda *_, **__: (None, b4r.interactions(FRAME), None))
+    assert list(b4r.compare("beauty", ["bert4rec"], patience=3).index) == ["bert4rec"]
+
+
+def test_ids_of_items_and_users_alike_need_the_column_s_name(monkeypatch):
+    monkeypatch.setattr(fitting, "_measure", None)
+    ages = pd.DataFrame({"id": range(60), "age": ["young", "old"] * 30})
+    alike = FRAME.assign(item=FRAME["item"].str[1:].astype(int))
+    with pytest.raises(b4r.UserError, match=r"a column `item` or `user`\. Those of the column 'id' may be either"):
+        b4r.compare(alike, ["pop"], by="age", attributes=ages, silent=True)
+    split = LeaveOneOut(b4r.interactions(alike))
+    labels = label_cases(split.sequences, "age", ages.rename(columns={"id": "user"}))
+    assert labels.tolist() == ["young" if int(user) % 2 == 0 else "old" for user in split.sequences.users[split.users]]
 
 
 def test_a_wrong_attribute_is_refused_before_any_training(monkeypatch):

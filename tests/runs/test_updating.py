@@ -160,6 +160,13 @@ def test_few_new_rows_are_counted_and_trained_on_only_if_asked(learnt, monkeypat
     for options, words in (({"train": "no"}, "must be None, True or False"), ({"train": False, "steps": 3}, "`steps`")):
         with pytest.raises(b4r.UserError, match=words):
             learnt.continue_training(two, **options)
+    for options, words in (
+        ({"row_learning_rate": 0.2}, "`row_learning_rate` needs optimizer=rowwise_adagrad"),
+        ({"mixed_precision": True}, "`mixed_precision` needs model="),
+        ({"user_features": LATER}, "`user_features` needs model="),
+    ):
+        with pytest.raises(b4r.UserError, match=words):
+            learnt.continue_training(LATER, **options)
     for more, options in ((two, {"train": True}), (two, {"steps": 3}), (LATER, {})):
         with pytest.raises(Killed):
             learnt.continue_training(more, **options)

@@ -65,6 +65,9 @@ OF_FLAGS = [
     of_flags("a mistyped mode", f"{SYNTHETIC} --mode=evalute", "mode: 'evalute'. Did you mean 'evaluate'?"),
     of_flags("a mistyped flag", f"{SYNTHETIC} --hiden_dim=8", "flag 'hiden_dim'. Did you mean: hidden_dim"),
     of_flags("a flag given twice", "--interactions=a.csv --interactions=b.csv", "--interactions must be given once ("),
+    of_flags(
+        "columns given twice", "--interactions=a.csv --columns=user --columns=item", "--columns must be given once"
+    ),
     of_flags("a word that is no flag", f"{SYNTHETIC} extra", "Flags start with --. Received: 'extra'"),
     of_flags("a flag without its value", f"{SYNTHETIC} --workdir", "Missing value for flag --workdir"),
     of_flags(

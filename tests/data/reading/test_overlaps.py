@@ -59,6 +59,16 @@ def test_new_actions_are_matched_and_ordered_by_time(rows, data):
         assert both.fingerprint == whole.fingerprint and both.times.values.tolist() == whole.times.values.tolist()
 
 
+@given(st.lists(ROWS, min_size=1, max_size=30), st.lists(ROWS, min_size=1, max_size=30))
+def test_repeats_that_the_data_keep_stay_and_new_ones_of_known_rows_go(old, new):
+    both, num_repeats = join_actions(read(old, duplicates="keep"), read(new, duplicates="keep"))
+    left = [row for row in new if row not in old]
+    rows = sorted([*old, *left], key=lambda row: row[2])
+    assert num_repeats == len(new) - len(left)
+    for user, history in histories(both).items():
+        assert history == [str(item) for other, item, _ in rows if str(other) == user]
+
+
 def test_what_comes_after_the_first_held_out_new_action_is_held_out():
     known = read([(1, 1, 1), (1, 2, 2), (1, 3, 9), (2, 1, 1), (2, 2, 9)])
     new = read([(1, 4, 0), (1, 2, 2), (1, 5, 8), (2, 2, 9), (2, 3, 3), (3, 1, 1), (4, 1, 8), (4, 2, 9)], test_from="5")
