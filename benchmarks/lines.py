@@ -35,7 +35,7 @@ BATCH_SIZE = 256
 OUR_STEPS = 10
 """Our steps per turn. More than one, because the first allocates the memory that the authors' step has released."""
 
-WIDTH = 64
+WIDTH, LAYERS = 64, 2
 
 RANKED_USERS = 10_000
 """Users whose targets are ranked among a million items."""
@@ -214,11 +214,11 @@ def make_calls_of_kind(
     return make_calls(model, GivenBatch(batch))
 
 
-def make_calls(model: Recommender, feed: calls.Feed, compile: str = OFF) -> TrainingCalls:
+def make_calls(model: Recommender, feed: calls.Feed) -> TrainingCalls:
     settings = TrainingSettings(steps=1_000, batch_size=BATCH_SIZE)
     optimizer = make_optimizer(settings)
     optimizer.build(model.trainable_variables)
-    return TrainingCalls(model, optimizer, feed, settings.clip_norm, ExecutionSettings(compile=compile))
+    return TrainingCalls(model, optimizer, feed, settings.clip_norm, ExecutionSettings(compile=OFF))
 
 
 def take_two_steps(name: str, kind: str) -> None:
@@ -228,11 +228,9 @@ def take_two_steps(name: str, kind: str) -> None:
     take_steps(make_calls_of_kind(shape, sequences.num_items, kind, batch), 2)
 
 
-def count_useful_operations(
-    shape: shapes.Shape, num_items: int, tokens: int, masked: int, layers: int = 2, width: int = WIDTH
-) -> float:
+def count_useful_operations(shape: shapes.Shape, num_items: int, tokens: int, masked: int, width: int = WIDTH) -> float:
     """Returns the fewest FLOPs of a step: three products of masked positions with the item table, and the encoder's."""
-    return 3 * 2 * (masked * (num_items + 2) * width + layers * tokens * 12 * width**2)
+    return 3 * 2 * (masked * (num_items + 2) * width + LAYERS * tokens * 12 * width**2)
 
 
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
