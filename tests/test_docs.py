@@ -321,6 +321,31 @@ def test_the_example_of_mlflow_logs_the_curve(tmp_path, monkeypatch, quick):
     assert len(mlflow.MlflowClient().list_artifacts(run.info.run_id, "shop")) > 3
 
 
+def find_wrong_rows(text, measured):
+    """Returns the rows about counting and popularity on a page that differ from the measured NDCG@10 and HR@10."""
+    rows = re.findall(
+        r"^(all unseen|100 popular) items +(item_transitions|popularity)\D* ([.\d]+) +([.\d]+)$", text, re.M
+    )
+    assert rows
+    protocols, models = {"all unseen": "full", "100 popular": "popular"}, {"popularity": "pop"}
+    return [
+        row
+        for row in rows
+        for found in [measured[models.get(row[1], "test")][protocols[row[0]]]]
+        if row[2:] != (f"{found['ndcg@10']:.4f}", f"{found['hr@10']:.4f}")
+    ]
+
+
+def test_the_container_s_flags_are_those_of_the_server():
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    words = {line.split()[0]: line.split(" ", 1)[1] for line in lines if line and not line.startswith("#")}
+    command, *flags = json.loads(words["CMD"])
+    given = dict(flag.removeprefix("--").split("=") for flag in flags)
+    settings = ServerSettings(**given)
+    assert (command, settings.host) == ("serve", "0.0.0.0") and str(settings.port) == words["EXPOSE"]
+    assert f"127.0.0.1:{settings.port}/healthz" in words["HEALTHCHECK"]
+
+
 def test_the_readme_s_example_gives_a_table_with_titles(tmp_path, monkeypatch, capsys):
     (code,) = python_blocks(TEXTS[README])
     monkeypatch.chdir(ROOT)
@@ -329,6 +354,9 @@ def test_the_readme_s_example_gives_a_table_with_titles(tmp_path, monkeypatch, c
     exec(code.replace('titles.csv")', 'titles.csv", model="item_transitions", silent=True)'), names)
     assert names["model"].saved.card["model"] == "ItemTransitions", "which needs no training"
     assert "600 users, 156 items, 5,738 actions" in capsys.readouterr().out
+    measured = names["model"].metrics
+    for page in (README, ROOT / "docs" / "tutorial.md"):
+        assert find_wrong_rows(TEXTS[page], measured) == []
     assert names["everybody"].groupby("user").size().eq(10).all() and names["everybody"]["title"].ne("").all()
 
 

@@ -69,6 +69,7 @@ def test_the_work_directory_alone_is_enough_to_evaluate_and_export(copy):
     assert read_json(copy / "new" / CARD_OF_SAVED_MODEL)["k"] == 30  # There are no more items.
 
 
+@pytest.mark.long
 def test_the_same_command_again_trains_nothing_and_gives_the_same_metrics(copy):
     before = (copy / "work" / "metrics.json").read_bytes()
     checkpoints = sorted((copy / "work" / "select").glob("step-*.npz"))

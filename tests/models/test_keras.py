@@ -125,6 +125,7 @@ def test_every_model_is_fitted_by_compiled_programs(name):
     assert_same_fit(fit_in_steps(name, 2, True), fit_in_steps(name, 1, False), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.long
 def test_a_compiled_model_is_measured_and_predicts_as_before():
     model = make("bert4rec", evidence="transitions")
     model.compile(make_optimizer(SETTINGS), metrics=[b4r.metrics.NDCG(10)], jit_compile=True)

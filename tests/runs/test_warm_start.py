@@ -129,6 +129,16 @@ def test_the_leak_of_initial_weights_is_reported(trained, tmp_path, data, file, 
     assert ("too high" in initial["leak"]) == (data is NEW or not file)
 
 
+@pytest.mark.long
+def test_weights_of_all_actions_make_both_metrics_too_high(tmp_path, quick):
+    execute(run_of("bpr_mf", protocol="all"), tmp_path / "all", OLD)
+    again = b4r.open_experiment(
+        run_of("bpr_mf"), sequences=OLD, workdir=tmp_path / "work", init_from=tmp_path / "all" / "all"
+    )
+    leak = again.workdir.read_config().initial["leak"]
+    assert "with the validation and test items" in leak and "too high" in leak
+
+
 def test_weights_of_a_warm_start_may_know_several_data_sets(trained, tmp_path, quick):
     run = run_of("bpr_mf", protocol="select")
     execute(run, tmp_path / "one", init_from=trained("bpr_mf"))

@@ -129,6 +129,7 @@ def test_steps_of_one_call_have_the_bits_of_several_calls():
         np.testing.assert_equal(values, found[0][1])
 
 
+@pytest.mark.long
 def test_a_compiled_training_resumes_to_the_bit(tmp_path):
     ndcg, compiled = (0.1, 0.2, 0.3, 0.4), {"compile": "xla", "steps_per_call": 4}
     models = [new_model(), new_model()]

@@ -173,6 +173,24 @@ def test_a_training_ends_when_its_time_is_over(tmp_path):
     assert state.step == 1 and state.finished
 
 
+def test_a_kill_loses_two_minutes_at_most(tmp_path, monkeypatch):
+    now, saved_at = [0.0], {}
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    save = checkpoints.Series.save
+
+    def save_and_note(series, variables, step, state):
+        saved_at[step] = now[0]
+        save(series, variables, step, state)
+
+    def take_half_a_minute_each(steps):
+        now[0] += 30.0 * len(steps)
+
+    monkeypatch.setattr(checkpoints.Series, "save", save_and_note)
+    with before_each_call(take_half_a_minute_each):
+        train(tmp_path, steps=21, evaluate_every=21, execution={"steps_per_call": 1})
+    assert saved_at == {step: 30.0 * step for step in (4, 8, 12, 16, 20, 21)}
+
+
 def test_the_pace_follows_the_time_of_a_call(monkeypatch):
     clock = iter([0.0, 30.0, 40.0, 40.01, 50.0, 50.6, 60.0, 61.0])
     monkeypatch.setattr(loop.time, "monotonic", lambda: next(clock))

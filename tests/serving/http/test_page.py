@@ -240,6 +240,7 @@ def test_tiny_probabilities_are_short(browser, tmp_path):
         expect(page.locator("#recommendations .share")).to_have_text(["99.9%", "<0.01%"])
 
 
+@pytest.mark.long
 def test_a_user_whose_history_the_export_holds_can_be_loaded(browser, films, page):
     expect(page.get_by_role("button", name="Load a user")).to_be_hidden()
     with open_page(browser, films, refused=1) as page:
