@@ -124,8 +124,8 @@ def read_budget(request: Request, begin: float) -> Budget | None:
         recorded = workdir.read_unplanned_budget()
         if recorded is None and minutes is not None and workdir.config.exists() and workdir.can_be_planned():
             raise UserError(
-                "`minutes` must come with --interactions or --dataset, and the settings that are to stay. "
-                f"Received: minutes={minutes:g}, workdir={workdir.path}"
+                "`minutes` needs --interactions or --dataset again, and every setting that must not change, because "
+                f"this run has no plan yet. Received: minutes={minutes:g}, workdir={workdir.path}"
             )
         if recorded is not None:
             minutes, named = recorded.minutes if minutes is None else minutes, list(recorded.named)
@@ -144,7 +144,7 @@ def resolve_run(
     options, settings, interactions = request.options, dict(request.settings), request.interactions
     if not request.names_data:
         decisive = ("source", "model", "preset", "seed", "init_from", *request.features, *settings)
-        refused = [name for name in decisive if name in {*request.named, *settings}]
+        refused = [name for name in decisive if name in {*request.given_flags, *settings}]
         if request.workdir is None or refused:
             when = f" with --{refused[0]}" if refused else ", unless --workdir names a run"
             raise UserError(f"--dataset is required{when}. Try --dataset=synthetic, or --interactions=FILE")
@@ -192,8 +192,8 @@ def join_machines(machines: Machines, run: Run, request: Request) -> None:
     from bert4rec_tf.training import workers
 
     workers.join_team(machines, run.training.replicas)
-    same = {"run": str(run.to_dict()), "versions": str(list_versions()), "mode": request.options.mode}
-    workers.current_team().agree(same)
+    must_agree = {"run": str(run.to_dict()), "versions": str(list_versions()), "mode": request.options.mode}
+    workers.current_team().agree(must_agree)
 
 
 def load_data(
@@ -238,16 +238,20 @@ def start_tensorflow(options: RunOptions) -> None:
         set_threads(options.threads)
 
 
-def do_mode(request: Request, run: Run, sequences: Sequences, workdir: WorkDirectory, **more: Any) -> None:
-    """Does what --mode says, and exports. `more`: further arguments of `open_experiment`."""
+def do_mode(
+    request: Request, run: Run, sequences: Sequences, workdir: WorkDirectory, **experiment_options: Any
+) -> None:
+    """Does what --mode says, and exports. `experiment_options`: arguments of `open_experiment`."""
     options = request.options
     start_tensorflow(options)
     from bert4rec_tf.runs import exporting
     from bert4rec_tf.runs.experiment import open_experiment, run_mode
 
-    is_requested = request.named & {"export_dir", *SAVED_MODEL_FLAGS}
+    is_requested = request.given_flags & {"export_dir", *SAVED_MODEL_FLAGS}
     exports = options.mode == "all" and (is_requested or not has_model(workdir.export))
-    experiment = open_experiment(run, sequences, workdir.path, workdir.prepared, execution=options.execution, **more)
+    experiment = open_experiment(
+        run, sequences, workdir.path, workdir.prepared, execution=options.execution, **experiment_options
+    )
     if (initial := experiment.workdir.read_config().initial) is not None:
         print(summary.describe_start(initial), flush=True)
     with experiment.workdir.lock():
@@ -282,18 +286,20 @@ def export_model(request: Request, workdir: WorkDirectory, sequences: Sequences 
     keeps_histories = options.mode == "export" and options.with_histories is None
     if sequences is not None and not keeps_histories and options.with_histories != 0:
         workdir.check_data(sequences)
-        most = options.with_histories
-        histories = sequences if most is None else keep_last(sequences, most)
+        max_items = options.with_histories
+        histories = sequences if max_items is None else keep_last(sequences, max_items)
     start_tensorflow(options)
     from bert4rec_tf.runs import exporting
 
-    before = exporting.DEFAULT
+    older_choices = exporting.DEFAULT
     if options.format == SAVED_MODEL:
-        before = exporting.read_options(workdir, request.export_dir or workdir.export, keeps_histories)
+        older_choices = exporting.read_options(workdir, request.export_dir or workdir.export, keeps_histories)
     choices = ExportOptions(
-        options.k if "k" in request.named else before.k,
-        options.popularity_correction if "popularity_correction" in request.named else before.popularity_correction,
-        before.histories if keeps_histories else histories,
+        options.k if "k" in request.given_flags else older_choices.k,
+        options.popularity_correction
+        if "popularity_correction" in request.given_flags
+        else older_choices.popularity_correction,
+        older_choices.histories if keeps_histories else histories,
     )
     path = exporting.export(workdir, request.export_dir, choices, options.format)
     if options.mode == "export":

@@ -116,14 +116,14 @@ class Request:
         model: the name of the model.
         settings: the settings given as flags, and those with which the model uses the given features.
         interactions: the user's own data; None for a data set.
-        named: the flags that are given.
+        given_flags: the flags that are given.
     """
 
     options: RunOptions
     model: str
     settings: dict[str, Any]
     interactions: Interactions | None
-    named: frozenset[str]
+    given_flags: frozenset[str]
 
     @classmethod
     def from_flags(cls, given: Mapping[str, Any]) -> "Request":
@@ -132,14 +132,14 @@ class Request:
         options = RunOptions(**{name: value for name, value in given.items() if name in names})
         columns = {name: value for name, value in given.items() if name in list_column_options()}
         settings = {name: value for name, value in given.items() if name in list_settings()}
-        named = frozenset(given)
-        features = [name for name in (ITEM_FEATURES, USER_FEATURES) if name in named]
+        given_flags = frozenset(given)
+        features = [name for name in (ITEM_FEATURES, USER_FEATURES) if name in given_flags]
         model = options.model or presets.choose_model(OWN if options.interactions else options.dataset)
         settings = {**settings_for_features(model, features), **settings}
         if columns and options.interactions is None:
             raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")
         interactions = None if options.interactions is None else Interactions(options.interactions, **columns)
-        request = cls(options, model, settings, interactions, named)
+        request = cls(options, model, settings, interactions, given_flags)
         request._check()
         return request
 
@@ -159,7 +159,7 @@ class Request:
     def refuse(self, names: Iterable[str], why: str) -> None:
         """Raises UserError if one of these flags is given."""
         for name in names:
-            if name in self.named:
+            if name in self.given_flags:
                 raise UserError(f"--{name} {why}")
 
     @property

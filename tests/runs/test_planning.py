@@ -179,7 +179,7 @@ def test_a_budget_that_nothing_was_planned_for_can_be_left_out_or_come_later(tmp
         plan = json.loads((tmp_path / "config.json").read_text()).get("plan")
         assert opened.budget is budget and plan == (budget and budget.record())
     begin(None)
-    with pytest.raises(UserError, match="`minutes` must come with --interactions or --dataset"):
+    with pytest.raises(UserError, match="`minutes` needs --interactions or --dataset again"):
         read_budget(Request.from_flags({"workdir": str(tmp_path), "minutes": 5.0}), 0.0)
     begin(None).train()
     with pytest.raises(UserError, match="`minutes` must be left out, as in "):
