@@ -73,7 +73,7 @@ def list_files(interactions: Interactions) -> list[Path]:
             if not matches:
                 raise UserError(f"{path}: a folder without .parquet files; name others by a pattern: '{path}/*.csv'")
         elif glob.has_magic(str(path)) and not path.exists():
-            matches = [Path(match) for match in glob.glob(str(path)) if Path(match).is_file()]
+            matches = [Path(match) for match in glob.glob(str(path), recursive=True) if Path(match).is_file()]
         else:
             files.refuse_pipe(path)
             matches = [path]
