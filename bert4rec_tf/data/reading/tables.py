@@ -60,7 +60,8 @@ def read_rows(path: Path, rows: Rows) -> Iterator[pa.Table]:
 
 def read_partition(path: Path) -> dict[str, str]:
     """Returns the columns that Hive writes as folders: `day=10/a.parquet`. The innermost folder of a name counts."""
-    pairs = [folder.name.partition("=") for folder in reversed(path.parents) if "=" in folder.name]
+    folders = reversed(path.absolute().parents)  # also those above the working directory
+    pairs = [folder.name.partition("=") for folder in folders if "=" in folder.name]
     return {name: value for name, _, value in pairs}
 
 

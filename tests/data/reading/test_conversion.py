@@ -314,6 +314,14 @@ def test_a_k_core_drops_users_and_items_until_none_is_below_the_minimum(actions,
     assert found == left
 
 
+def test_a_file_has_the_columns_of_its_folders_from_within_them_too(tmp_path, monkeypatch):
+    rows = [("a", "x", 1), ("a", "y", 2), ("b", "x", 2)]
+    for time in (1, 2):
+        write(tmp_path, f"day={time}/0.parquet", as_parquet([row[:2] for row in rows if row[2] == time], HEADER[:2]))
+    monkeypatch.chdir(tmp_path / "day=2")
+    assert histories(read([tmp_path / "day=1", "0.parquet"])[0]) == plainly(rows)
+
+
 def test_a_folder_is_read_by_the_rules_of_pyarrow_s_datasets(tmp_path):
     rows = [("a", "x", 10), ("a", "y", 9), ("b", "x", 2), ("b", "z", 1)]
     for place, (user, item, time) in enumerate(rows):
