@@ -95,8 +95,8 @@ class Spark:
     def load(self, interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
         """Does what `conversion.convert_once` does, with the same file."""
         paths = [path.absolute() for path in conversion.list_files(interactions)]
-        checksums = self.map(conversion.checksum_source, paths)
-        target = conversion.locate_conversion(folder.absolute(), interactions, checksums)
+        sources = self.map(conversion.identify_source, paths)
+        target = conversion.locate_conversion(folder.absolute(), interactions, sources)
         stage = target.with_name(f".{target.name}.parts")
         with files.FolderLock(stage).lock():
             conversion_here = Conversion(self, interactions, paths, stage)

@@ -1,6 +1,7 @@
 """Spark writes what one machine writes."""
 
 import contextlib
+import importlib
 import os
 import random
 import signal
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 from support import commands, exports, spark
+from support.interaction_files import as_parquet, write
 
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.serving import batch
@@ -65,6 +69,28 @@ def test_spark_prepares_the_same_bytes(flags, tmp_path, local_spark):
     for words in ("skipped 1 bad rows", "rows that repeat user, item and time", "1 ids were not in Unicode's form NFC"):
         assert words in "".join(said)
     assert not list((tmp_path / "there").rglob("*.parts"))
+
+
+@pytest.fixture
+def fake_spark(monkeypatch):
+    """What keeps conversions, without a cluster: it maps here."""
+    spark.needed()
+    cluster = importlib.import_module("bert4rec_tf.cluster.spark")
+    monkeypatch.setattr(cluster.Spark, "map", lambda self, *arguments: list(map(*arguments)))
+    return cluster.Spark.__new__(cluster.Spark)
+
+
+def test_a_kept_conversion_is_that_of_one_machine_and_of_the_same_folders(tmp_path, fake_spark, monkeypatch):
+    for user in "12":
+        rows = [(item, time) for time, item in enumerate("xyz")]
+        write(tmp_path, f"hive/user={user}/0.parquet", as_parquet(rows, ("item", "time")))
+    asked = Interactions(tmp_path / "hive")
+    expected, _ = conversion.convert_once(asked, tmp_path / "data")
+    monkeypatch.setattr("bert4rec_tf.cluster.spark.Conversion.convert", lambda self: conversion.convert(asked))
+    assert fake_spark.load(asked, tmp_path / "data")[0].fingerprint == expected.fingerprint
+    assert len(list((tmp_path / "data" / "converted").glob("*.npz"))) == 1
+    (tmp_path / "hive" / "user=1").rename(tmp_path / "hive" / "user=007")
+    assert set(fake_spark.load(asked, tmp_path / "data")[0].users) == {"007", "2"}
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
 
 def convert_once(interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
     """Does what `convert` does, but stores the result in `folder` and reads it from there, unless it is damaged."""
-    path = locate_conversion(folder, interactions, [_identify_source(path) for path in list_files(interactions)])
+    path = locate_conversion(folder, interactions, [identify_source(path) for path in list_files(interactions)])
     return load_or_convert(path, interactions, lambda: convert(interactions))
 
 
@@ -163,12 +163,12 @@ def load_or_convert(
     return replace(sequences, columns=describe_columns(interactions)), report
 
 
-def locate_conversion(folder: Path, interactions: Interactions, checksums: list[str]) -> Path:
-    """Returns where a conversion is stored. `checksums`: of the files, in order."""
+def locate_conversion(folder: Path, interactions: Interactions, sources: list[str]) -> Path:
+    """Returns where a conversion is stored. `sources`: `identify_source` of the files, in order."""
     # `member` named a file in an archive, which is now unpacked when it is downloaded.
     key: dict[str, Any] = {
         "format": CONVERSION_FORMAT,
-        "sources": checksums,
+        "sources": sources,
         "member": None,
         "options": interactions.options,
     }
@@ -177,16 +177,11 @@ def locate_conversion(folder: Path, interactions: Interactions, checksums: list[
     return folder / FOLDER / f"{interactions.name.removeprefix('own-')}-{digest}.npz"
 
 
-def _identify_source(path: Path) -> str:
+def identify_source(path: Path) -> str:
     """Returns a file's checksum, and the columns that its folders name. Raises UserError if it cannot be read."""
     partition = tables.read_partition(path)
-    return checksum_source(path) + (json.dumps(partition) if partition else "")
-
-
-def checksum_source(path: Path) -> str:
-    """Returns the SHA-256 of a file. Raises UserError if it cannot be read."""
     try:
-        return files.compute_checksum(path)
+        return files.compute_checksum(path) + (json.dumps(partition) if partition else "")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
