@@ -99,10 +99,11 @@ class Spark:
         target = conversion.locate_conversion(folder.absolute(), interactions, sources)
         stage = target.with_name(f".{target.name}.parts")
         with files.FolderLock(stage).lock():
-            conversion_here = Conversion(self, interactions, paths, stage)
-            converted = conversion.load_or_convert(target, interactions, conversion_here.convert)
-        files.remove_folder(stage)
-        return converted
+            try:
+                conversion_here = Conversion(self, interactions, paths, stage)
+                return conversion.load_or_convert(target, interactions, conversion_here.convert)
+            finally:
+                files.remove_folder(stage)
 
 
 @dataclass

@@ -18,6 +18,7 @@ from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving import batch
 
 FLAGS = ("--interactions=rows/*.csv", "--max_length=8")
@@ -91,6 +92,13 @@ def test_a_kept_conversion_is_that_of_one_machine_and_of_the_same_folders(tmp_pa
     assert len(list((tmp_path / "data" / "converted").glob("*.npz"))) == 1
     (tmp_path / "hive" / "user=1").rename(tmp_path / "hive" / "user=007")
     assert set(fake_spark.load(asked, tmp_path / "data")[0].users) == {"007", "2"}
+
+
+def test_a_bad_row_leaves_no_files_between_the_steps(tmp_path, fake_spark):
+    path = write(tmp_path, "rows/0.csv", b"user,item,timestamp\na,x,1\na,,2\n")
+    with pytest.raises(UserError, match="row 3: the item's id is missing"):
+        fake_spark.load(Interactions(path), tmp_path / "data")
+    assert not list((tmp_path / "data" / "converted").iterdir())
 
 
 @pytest.mark.parametrize(
