@@ -21,7 +21,7 @@ from pyarrow import parquet
 from bert4rec_tf.cluster import tasks
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import conversion, grouping
-from bert4rec_tf.data.reading.report import Report, describe_findings, describe_repeats
+from bert4rec_tf.data.reading.report import Report, describe_cut_rows, describe_findings, describe_repeats
 from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import EARLIEST, LATEST, PER_SECOND
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
@@ -122,6 +122,9 @@ class Conversion:
         actions = self._read_files(source)
         sizes_before = self._count_sizes(actions)
         notes = describe_findings(source)
+        if source.findings.unended:
+            counted = self._make_vocabulary(actions)
+            notes += describe_cut_rows(source.findings, counted.items.tolist(), counted.counts)
         unit, first_later, meaning = None, None, ""
         if layout.times and sizes_before["actions"]:
             latest = actions.agg(f.max("time")).collect()[0][0]
