@@ -206,6 +206,8 @@ def _find_record_layout(columns: Columns, lines: Sequence[str], number: int) -> 
             except ValueError:  # named when all rows are read
                 continue
         names = list(dict.fromkeys(name for record in sample for name in record))
-        texts = {name: [str(record[name]) for record in sample if record.get(name) is not None] for name in names}
+        texts = {
+            name: ["" if (value := record.get(name)) is None else str(value) for record in sample] for name in names
+        }
         return columns.layout_from_sample(kind, names, texts)
     raise UserError(f"{columns.source}, line {number}: neither a whole JSON object nor a Python dictionary")

@@ -186,14 +186,17 @@ def read_frame(frame: Any, options: Interactions, to_train: bool = True) -> Sequ
 
 
 def read_sample(frame: pd.DataFrame | pa.Table) -> dict[str, list[str]]:
-    """Returns the first values of each column, as texts; empty texts for an Arrow table's missing ones."""
+    """Returns the first values of each column, as texts; empty texts for missing ones, so that rows stay together."""
     names = list_names(frame)
     if isinstance(frame, pa.Table):
         batches = frame.slice(0, SAMPLE_ROWS).to_batches()
         columns = ([_list_texts(batch.column(place)) for batch in batches] for place in range(len(names)))
         return {name: list(itertools.chain(*texts)) for name, texts in zip(names, columns)}
-    head = frame.iloc[:SAMPLE_ROWS]
-    return {name: [str(value) for value in head.iloc[:, place].dropna()] for place, name in enumerate(names)}
+    series = (frame.iloc[:SAMPLE_ROWS, place] for place in range(len(names)))
+    return {
+        name: ["" if is_missing else str(value) for value, is_missing in zip(column, column.isna())]
+        for name, column in zip(names, series)
+    }
 
 
 def _list_texts(column: pa.Array) -> list[str]:
