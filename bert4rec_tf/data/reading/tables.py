@@ -169,8 +169,11 @@ def name_columns(frame: Any, **columns: Any) -> dict[str, Any]:
     return options
 
 
-def read_frame(frame: Any, options: Interactions, to_train: bool = True) -> Sequences:
-    """Does what `interactions` does. `to_train`: whether too little to train on is an error."""
+def read_frame(frame: Any, options: Interactions, to_train: bool = True, ordered: bool = True) -> Sequences:
+    """Does what `interactions` does.
+
+    `to_train`: whether too little to train on is an error. `ordered`: whether the order of the actions matters.
+    """
     frame = load_frame(frame, "`frame`")
     layout = Columns(TITLE, options, flag="{}=").layout_from_sample(PARQUET, list_names(frame), read_sample(frame))
     for doubt in layout.doubts:  # a wrong column explains the errors of its rows
@@ -180,7 +183,7 @@ def read_frame(frame: Any, options: Interactions, to_train: bool = True) -> Sequ
     layout = replace(layout, doubts=(), integer_types=list_integer_types(table.schema))
     rows = Rows(TITLE, Times(), layout, options, option='bad_rows="skip"')
     sequences, report = make_sequences(list(_select_good_rows(table.to_batches(ROWS_PER_BATCH), rows)), rows, to_train)
-    report.warn_of_doubts(sequences)
+    report.warn_of_doubts(sequences, ordered)
     report.warn_of_notes(sequences if to_train else None)
     return replace(sequences, columns=layout.describe())
 
