@@ -25,7 +25,7 @@ def find_type(ids: Iterable[str], kind: str) -> str | None:
 
 
 def drop_wrong_types(sequences: Sequences) -> dict[str, dict[str, str]]:
-    """Returns `Sequences.columns`, with a wider type if some ids, which come from elsewhere, need it; none for texts."""
+    """Returns `Sequences.columns`, with a wider type, or none, where some ids come from elsewhere and need it."""
     columns = {role: dict(column) for role, column in sequences.columns.items()}
     for role, ids in (("user", sequences.users), ("item", sequences.vocabulary.items)):
         if (kind := columns.get(role, {}).pop("type", None)) and (wider := find_type(ids, kind)):

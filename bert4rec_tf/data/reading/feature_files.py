@@ -1,8 +1,6 @@
 """Reads features of items or users: a CSV or Parquet file, a pandas DataFrame or an Arrow table."""
 
-import ast
 import contextlib
-import json
 import math
 import re
 from collections import Counter
@@ -16,7 +14,8 @@ import pandas as pd
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.data.feature_values import Features, attach_features
-from bert4rec_tf.data.reading.columns import DATE_LIKE, ITEM_NAMES, USER_NAMES
+from bert4rec_tf.data.reading.columns import DATE_LIKE, ITEM_NAMES, JSON, LITERALS, USER_NAMES
+from bert4rec_tf.data.reading.records import parse_text
 from bert4rec_tf.data.reading.rows import MISSING
 from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, has_fraction, read_columns
 from bert4rec_tf.data.reading.times import BLANKS
@@ -178,9 +177,9 @@ def _parse_cell(cell: Any) -> Any:
     if _is_empty(cell):
         return None
     if isinstance(cell, str) and cell.startswith("["):
-        for parse in (json.loads, ast.literal_eval):
-            with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-                return parse(cell)
+        for kind in (JSON, LITERALS):
+            with contextlib.suppress(ValueError):
+                return parse_text(kind, cell)
     return cell
 
 

@@ -17,13 +17,18 @@ _ID, _TIME = (str, type(None)), (str, float)  # tuples, because a union of types
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def parse_record(kind: str, line: str) -> Mapping[str, Any]:
-    """Returns the JSON object or the Python dictionary of constants on a line. Raises ValueError for anything else."""
+def parse_text(kind: str, text: str) -> Any:
+    """Returns the value that a text in JSON, or in Python's form of it, holds. Raises ValueError for any other text."""
     parse: Callable[[str], Any] = json.loads if kind == JSON else ast.literal_eval
     try:
-        record = parse(line)
+        return parse(text)
     except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise ValueError(str(error)) from error
+
+
+def parse_record(kind: str, line: str) -> Mapping[str, Any]:
+    """Returns the JSON object or the Python dictionary of constants on a line. Raises ValueError for anything else."""
+    record = parse_text(kind, line)
     if not isinstance(record, dict) or (kind != JSON and not all(isinstance(name, str) for name in record)):
         raise ValueError("not an object")
     return record

@@ -274,8 +274,8 @@ class Times:
         value = times[0].as_py()
         if kind == NUMBER and unit is not None and not count_units(np.array([value]))[unit]:
             raise UserError(
-                f"`test_from` must be {UNIT_NAMES[unit]} since 1970, like the times of the data, from 1980 to 2099; or a "
-                f"date (2020-01-31). Received: test_from={text}"
+                f"`test_from` must be {UNIT_NAMES[unit]} since 1970, like the times of the data, from 1980 to 2099, or "
+                f"a date (2020-01-31). Received: test_from={text}"
             )
         if kind == NUMBER or self.kind != NUMBER:
             return value
