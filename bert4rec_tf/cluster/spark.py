@@ -24,7 +24,7 @@ from bert4rec_tf.data.reading import conversion, grouping
 from bert4rec_tf.data.reading.report import Report, describe_cut_rows, describe_findings, describe_repeats
 from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import EARLIEST, LATEST, PER_SECOND
-from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
+from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary, make_splits
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 
@@ -146,7 +146,7 @@ class Conversion:
         histories = self._sort_actions(actions, vocabulary)
         sequences = Sequences(
             histories["item"].to_numpy(),
-            np.concatenate([[0], np.cumsum(users["length"])]),
+            make_splits(users["length"].to_numpy()),
             np.array(users["user"].to_pylist(), object),
             vocabulary,
             None if first_later is None else users["num_later"].to_numpy(),
