@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bert4rec_tf.config.data_names import RAW, Interactions, PublishedFile, add_source, is_own, remove_source
 from bert4rec_tf.config.paper import read_paper
@@ -222,11 +222,10 @@ def load_with_report(
     if isinstance(data, Interactions):
         return conversion.convert_once(data, folder)
     name = add_source(data, source)
-    origin, generator, path = find_source(name), find_dataset(name).generator, find_or_download(name, folder)
+    generator = find_dataset(name).generator
     if generator is not None:
         return generator.make_sequences(), None
-    if origin is None or path is None:
-        raise UserError(f"{name!r} has no source {source!r}")
+    origin, path = cast(Source, find_source(name)), cast(Path, find_or_download(name, folder))
     if origin.columns is None:
         return _read_authors_file(origin, path), None
     bounds: dict[str, Any] = {"min_user_actions": 5, "min_item_actions": origin.min_item_actions}
