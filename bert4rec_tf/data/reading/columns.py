@@ -43,7 +43,7 @@ TIME_WORDS = {
 ORDER_NAME = re.compile(r"(order|sequence|seq)(number|no|nr|index)?|step")
 """A column whose name has one of these words, or is like this, may say the order."""
 
-MOST = 0.9
+MIN_SHARE_OF_TIMES = 0.9
 """The share of a column's values that must read as times, so that it may be the column of times."""
 
 SAMPLE_ROWS = 1_000
@@ -255,12 +255,12 @@ def _find_joins(columns: Sample) -> list[list[str]]:
 
 
 def _are_dates(values: Sequence[str]) -> bool:
-    return sum(bool(DATE_LIKE.match(value.strip())) for value in values) > MOST * len(values)
+    return sum(bool(DATE_LIKE.match(value.strip())) for value in values) > MIN_SHARE_OF_TIMES * len(values)
 
 
 def _are_unix_times(values: Sequence[str]) -> bool:
     numbers = np.array([value for value in map(str.strip, values) if NUMBER_LIKE.match(value)], np.float64)
-    return sum(count_units(numbers).values()) > MOST * len(values)
+    return sum(count_units(numbers).values()) > MIN_SHARE_OF_TIMES * len(values)
 
 
 def _normalize(name: str) -> str:

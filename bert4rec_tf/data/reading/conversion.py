@@ -40,21 +40,21 @@ def open_first(interactions: Interactions, paths: Sequence[Path]) -> Rows:
     return Rows(str(paths[0]), Times(), layout, interactions, is_one_of_many=len(paths) > 1)
 
 
-def read_tables(path: Path, first: Rows) -> Iterator[pa.Table]:
-    """Yields the good rows of a file, and adds what else is met to the findings of `first` (`open_first`).
+def read_tables(path: Path, reader: Rows) -> Iterator[pa.Table]:
+    """Yields the good rows of a file, and adds what else is met to the findings of `reader` (`open_first`).
 
     Raises UserError as `convert`.
     """
-    layout = read_layout(path, first.options)
-    if str(layout) != str(first.layout):
-        raise UserError(f"{path}: its columns are {layout}; those of {first.source} are {first.layout}")
-    rows = replace(first, source=str(path), layout=layout)
+    layout = read_layout(path, reader.options)
+    if str(layout) != str(reader.layout):
+        raise UserError(f"{path}: its columns are {layout}; those of {reader.file_name} are {reader.layout}")
+    reader = replace(reader, file_name=str(path), layout=layout)
     if layout.kind == PARQUET:
-        yield from tables.read_rows(path, rows)
+        yield from tables.read_rows(path, reader)
         return
     progress = show_transfer(f"reading {path.name}", path.stat().st_size)
     with progress, blocks.open_unpacked(path, watch=progress.update) as stream:
-        yield from (text if layout.kind == TEXT else records).read_rows(stream, rows)
+        yield from (text if layout.kind == TEXT else records).read_rows(stream, reader)
 
 
 def list_files(interactions: Interactions) -> list[Path]:
@@ -102,9 +102,9 @@ def convert(interactions: Interactions, to_train: bool = True) -> tuple[Sequence
     file's, a row is bad and not skipped, or too little is left to train on.
     """
     paths = list_files(interactions)
-    source = open_first(interactions, paths)
-    parts = [table for path in paths for table in read_tables(path, source)]
-    return make_sequences(parts, source, to_train)
+    reader = open_first(interactions, paths)
+    parts = [table for path in paths for table in read_tables(path, reader)]
+    return make_sequences(parts, reader, to_train)
 
 
 def read_layout(path: Path, interactions: Interactions) -> Layout:
@@ -127,8 +127,8 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
     if not content.strip():
         raise UserError(f"{path}: the file is empty")
     layout = Layout(TEXT, "user", "item", separator=ANY_BLANKS, names=("user", "item"))
-    rows = Rows(str(path), Times(), layout, PublishedFile(str(path)), integers=True)
-    return make_sequences(list(text.read_rows(io.BytesIO(content), rows)), rows)[0]
+    reader = Rows(str(path), Times(), layout, PublishedFile(str(path)), integers=True)
+    return make_sequences(list(text.read_rows(io.BytesIO(content), reader)), reader)[0]
 
 
 def convert_once(interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:

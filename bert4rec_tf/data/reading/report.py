@@ -76,9 +76,9 @@ class Report:
         return "\n".join(lines)
 
 
-def describe_findings(source: Rows) -> list[str]:
+def describe_findings(reader: Rows) -> list[str]:
     """Returns lines on skipped rows, events, and ids and keys that were met."""
-    findings, event_column, wanted = source.findings, source.layout.event, source.options.events
+    findings, event_column, wanted = reader.findings, reader.layout.event, reader.options.events
     lines = [
         f"skipped {count:,} {'' if kind == HEADER_AGAIN else 'bad '}rows: {kind} (the first: {findings.firsts[kind]})"
         for kind, count in findings.skipped.items()

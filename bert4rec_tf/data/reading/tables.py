@@ -50,12 +50,12 @@ def read_head(path: Path) -> pa.Table:
         return pa.table(_add_partition(head or pa.RecordBatch.from_pylist([], schema=file.schema_arrow), path))
 
 
-def read_rows(path: Path, rows: Rows) -> Iterator[pa.Table]:
+def read_rows(path: Path, reader: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a Parquet file. Raises UserError if it is damaged, and as `text.read_rows`."""
     with open_parquet(path) as file:
-        names = [name for name in rows.layout.used_columns if name in file.schema_arrow.names]
+        names = [name for name in reader.layout.used_columns if name in file.schema_arrow.names]
         batches = (_add_partition(batch, path) for batch in file.iter_batches(ROWS_PER_BATCH, columns=names))
-        yield from _select_good_rows(batches, rows)
+        yield from _select_good_rows(batches, reader)
 
 
 def read_partition(path: Path) -> dict[str, str]:
@@ -74,16 +74,16 @@ def _add_partition(batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
     return batch
 
 
-def _select_good_rows(batches: Iterable[pa.RecordBatch], rows: Rows) -> Iterator[pa.Table]:
+def _select_good_rows(batches: Iterable[pa.RecordBatch], reader: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of batches whose columns have types. Rows are counted from 1."""
-    layout, first = rows.layout, 1
+    layout, first = reader.layout, 1
     for batch in batches:
         columns = {name: decode_texts(batch.column(name)) for name in layout.used_columns}
         for name in (layout.user, layout.item):
-            columns[name] = convert_ids(columns[name], f"{rows.source}, column {name}")
+            columns[name] = convert_ids(columns[name], f"{reader.file_name}, column {name}")
         if layout.event is not None:
             columns[layout.event] = columns[layout.event].cast(pa.string())
-        yield rows.select_good(columns, range(first, first + batch.num_rows))
+        yield reader.select_good(columns, range(first, first + batch.num_rows))
         first += batch.num_rows
 
 
@@ -181,8 +181,9 @@ def read_frame(frame: Any, options: Interactions, to_train: bool = True, ordered
     table = select_columns(frame, layout.used_columns)
     layout = check_events(layout, table.schema, options, TITLE)
     layout = replace(layout, doubts=(), integer_types=list_integer_types(table.schema))
-    rows = Rows(TITLE, Times(), layout, options, option='bad_rows="skip"')
-    sequences, report = make_sequences(list(_select_good_rows(table.to_batches(ROWS_PER_BATCH), rows)), rows, to_train)
+    reader = Rows(TITLE, Times(), layout, options, option='bad_rows="skip"')
+    parts = list(_select_good_rows(table.to_batches(ROWS_PER_BATCH), reader))
+    sequences, report = make_sequences(parts, reader, to_train)
     report.warn_of_doubts(sequences, ordered)
     report.warn_of_notes(sequences if to_train else None)
     return replace(sequences, columns=layout.describe())

@@ -74,8 +74,8 @@ def test_actions_are_ordered_by_user_time_and_row(rows, kind, grouped):
     if kind != "none":
         table = table.append_column("time", pa.array(np.array([time for _, time in rows], kind)))
     options = Interactions("x", duplicates="keep", future_times=True)
-    source = Rows("x", Times(), Layout(TEXT, "user", "item"), options)
-    sequences, _ = make_sequences([table], source, to_train=False)
+    reader = Rows("x", Times(), Layout(TEXT, "user", "item"), options)
+    sequences, _ = make_sequences([table], reader, to_train=False)
     times = np.zeros(len(rows)) if kind == "none" else table["time"].to_numpy()
     order = sorted(range(len(rows)), key=lambda row: times[row])
     expected = {user: [str(row) for row in order if rows[row][0] == int(user)] for user in columns["user"]}
