@@ -19,7 +19,7 @@ from bert4rec_tf.data.examples.epochs import lay_out_once, make_epochs
 from bert4rec_tf.data.examples.joined import make_model_feed
 from bert4rec_tf.data.examples.masked import MaskedExamples
 from bert4rec_tf.data.examples.rows import Examples, Feed
-from bert4rec_tf.data.sequences import Sequences, Vocabulary, pad_rows
+from bert4rec_tf.data.sequences import Sequences, Vocabulary, make_splits, pad_rows
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.foundation.errors import UserError, speak_python
 from bert4rec_tf.models.batch_checks import check_numbers
@@ -73,7 +73,7 @@ def sequences_of(histories: Sequence[Sequence[int]], num_items: int | None = Non
     vocabulary = number_items(int(items.max()) if num_items is None else num_items)
     counts = np.bincount(items, minlength=vocabulary.num_items + 1)[1:]
     users = np.arange(len(rows)).astype(str).astype(object)
-    splits = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    splits = make_splits([len(row) for row in rows])
     columns = {role: {"name": role, "type": "int64"} for role in ("user", "item")}
     return Sequences(items, splits, users, Vocabulary(vocabulary.items, counts), columns=columns)
 

@@ -21,10 +21,10 @@ from pyarrow import parquet
 from bert4rec_tf.cluster import tasks
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import conversion, grouping
-from bert4rec_tf.data.reading.report import Report, describe_findings, describe_repeats
+from bert4rec_tf.data.reading.report import Report, describe_cut_rows, describe_findings, describe_repeats
 from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import EARLIEST, LATEST, PER_SECOND
-from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
+from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary, make_splits
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 
@@ -95,14 +95,15 @@ class Spark:
     def load(self, interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
         """Does what `conversion.convert_once` does, with the same file."""
         paths = [path.absolute() for path in conversion.list_files(interactions)]
-        checksums = self.map(conversion.checksum_source, paths)
-        target = conversion.locate_conversion(folder.absolute(), interactions, checksums)
+        sources = self.map(conversion.identify_source, paths)
+        target = conversion.locate_conversion(folder.absolute(), interactions, sources)
         stage = target.with_name(f".{target.name}.parts")
         with files.FolderLock(stage).lock():
-            conversion_here = Conversion(self, interactions, paths, stage)
-            converted = conversion.load_or_convert(target, interactions, conversion_here.convert)
-        files.remove_folder(stage)
-        return converted
+            try:
+                conversion_here = Conversion(self, interactions, paths, stage)
+                return conversion.load_or_convert(target, interactions, conversion_here.convert)
+            finally:
+                files.remove_folder(stage)
 
 
 @dataclass
@@ -116,11 +117,14 @@ class Conversion:
 
     def convert(self) -> tuple[Sequences, Report]:
         """Does what `conversion.convert` does."""
-        interactions, source = self.interactions, conversion.open_first(self.interactions, self.paths)
-        layout, times = source.layout, source.times
-        actions = self._read_files(source)
+        interactions, reader = self.interactions, conversion.open_first(self.interactions, self.paths)
+        layout, times = reader.layout, reader.times
+        actions = self._read_files(reader)
         sizes_before = self._count_sizes(actions)
-        notes = describe_findings(source)
+        notes = describe_findings(reader)
+        if reader.findings.unended:
+            counted = self._make_vocabulary(actions)
+            notes += describe_cut_rows(reader.findings, counted.items.tolist(), counted.counts)
         unit, first_later, meaning = None, None, ""
         if layout.times and sizes_before["actions"]:
             latest = actions.agg(f.max("time")).collect()[0][0]
@@ -142,13 +146,13 @@ class Conversion:
         histories = self._sort_actions(actions, vocabulary)
         sequences = Sequences(
             histories["item"].to_numpy(),
-            np.concatenate([[0], np.cumsum(users["length"])]),
+            make_splits(users["length"].to_numpy()),
             np.array(users["user"].to_pylist(), object),
             vocabulary,
             None if first_later is None else users["num_later"].to_numpy(),
             times=ActionTimes(histories["time"].to_numpy(), meaning) if layout.times else None,
         )
-        return sequences, grouping.make_report(source, meaning, sizes_before, sequences, notes, to_train=True)
+        return sequences, grouping.make_report(reader, meaning, sizes_before, sequences, notes, to_train=True)
 
     def _drop_repeats(self, actions: DataFrame, before: int) -> tuple[DataFrame, list[str]]:
         """Does what `grouping.order_actions` does with repeats, and describes them."""
@@ -161,22 +165,22 @@ class Conversion:
         first = repeats.agg(f.min_by(f.struct("user", "item"), "place")).collect()[0][0]
         return firsts, describe_repeats(number, (first["user"], first["item"]))
 
-    def _read_files(self, source: Rows) -> DataFrame:
-        """Returns the good rows: `user`, `item`, `place` and perhaps `time`. Adds to the findings of `source`."""
-        has_times = bool(source.layout.times)
+    def _read_files(self, reader: Rows) -> DataFrame:
+        """Returns the good rows: `user`, `item`, `place` and perhaps `time`. Adds to the findings of `reader`."""
+        has_times = bool(reader.layout.times)
         if has_times:
-            source.times.kind = self.spark.map(tasks.find_kind_of_times, [self.paths], [source])[0]
+            reader.times.kind = self.spark.map(tasks.find_kind_of_times, [self.paths], [reader])[0]
         folder = self.stage / "rows"
         files.remove_folder(folder)
         files.make_folder(folder)
-        read_file = partial(tasks.read_file, source=source, folder=folder)
+        read_file = partial(tasks.read_file, reader=reader, folder=folder)
         summaries = self.spark.map(read_file, range(len(self.paths)), self.paths)
         actions = self._read_stored(folder)
         if has_times:
             other = "fraction" if all(summary.times_are_whole for summary in summaries) else "time"
             actions = actions.drop(other).withColumnRenamed("fraction", "time")
         for summary in summaries:
-            source.findings.add(summary.findings)
+            reader.findings.add(summary.findings)
         return actions
 
     def _filter_actions(self, actions: DataFrame) -> DataFrame:

@@ -28,31 +28,31 @@ class FileSummary:
     times_are_whole: bool
 
 
-def find_kind_of_times(paths: list[Path], source: Rows) -> str | None:
+def find_kind_of_times(paths: list[Path], reader: Rows) -> str | None:
     """Returns the kind of the first time that has one (`Times.kind`). All files are read with it."""
-    first = _start_anew(source)
+    reader = _start_anew(reader)
     for path in paths:
-        for _ in read_tables(path, first):
-            if first.times.kind is not None:
-                return first.times.kind
+        for _ in read_tables(path, reader):
+            if reader.times.kind is not None:
+                return reader.times.kind
     return None
 
 
-def _start_anew(source: Rows) -> Rows:
-    return replace(source, times=Times(source.times.kind), findings=Findings())
+def _start_anew(reader: Rows) -> Rows:
+    return replace(reader, times=Times(reader.times.kind), findings=Findings())
 
 
-def read_file(number: int, path: Path, source: Rows, folder: Path) -> FileSummary:
+def read_file(number: int, path: Path, reader: Rows, folder: Path) -> FileSummary:
     """Writes the good rows of a file as Parquet: `user`, `item`, `place`, and `time` as a whole and as a fraction."""
-    first, rows, are_whole = _start_anew(source), 0, True
+    reader, num_rows, are_whole = _start_anew(reader), 0, True
     fields = {"user": pa.string(), "item": pa.string(), "place": pa.int64()}
-    if source.layout.times:
+    if reader.layout.times:
         fields |= {"time": pa.int64(), "fraction": pa.float64()}
     schema = pa.schema(list(fields.items()))
     with files.atomic_write(folder / f"{number:06d}.parquet") as aside, parquet.ParquetWriter(aside, schema) as writer:
-        for table in read_tables(path, first):
+        for table in read_tables(path, reader):
             columns = {role: table[role].cast(pa.string()) for role in ("user", "item")}
-            begin = (number << ROW_BITS) + rows
+            begin = (number << ROW_BITS) + num_rows
             columns["place"] = np.arange(begin, begin + len(table))
             if "time" in fields:
                 values = table["time"].to_numpy()
@@ -61,5 +61,5 @@ def read_file(number: int, path: Path, source: Rows, folder: Path) -> FileSummar
                 columns["fraction"] = values.astype(np.float64)
                 are_whole &= is_whole or not len(values)
             writer.write_table(pa.table([columns[name] for name in fields], schema))
-            rows += len(table)
-    return FileSummary(first.findings, are_whole)
+            num_rows += len(table)
+    return FileSummary(reader.findings, are_whole)

@@ -10,7 +10,7 @@ import numpy as np
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, list_used_features
 from bert4rec_tf.config.setting_fields import Settings
-from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary, number_within_groups
+from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary, make_splits, number_within_groups
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 
@@ -82,7 +82,7 @@ class Features:
         places = {raw: row for row, raw in enumerate(self.ids.tolist())}
         rows = np.array([places.get(raw, -1) for raw in ids], np.int64)
         lengths = np.append(self.lengths, 0)[rows]
-        splits = np.concatenate([[0], np.cumsum(lengths)])
+        splits = make_splits(lengths)
         values = self.values[np.repeat(self.splits[rows], lengths) + number_within_groups(lengths)]
         vectors = None
         if self.vectors is not None:

@@ -19,12 +19,17 @@ def have_type(ids: Iterable[str], kind: str) -> bool:
         return False
 
 
+def find_type(ids: Iterable[str], kind: str) -> str | None:
+    """Returns `kind` if all ids have this type, else a type of 64 bits that all have; None if they have none."""
+    return next((wider for wider in (kind, "int64", "uint64") if have_type(ids, wider)), None)
+
+
 def drop_wrong_types(sequences: Sequences) -> dict[str, dict[str, str]]:
-    """Returns `Sequences.columns`, without a type that not all ids have, because some come from elsewhere."""
+    """Returns `Sequences.columns`, with a wider type, or none, where some ids come from elsewhere and need it."""
     columns = {role: dict(column) for role, column in sequences.columns.items()}
     for role, ids in (("user", sequences.users), ("item", sequences.vocabulary.items)):
-        if (kind := columns.get(role, {}).get("type")) is not None and not have_type(ids, kind):
-            del columns[role]["type"]
+        if (kind := columns.get(role, {}).pop("type", None)) and (wider := find_type(ids, kind)):
+            columns[role]["type"] = wider
     return columns
 
 
@@ -58,10 +63,12 @@ def warn_of_strangers(known: Sequences, new: Sequences) -> None:
 def warn_of_new_types(known: Sequences, new: Sequences) -> None:
     """Warns if the known ids are integers and new ones are not, so that all ids are texts from now on."""
     columns = drop_wrong_types(known)
-    for role, ids in (("user", new.users), ("item", new.vocabulary.items)):
+    ids_by_role = {"user": (known.users, new.users), "item": (known.vocabulary.items, new.vocabulary.items)}
+    for role, (known_ids, new_ids) in ids_by_role.items():
         kind = columns.get(role, {}).get("type")
-        if kind is not None and not have_type(ids, kind):
-            odd_id = next(raw_id for raw_id in ids if not have_type([raw_id], kind))
+        if kind is not None and find_type([*known_ids, *new_ids], kind) is None:
+            widest = find_type(known_ids, "int64") or kind
+            odd_id = next(raw_id for raw_id in new_ids if not have_type([raw_id], widest))
             warn(
                 f"the {role}s' ids were all of {kind}, and some new ones, such as {odd_id!r}, are not: all are texts "
                 "from now on",

@@ -167,7 +167,7 @@ class Sequences:
         ids[order] = np.arange(1, len(order) + 1, dtype=np.int32)
         if (user_codes[1:] < user_codes[:-1]).any():
             item_codes = item_codes[np.argsort(user_codes, kind="stable")]
-        splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        splits = make_splits(lengths)
         vocabulary = Vocabulary(np.asarray(items)[order], counts[order].astype(np.int64))
         return cls(ids[item_codes], splits, np.asarray(users), vocabulary)
 
@@ -214,7 +214,7 @@ class Sequences:
     def select_users(self, users: np.ndarray) -> "Sequences":
         """Returns the histories of `users`, int64 [k], in this order, without features. The vocabulary is the same."""
         lengths = self.lengths[users]
-        splits = np.concatenate([[0], np.cumsum(lengths)])
+        splits = make_splits(lengths)
         items = self.items[np.repeat(self.splits[users], lengths) + number_within_groups(lengths)]
         num_later = None if self.num_later is None else self.num_later[users]
         return replace(
@@ -235,10 +235,13 @@ class Sequences:
         return np.bincount(self.items, minlength=self.num_items + 1)
 
     def drop_last(self, num_dropped: np.ndarray) -> "Sequences":
-        """Returns each user's items but the last `drop[u]`, without features and `num_later`. The vocabulary stays."""
+        """Returns each user's items but the last `num_dropped[u]`, without features and `num_later`.
+
+        The vocabulary stays.
+        """
         is_kept = np.ones(self.num_actions, bool)
         is_kept[np.repeat(self.splits[1:] - num_dropped, num_dropped) + number_within_groups(num_dropped)] = False
-        splits = np.concatenate([[0], np.cumsum(self.lengths - num_dropped)])
+        splits = make_splits(self.lengths - num_dropped)
         return Sequences(self.items[is_kept], splits, self.users, self.vocabulary)
 
     def take_last(self, users: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -271,6 +274,11 @@ class Sequences:
 def number_within_groups(sizes: np.ndarray) -> np.ndarray:
     """Returns 0, 1, ... sizes[g] - 1 for each group g, one group after the other."""
     return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
+def make_splits(lengths: np.ndarray | list[int]) -> np.ndarray:
+    """Returns where each group begins and, last, where they end, int64 [groups + 1]."""
+    return np.append(0, np.cumsum(lengths, dtype=np.int64))
 
 
 def pad_rows(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import sparse
 
 from bert4rec_tf.config.transition_settings import CompleteSettings
-from bert4rec_tf.data.sequences import PAD, Sequences, number_within_groups
+from bert4rec_tf.data.sequences import PAD, Sequences, make_splits, number_within_groups
 
 BLOCK_ACTIONS = 1 << 13
 """To limit memory, first items are counted in blocks of about this many actions, or of one item."""
@@ -51,7 +51,7 @@ def count_transitions(
     places += np.arange(sequences.num_actions)
     spaced[places] = sequences.items
     by_item = places[np.argsort(sequences.items, kind="stable")]
-    bounds = np.r_[0, np.cumsum(sequences.count_items())]
+    bounds = make_splits(sequences.count_items())
     steps = np.outer(np.arange(1, window + 1), [1, -1]).ravel()
     column_bits, item_bits = width.bit_length(), size.bit_length()
     first = 0

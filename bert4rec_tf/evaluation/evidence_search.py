@@ -16,7 +16,7 @@ from bert4rec_tf.config.transition_settings import (
     has_long_histories,
 )
 from bert4rec_tf.data import transitions
-from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, number_within_groups
+from bert4rec_tf.data.sequences import LeaveOneOut, Sequences, make_splits, number_within_groups
 from bert4rec_tf.evaluation.metrics import LIST_LENGTH, compute_ndcg
 from bert4rec_tf.evaluation.ranking_task import sample_rows
 
@@ -208,7 +208,7 @@ class _Search:
         pairs = self._pairs[weights.indices[places], np.repeat(candidates, lengths)]
         numbers = np.asarray(pairs).ravel().astype(np.int64)
         rows = np.repeat(np.arange(len(owners)), lengths)[numbers > 0]
-        ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(owners)))]
+        ends = make_splits(np.bincount(rows, minlength=len(owners)))
         shape = (len(owners), self._pairs.nnz)
         pair_places = numbers[numbers > 0] - 1
         table = sparse.csr_matrix((np.zeros(len(pair_places), np.float32), pair_places, ends), shape)

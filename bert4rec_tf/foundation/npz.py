@@ -40,7 +40,7 @@ def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray
                 for name in members
             }
     except (*DAMAGE_ERRORS, MemoryError) as error:  # a damaged header can claim any number of values
-        raise CorruptFileError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise CorruptFileError(str(files.unreadable_error(path, error))) from error
 
 
 def encode_lines(texts: Iterable[str]) -> np.ndarray:

@@ -201,6 +201,11 @@ def expand_path(path: Path | str | Url) -> Path:
     return Path(expanded)
 
 
+def find_cache_folder() -> Path:
+    """Returns this package's folder in the user's cache."""
+    return expand_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "bert4rec_tf"
+
+
 def expand_local_path(path: Path | str | Url, argument: str) -> Path:
     """Returns `expand_path`. Raises UserError for an address, which this argument cannot be."""
     path = expand_path(path)

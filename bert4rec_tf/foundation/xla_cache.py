@@ -15,6 +15,7 @@ import shutil
 from pathlib import Path
 
 from bert4rec_tf.foundation.processes import get_host_code, is_running
+from bert4rec_tf.foundation.stores import find_cache_folder
 
 MAX_PROGRAMS = 200
 """The newest programs are kept. Each has some megabytes."""
@@ -42,7 +43,7 @@ def set_flags() -> None:
 def find_folder() -> Path:
     """Returns the folder of the programs for this machine's processor and GPUs, and the installed TensorFlow.
 
-    It lies in `bert4rec_tf/xla` of the user's cache.
+    It lies in `xla` of the package's cache.
     """
     facts = [platform.machine(), _read_version("tensorflow"), _read_version("tensorflow-cpu")]
     with contextlib.suppress(OSError):
@@ -51,8 +52,7 @@ def find_folder() -> Path:
     for gpu in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         with contextlib.suppress(OSError):
             facts.append(gpu.read_text().splitlines()[0])
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return caches / "bert4rec_tf" / "xla" / hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+    return find_cache_folder() / "xla" / hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
 def _read_version(package: str) -> str:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import ItemTransitionsSettings
 from bert4rec_tf.config.transition_settings import CompleteSettings
 from bert4rec_tf.data import transitions
-from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.data.sequences import Sequences, make_splits
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.raw_ids import check_catalogue
 from bert4rec_tf.models.recommender import Recommender, last_items_in_order
@@ -97,5 +97,5 @@ def count_evidence(
     for arrays in parts:
         joined.append(np.concatenate(arrays))
         arrays.clear()  # before the next ones are joined, to save memory
-    splits, ages = np.r_[0, np.cumsum(num_pairs)], transitions.weigh_ages(evidence.max_history, settings)
+    splits, ages = make_splits(num_pairs), transitions.weigh_ages(evidence.max_history, settings)
     evidence.assign(splits, joined[0], joined[1], log_shares, ages)

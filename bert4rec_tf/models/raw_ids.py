@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bert4rec_tf.data.id_types import have_type
+from bert4rec_tf.data.id_types import find_type
 from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
@@ -66,7 +66,7 @@ class ModelIds:
 
     @cached_property
     def _are_integers(self) -> bool:
-        return bool(self.item_type) and have_type(self.vocabulary.items, self.item_type)
+        return bool(self.item_type) and find_type(self.vocabulary.items, self.item_type) is not None
 
 
 def check_sequences(sequences: Any) -> None:

@@ -1,6 +1,7 @@
 """Spark writes what one machine writes."""
 
 import contextlib
+import importlib
 import os
 import random
 import signal
@@ -11,9 +12,13 @@ from pathlib import Path
 
 import pytest
 from support import commands, exports, spark
+from support.interaction_files import as_parquet, write
 
+from bert4rec_tf.config.data_names import Interactions
+from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving import batch
 
 FLAGS = ("--interactions=rows/*.csv", "--max_length=8")
@@ -21,7 +26,7 @@ FILTER = ("--min_user_actions=3", "--min_item_actions=4", "--k_core", "--bad_row
 
 
 def write_rows(folder, users=90, rows=1_200):
-    """Three files: whole times, fractions among them, repeated and bad rows, and users with one action."""
+    """Three files: whole times, fractions among them, repeated and bad rows, users with one action, and a cut item."""
     draw = random.Random(7)
     made = [
         (f"u{draw.randint(1, users)}", f"i{int(draw.expovariate(0.06))}", draw.randint(1, 300)) for _ in range(rows)
@@ -32,8 +37,8 @@ def write_rows(folder, users=90, rows=1_200):
     made += [("café", "i1", 5), ("cafe\u0301", "i2", 6), ("café", "i3", 7)]
     (folder / "rows").mkdir(parents=True)
     for number in range(3):
-        lines = ["user_id,item_id,timestamp", *(",".join(map(str, row)) for row in made[number::3])]
-        (folder / "rows" / f"{number}.csv").write_text("\n".join(lines) + "\n")
+        lines = ["timestamp,user_id,item_id", *(f"{time},{user},{item}" for user, item, time in made[number::3])]
+        (folder / "rows" / f"{number}.csv").write_text("\n".join(lines) + ("\n" if number < 2 else "\n300,u1,i"))
 
 
 @pytest.fixture
@@ -62,9 +67,41 @@ def test_spark_prepares_the_same_bytes(flags, tmp_path, local_spark):
     assert again == content and said_again == said
     names = " ".join(content)
     assert "data/converted/rows-" in names and "candidates" in names
-    for words in ("skipped 1 bad rows", "rows that repeat user, item and time", "1 ids were not in Unicode's form NFC"):
+    for words in (
+        *("skipped 1 bad rows", "rows that repeat user, item and time", "1 ids were not in Unicode's form NFC"),
+        "2.csv, row 426 has no line end, and no other row has its item 'i': the file may be cut short",
+    ):
         assert words in "".join(said)
     assert not list((tmp_path / "there").rglob("*.parts"))
+
+
+@pytest.fixture
+def fake_spark(monkeypatch):
+    """What keeps conversions, without a cluster: it maps here."""
+    spark.needed()
+    cluster = importlib.import_module("bert4rec_tf.cluster.spark")
+    monkeypatch.setattr(cluster.Spark, "map", lambda self, *arguments: list(map(*arguments)))
+    return cluster.Spark.__new__(cluster.Spark)
+
+
+def test_a_kept_conversion_is_that_of_one_machine_and_of_the_same_folders(tmp_path, fake_spark, monkeypatch):
+    for user in "12":
+        rows = [(item, time) for time, item in enumerate("xyz")]
+        write(tmp_path, f"hive/user={user}/0.parquet", as_parquet(rows, ("item", "time")))
+    asked = Interactions(tmp_path / "hive")
+    expected, _ = conversion.convert_once(asked, tmp_path / "data")
+    monkeypatch.setattr("bert4rec_tf.cluster.spark.Conversion.convert", lambda self: conversion.convert(asked))
+    assert fake_spark.load(asked, tmp_path / "data")[0].fingerprint == expected.fingerprint
+    assert len(list((tmp_path / "data" / "converted").glob("*.npz"))) == 1
+    (tmp_path / "hive" / "user=1").rename(tmp_path / "hive" / "user=007")
+    assert set(fake_spark.load(asked, tmp_path / "data")[0].users) == {"007", "2"}
+
+
+def test_a_bad_row_leaves_no_files_between_the_steps(tmp_path, fake_spark):
+    path = write(tmp_path, "rows/0.csv", b"user,item,timestamp\na,x,1\na,,2\n")
+    with pytest.raises(UserError, match="row 3: the item's id is missing"):
+        fake_spark.load(Interactions(path), tmp_path / "data")
+    assert not list((tmp_path / "data" / "converted").iterdir())
 
 
 @pytest.mark.parametrize(

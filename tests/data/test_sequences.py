@@ -1,6 +1,7 @@
 """Vocabulary, grouping by user and the leave-one-out split, against lists and dictionaries."""
 
 import hashlib
+import itertools
 import struct
 from collections import Counter
 from dataclasses import replace
@@ -158,6 +159,14 @@ def fingerprint_in_plain_python(histories, users, items, size, later=None):
 def with_histories(sequences, histories):
     splits = np.cumsum([0, *map(len, histories)])
     return replace(sequences, items=np.array([item for one in histories for item in one], np.int32), splits=splits)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int32", "int64", "uint64"])
+def test_splits_are_the_running_sums_in_64_bits(kind):
+    for lengths in ([], [0], [200, 0, 250, 3]):
+        for given_lengths in (lengths, np.array(lengths, kind)):
+            splits = module.make_splits(given_lengths)
+            assert splits.tolist() == [*itertools.accumulate(lengths, initial=0)] and splits.dtype == np.int64
 
 
 def blocks_of(size):

@@ -9,6 +9,7 @@ import textwrap
 import pytest
 from support.paths import ROOT
 
+from bert4rec_tf.data.sources.datasets import resolve_data_folder
 from bert4rec_tf.foundation import xla_cache
 
 COMPUTE = """
@@ -61,6 +62,17 @@ def test_flags_of_the_user_stay(monkeypatch, tmp_path):
     assert os.environ["TF_XLA_FLAGS"] == "--tf_xla_persistent_cache_directory=/mine"
     assert os.environ["XLA_FLAGS"] == "--xla_gpu_force_compilation_parallelism=3"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("cache", ["~/cache", "", None])
+def test_programs_lie_in_the_user_s_cache_beside_the_data(monkeypatch, tmp_path, cache):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("BERT4REC_DATA", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if cache is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", cache)
+    expected = tmp_path / ("cache" if cache else ".cache") / "bert4rec_tf"
+    assert (xla_cache.find_folder().parent, resolve_data_folder()) == (expected / "xla", expected)
 
 
 def test_only_the_newest_programs_stay(monkeypatch, tmp_path):

@@ -113,15 +113,18 @@ def test_integers_of_every_type_come_back(data, kind):
         assert restored.dtype == kind and set(restored.tolist()) == set(values.tolist())
 
 
-OTHER_TEXTS = ["007", "+1", "1.0", "-0", "x", str(2**63)]
+WHOLE_NUMBERS = st.integers(-130, 300) | st.integers(-(2**63), 2**64 - 1)
+OTHER_TEXTS = st.sampled_from(["007", "+1", "1.0", "-0", "x", str(2**64), str(-(2**63) - 1)])
 
 
-@given(st.lists(st.one_of(st.integers(-(2**61), 2**61).map(str), st.sampled_from(OTHER_TEXTS)), min_size=1))
-def test_a_type_is_kept_only_if_every_id_has_it(texts):
-    sequences = b4r.interactions(pd.DataFrame({"user": [1, 1], "item": [1, 2]}))
-    sequences.vocabulary.__dict__["items"] = np.array(texts, object)
-    is_int64 = [text.strip("-").isdigit() and str(int(text)) == text and abs(int(text)) < 2**62 for text in texts]
-    assert ("type" in drop_wrong_types(sequences)["item"]) == all(is_int64)
+@given(st.lists(WHOLE_NUMBERS.map(str), min_size=1), st.lists(OTHER_TEXTS, max_size=1), st.sampled_from(INTEGERS))
+def test_a_type_is_kept_or_widened_if_every_id_has_it(texts, others, kind):
+    sequences = b4r.interactions(pd.DataFrame({"user": [1, 1], "item": np.array([1, 2], kind)}))
+    sequences.vocabulary.__dict__["items"] = np.array(texts + others, object)
+    limits = {name: np.iinfo(name) for name in (kind, "int64", "uint64")}
+    fitting = [name for name in limits if all(limits[name].min <= int(text) <= limits[name].max for text in texts)]
+    expected = None if others or not fitting else fitting[0]
+    assert drop_wrong_types(sequences)["item"].get("type") == expected
 
 
 def test_tables_of_other_libraries_are_taken_wherever_a_dataframe_is(counted):
@@ -193,6 +196,9 @@ def test_whole_numbers_of_a_file_have_a_type(tmp_path):
     assert columns["rows.parquet"]["item"] == {"name": "Artikel-Nr", "type": "uint32"}
     assert columns["rows.csv"]["item"] == {"name": "Artikel-Nr", "type": "int64"}
     assert columns["zeros.csv"] == {**columns["rows.csv"], "user": {"name": "client"}}, "leading zeros stay texts"
+    both = [tmp_path / "rows.parquet", tmp_path / "wider.parquet"]
+    FRAME.assign(**{"Artikel-Nr": FRAME["Artikel-Nr"].astype("int64") + 2**40}).to_parquet(both[1])
+    assert drop_wrong_types(inputs.load_any(both, **NAMES)[1])["item"]["type"] == "int64"
 
 
 def test_users_of_a_csv_with_a_gap_are_the_known_ones(counted, tmp_path):

@@ -38,7 +38,7 @@ class StoredExamples(Examples):
     read; the history is in memory anyway. Only masks with random items (`mask_prob` below 1) need the stored rows.
 
     Args:
-        shards: from `preparation.prepare_shards`.
+        shards: from `preparation.prepare_examples`.
         windows: the window of each example, in the order of the shards.
         num_items: n.
         only_mask_tokens: whether masks replace items by the mask token alone.

@@ -99,10 +99,9 @@ class Feed:
         return {"examples": numbers.astype(index_type), "seed": np.array([self.seed, step]), **drawn}
 
     def _order_epoch(self, epoch: int) -> np.ndarray:
-        """Returns the order of an epoch, and keeps the newest two."""
+        """Returns the order of an epoch, and keeps that of the newest alone: steps never go back to an epoch."""
         if epoch not in self._orders:
-            for old in [number for number in self._orders if number < epoch - 1 or number > epoch]:
-                del self._orders[old]
+            self._orders.clear()
             self._orders[epoch] = self.examples.order_epoch(self.seed, epoch)
         return self._orders[epoch]
 

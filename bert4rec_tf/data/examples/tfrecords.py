@@ -21,7 +21,7 @@ MANIFEST = "manifest.json"
 LENGTHS_SUFFIX = "_lengths"
 SHARD_FORMAT = 2
 ROWS_PER_RECORD = 256
-"""Rows per record."""
+"""Another number changes the bytes of the shards."""
 
 
 def write_shard(path: Path, columns: Mapping[str, np.ndarray], lengths: Mapping[str, np.ndarray]) -> None:

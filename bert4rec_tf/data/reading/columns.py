@@ -43,7 +43,7 @@ TIME_WORDS = {
 ORDER_NAME = re.compile(r"(order|sequence|seq)(number|no|nr|index)?|step")
 """A column whose name has one of these words, or is like this, may say the order."""
 
-MOST = 0.9
+MIN_SHARE_OF_TIMES = 0.9
 """The share of a column's values that must read as times, so that it may be the column of times."""
 
 SAMPLE_ROWS = 1_000
@@ -255,12 +255,12 @@ def _find_joins(columns: Sample) -> list[list[str]]:
 
 
 def _are_dates(values: Sequence[str]) -> bool:
-    return sum(bool(DATE_LIKE.match(value.strip())) for value in values) > MOST * len(values)
+    return sum(bool(DATE_LIKE.match(value.strip())) for value in values) > MIN_SHARE_OF_TIMES * len(values)
 
 
 def _are_unix_times(values: Sequence[str]) -> bool:
     numbers = np.array([value for value in map(str.strip, values) if NUMBER_LIKE.match(value)], np.float64)
-    return sum(count_units(numbers).values()) > MOST * len(values)
+    return sum(count_units(numbers).values()) > MIN_SHARE_OF_TIMES * len(values)
 
 
 def _normalize(name: str) -> str:
@@ -279,25 +279,26 @@ def find_known_columns(names: Sequence[str], common_names: Sequence[str]) -> lis
     things: dict[str, list[str]] = {}
     for name in common_names:
         if name in columns:
-            things.setdefault(STEMS.get(name, name.removesuffix("id")), columns[name])
+            things.setdefault(_find_thing(name), columns[name])
     if len(things) > 1:
         things.pop("session", None)
     return list(itertools.chain(*things.values()))
 
 
-def find_rivals(chosen: str, sample: Sample, common_names: Sequence[str]) -> list[str]:
+def _find_thing(name: str) -> str:
+    """Returns what a normalized name is a name of: "user" of userid, uid and username."""
+    return STEMS.get(name, name.removesuffix("id"))
+
+
+def find_rivals(id_column: str, sample: Sample, common_names: Sequence[str]) -> list[str]:
     """Returns the other columns of the same thing as a known one that are no names for its ids: some id has two values.
 
     So `user_id` has no rival in a column `user` of their names, but in one of other ids.
     """
-
-    def find_thing(name: str) -> str:
-        return STEMS.get(_normalize(name), _normalize(name).removesuffix("id"))
-
-    same = [name for name in sample if name != chosen and _normalize(name) in common_names]
-    rivals = [name for name in same if find_thing(name) == find_thing(chosen)]
+    thing, others = _find_thing(_normalize(id_column)), [name for name in sample if name != id_column]
+    rivals = [name for name in others if _normalize(name) in common_names and _find_thing(_normalize(name)) == thing]
     pairs = {
-        name: {(key, value) for key, value in zip(sample[chosen], sample[name]) if key and value} for name in rivals
+        name: {(key, value) for key, value in zip(sample[id_column], sample[name]) if key and value} for name in rivals
     }
     return [name for name, values in pairs.items() if len(values) > len({key for key, _ in values})]
 

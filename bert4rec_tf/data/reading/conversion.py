@@ -40,21 +40,21 @@ def open_first(interactions: Interactions, paths: Sequence[Path]) -> Rows:
     return Rows(str(paths[0]), Times(), layout, interactions, is_one_of_many=len(paths) > 1)
 
 
-def read_tables(path: Path, first: Rows) -> Iterator[pa.Table]:
-    """Yields the good rows of a file, and adds what else is met to the findings of `first` (`open_first`).
+def read_tables(path: Path, reader: Rows) -> Iterator[pa.Table]:
+    """Yields the good rows of a file, and adds what else is met to the findings of `reader` (`open_first`).
 
     Raises UserError as `convert`.
     """
-    layout = read_layout(path, first.options)
-    if str(layout) != str(first.layout):
-        raise UserError(f"{path}: its columns are {layout}; those of {first.source} are {first.layout}")
-    rows = replace(first, source=str(path), layout=layout)
+    layout = read_layout(path, reader.options)
+    if str(layout) != str(reader.layout):
+        raise UserError(f"{path}: its columns are {layout}; those of {reader.file_name} are {reader.layout}")
+    reader = replace(reader, file_name=str(path), layout=layout)
     if layout.kind == PARQUET:
-        yield from tables.read_rows(path, rows)
+        yield from tables.read_rows(path, reader)
         return
     progress = show_transfer(f"reading {path.name}", path.stat().st_size)
     with progress, blocks.open_unpacked(path, watch=progress.update) as stream:
-        yield from (text if layout.kind == TEXT else records).read_rows(stream, rows)
+        yield from (text if layout.kind == TEXT else records).read_rows(stream, reader)
 
 
 def list_files(interactions: Interactions) -> list[Path]:
@@ -73,7 +73,7 @@ def list_files(interactions: Interactions) -> list[Path]:
             if not matches:
                 raise UserError(f"{path}: a folder without .parquet files; name others by a pattern: '{path}/*.csv'")
         elif glob.has_magic(str(path)) and not path.exists():
-            matches = [Path(match) for match in glob.glob(str(path)) if Path(match).is_file()]
+            matches = [Path(match) for match in glob.glob(str(path), recursive=True) if Path(match).is_file()]
         else:
             files.refuse_pipe(path)
             matches = [path]
@@ -102,9 +102,9 @@ def convert(interactions: Interactions, to_train: bool = True) -> tuple[Sequence
     file's, a row is bad and not skipped, or too little is left to train on.
     """
     paths = list_files(interactions)
-    source = open_first(interactions, paths)
-    parts = [table for path in paths for table in read_tables(path, source)]
-    return make_sequences(parts, source, to_train)
+    reader = open_first(interactions, paths)
+    parts = [table for path in paths for table in read_tables(path, reader)]
+    return make_sequences(parts, reader, to_train)
 
 
 def read_layout(path: Path, interactions: Interactions) -> Layout:
@@ -127,13 +127,13 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
     if not content.strip():
         raise UserError(f"{path}: the file is empty")
     layout = Layout(TEXT, "user", "item", separator=ANY_BLANKS, names=("user", "item"))
-    rows = Rows(str(path), Times(), layout, PublishedFile(str(path)), integers=True)
-    return make_sequences(list(text.read_rows(io.BytesIO(content), rows)), rows)[0]
+    reader = Rows(str(path), Times(), layout, PublishedFile(str(path)), integers=True)
+    return make_sequences(list(text.read_rows(io.BytesIO(content), reader)), reader)[0]
 
 
 def convert_once(interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
     """Does what `convert` does, but stores the result in `folder` and reads it from there, unless it is damaged."""
-    path = locate_conversion(folder, interactions, [_identify_source(path) for path in list_files(interactions)])
+    path = locate_conversion(folder, interactions, [identify_source(path) for path in list_files(interactions)])
     return load_or_convert(path, interactions, lambda: convert(interactions))
 
 
@@ -163,12 +163,12 @@ def load_or_convert(
     return replace(sequences, columns=describe_columns(interactions)), report
 
 
-def locate_conversion(folder: Path, interactions: Interactions, checksums: list[str]) -> Path:
-    """Returns where a conversion is stored. `checksums`: of the files, in order."""
+def locate_conversion(folder: Path, interactions: Interactions, sources: list[str]) -> Path:
+    """Returns where a conversion is stored. `sources`: `identify_source` of the files, in order."""
     # `member` named a file in an archive, which is now unpacked when it is downloaded.
     key: dict[str, Any] = {
         "format": CONVERSION_FORMAT,
-        "sources": checksums,
+        "sources": sources,
         "member": None,
         "options": interactions.options,
     }
@@ -177,16 +177,11 @@ def locate_conversion(folder: Path, interactions: Interactions, checksums: list[
     return folder / FOLDER / f"{interactions.name.removeprefix('own-')}-{digest}.npz"
 
 
-def _identify_source(path: Path) -> str:
+def identify_source(path: Path) -> str:
     """Returns a file's checksum, and the columns that its folders name. Raises UserError if it cannot be read."""
     partition = tables.read_partition(path)
-    return checksum_source(path) + (json.dumps(partition) if partition else "")
-
-
-def checksum_source(path: Path) -> str:
-    """Returns the SHA-256 of a file. Raises UserError if it cannot be read."""
     try:
-        return files.compute_checksum(path)
+        return files.compute_checksum(path) + (json.dumps(partition) if partition else "")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:

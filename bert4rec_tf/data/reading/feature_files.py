@@ -1,8 +1,6 @@
 """Reads features of items or users: a CSV or Parquet file, a pandas DataFrame or an Arrow table."""
 
-import ast
 import contextlib
-import json
 import math
 import re
 from collections import Counter
@@ -16,7 +14,8 @@ import pandas as pd
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.data.feature_values import Features, attach_features
-from bert4rec_tf.data.reading.columns import DATE_LIKE, ITEM_NAMES, USER_NAMES
+from bert4rec_tf.data.reading.columns import DATE_LIKE, ITEM_NAMES, JSON, LITERALS, USER_NAMES
+from bert4rec_tf.data.reading.records import parse_text
 from bert4rec_tf.data.reading.rows import MISSING
 from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, has_fraction, read_columns
 from bert4rec_tf.data.reading.times import BLANKS
@@ -40,10 +39,10 @@ SURE_SEPARATOR = re.compile(re.escape(VALUE_SEPARATOR))
 GUESSED_SEPARATOR = re.compile(r";|(?<!\d),|,(?!\d)")
 """A semicolon or a comma, but none within a number."""
 
-FEWEST = 2
+MIN_IDS_PER_VALUE = 2
 """A value that fewer ids have is left out, because it says nothing about other ids."""
 
-FEW = 0.5
+MIN_MATCHED_SHARE = 0.5
 """A warning is given if fewer of the data's ids than this share have features or titles."""
 
 
@@ -107,7 +106,7 @@ def check_matches(name: str, ids: Iterable[str], known_ids: Iterable[str]) -> st
             f"{min(ids)!r}"
         )
     line = f"{name}: {num_shared:,} of the {len(known_ids):,} ids of the data match; {len(ids) - num_shared:,} others"
-    if num_shared < FEW * len(known_ids):
+    if num_shared < MIN_MATCHED_SHARE * len(known_ids):
         warn(line, DataWarning)
     return line
 
@@ -118,7 +117,7 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     A cell holds one value, or several: a list, or a text with `|` between them; or with commas or semicolons, if these
     cut a column's cells into fewer different values than there are different cells (with a warning). A column of more
     than BINS different numbers is cut at its quantiles into BINS categories. An empty cell is no value. An id has the
-    values of all its rows. Values that fewer than FEWEST ids have are left out.
+    values of all its rows. Values that fewer than MIN_IDS_PER_VALUE ids have are left out.
 
     A column is one of vectors if any cell is a list with a fraction: floats in Parquet and Arrow, lists or NumPy arrays
     of them in a DataFrame, JSON in CSV. Then every cell is empty or such a list, and all are equally long.
@@ -152,25 +151,25 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     for column, cells in columns.items():
         if column == id_column:
             continue
-        if any(map(has_fraction, values := [_parse_cell(cell) for cell in cells])):
+        if any(map(has_fraction, parsed_cells := [_parse_cell(cell) for cell in cells])):
             whose = f"{title}, column {column}, {'item' if kind == ITEM_FEATURES else 'user'}"
-            vectors.append(_stack_vectors(values, rows, unique_ids, whose))
+            vectors.append(_stack_vectors(parsed_cells, rows, unique_ids, whose))
             numbers += [f"{' '.join(column.split())}[{number}]" for number in range(vectors[-1].shape[1])]
         else:
-            column_names, entries = _list_entries(column, values, rows, title)
+            column_names, entries = _list_entries(column, parsed_cells, rows, title)
             if not column_names:
                 warn(
-                    f"{title}: column {column} is ignored, because no value of it is shared by {FEWEST} ids",
+                    f"{title}: column {column} is ignored, because no value of it is shared by {MIN_IDS_PER_VALUE} ids",
                     DataWarning,
                 )
             pairs.append(entries + np.array([0, len(names)]))
             names += column_names
     if not names and not numbers:
-        raise UserError(f"{title}: no column has a value that {FEWEST} rows share")
+        raise UserError(f"{title}: no column has a value that {MIN_IDS_PER_VALUE} rows share")
     entries = np.unique(np.concatenate(pairs), axis=0)
     splits = np.searchsorted(entries[:, 0], np.arange(len(unique_ids) + 1))
-    places, all_names = entries[:, 1].astype(np.int32), np.array(names + numbers, object)
-    return Features(unique_ids, splits, places, all_names, np.hstack(vectors) if vectors else None)
+    values, all_names = entries[:, 1].astype(np.int32), np.array(names + numbers, object)
+    return Features(unique_ids, splits, values, all_names, np.hstack(vectors) if vectors else None)
 
 
 def _parse_cell(cell: Any) -> Any:
@@ -178,9 +177,9 @@ def _parse_cell(cell: Any) -> Any:
     if _is_empty(cell):
         return None
     if isinstance(cell, str) and cell.startswith("["):
-        for parse in (json.loads, ast.literal_eval):
-            with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-                return parse(cell)
+        for kind in (JSON, LITERALS):
+            with contextlib.suppress(ValueError):
+                return parse_text(kind, cell)
     return cell
 
 
@@ -223,7 +222,8 @@ def _list_entries(column: str, cells: Sequence[Any], rows: np.ndarray, title: st
     texts = _split_texts(cells, whose) if numbers is None else _bin_numbers(numbers)
     pairs = {(row, value) for row, values in zip(rows.tolist(), texts) for value in values}
     counts = Counter(value for _, value in pairs)
-    places = {value: place for place, value in enumerate(sorted(value for value in counts if counts[value] >= FEWEST))}
+    shared_values = sorted(value for value, count in counts.items() if count >= MIN_IDS_PER_VALUE)
+    places = {value: place for place, value in enumerate(shared_values)}
     entries = [(row, places[value]) for row, value in pairs if value in places]
     return [f"{' '.join(column.split())}={value}" for value in places], np.array(entries, np.int64).reshape(-1, 2)
 

@@ -21,7 +21,7 @@ WHOLE = "^(0|[1-9][0-9]*)$"
 ID = pa.dictionary(pa.int32(), pa.string())
 
 
-def make_sequences(tables: list[pa.Table], source: Rows, to_train: bool = True) -> tuple[Sequences, Report]:
+def make_sequences(tables: list[pa.Table], reader: Rows, to_train: bool = True) -> tuple[Sequences, Report]:
     """Filters, orders and groups the parts of a table. Empties `tables`, to save memory.
 
     A user's actions are ordered by time, then by row (`order_actions`), and then filtered (`filter_actions`). Users are
@@ -30,12 +30,12 @@ def make_sequences(tables: list[pa.Table], source: Rows, to_train: bool = True) 
 
     Args:
         tables: columns `user` and `item` (dictionaries of texts) and, if there are times, `time` (int64 or float64).
-        source: what read them, with the options of the filter and what was met.
+        reader: what read them, with the options of the filter and what was met.
         to_train: whether too little to train on is an error.
 
     Raises UserError if a time is in the future, unless the options allow it, or too little is left.
     """
-    interactions = source.options
+    interactions = reader.options
     title, is_own = interactions.title, not interactions.is_published
     user_codes, users = _encode_ids([table["user"] for table in tables])
     item_codes, items = _encode_ids([table["item"] for table in tables])
@@ -47,12 +47,12 @@ def make_sequences(tables: list[pa.Table], source: Rows, to_train: bool = True) 
         user_codes, users = sort_ids(user_codes, users)
         item_codes, items = sort_ids(item_codes, items)
     sizes_before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
-    notes = describe_findings(source)
-    notes += describe_cut_rows(source.findings, items.tolist(), np.bincount(item_codes)) if is_own else []
+    notes = describe_findings(reader)
+    notes += describe_cut_rows(reader.findings, items.tolist(), np.bincount(item_codes)) if is_own else []
     unit, meaning, num_later = None, "", None
     if times is not None and len(times):
         count, sample = partial(count_units, times), partial(np.asarray, times)
-        unit, meaning = source.times.describe(count, len(times), times.max().item(), sample, interactions)
+        unit, meaning = reader.times.describe(count, len(times), times.max().item(), sample, interactions)
         order, repeats = order_actions(user_codes, item_codes, times, is_own and interactions.duplicates == "drop")
         if len(repeats):
             first = repeats.min()
@@ -66,19 +66,19 @@ def make_sequences(tables: list[pa.Table], source: Rows, to_train: bool = True) 
         item_codes, items = _drop_unused_names(item_codes[keep], items)
         times = None if times is None else times[keep]
     if interactions.test_from is not None and times is not None:
-        is_later = times >= source.times.parse_moment(interactions.test_from, unit)
+        is_later = times >= reader.times.parse_moment(interactions.test_from, unit)
         num_later = np.bincount(user_codes[is_later], minlength=len(users))
     sequences = Sequences.from_codes(user_codes, item_codes, users, items)
     action_times = ActionTimes(times, meaning) if times is not None and is_own else None
     sequences = replace(sequences, num_later=num_later, times=action_times)
-    return sequences, make_report(source, meaning, sizes_before, sequences, notes, to_train)
+    return sequences, make_report(reader, meaning, sizes_before, sequences, notes, to_train)
 
 
 def make_report(
-    source: Rows, meaning: str, sizes_before: dict[str, int], sequences: Sequences, notes: list[str], to_train: bool
+    reader: Rows, meaning: str, sizes_before: dict[str, int], sequences: Sequences, notes: list[str], to_train: bool
 ) -> Report:
     """Returns the report. Raises UserError if `to_train` and no user has two actions, or only one item is left."""
-    interactions, layout = source.options, source.layout
+    interactions, layout = reader.options, reader.layout
     bounds = {name: getattr(interactions, name) for name in ("min_user_actions", "min_item_actions")}
     filters = [f"left are those with --{name}={bound}" for name, bound in bounds.items() if bound > 1]
     reasons = "".join(f"; {line}" for line in [*filters, *notes])

@@ -78,9 +78,10 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     if separator not in UNQUOTED and len(rows) == 1 < len(lines) and lines[0].count('"') % 2:
         raise UserError(f"{path}, line {first_line}: a quote is never closed")
     if len(rows[0]) < 2:
-        found = shorten(rows[0][0].strip())
+        only_field = shorten(rows[0][0].strip())
         raise UserError(
-            f"{path}, line {first_line}: expected at least two columns, found {found!r}; {_advise_separator(lines)}"
+            f"{path}, line {first_line}: expected at least two columns, found {only_field!r}; "
+            f"{_advise_separator(lines)}"
         )
     return _find_text_layout(columns, separator, rows, first_line)
 
@@ -206,6 +207,8 @@ def _find_record_layout(columns: Columns, lines: Sequence[str], number: int) -> 
             except ValueError:  # named when all rows are read
                 continue
         names = list(dict.fromkeys(name for record in sample for name in record))
-        texts = {name: [str(record[name]) for record in sample if record.get(name) is not None] for name in names}
+        texts = {
+            name: ["" if (value := record.get(name)) is None else str(value) for record in sample] for name in names
+        }
         return columns.layout_from_sample(kind, names, texts)
     raise UserError(f"{columns.source}, line {number}: neither a whole JSON object nor a Python dictionary")

@@ -17,42 +17,47 @@ _ID, _TIME = (str, type(None)), (str, float)  # tuples, because a union of types
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def parse_record(kind: str, line: str) -> Mapping[str, Any]:
-    """Returns the JSON object or the Python dictionary of constants on a line. Raises ValueError for anything else."""
+def parse_text(kind: str, text: str) -> Any:
+    """Returns the value that a text in JSON, or in Python's form of it, holds. Raises ValueError for any other text."""
     parse: Callable[[str], Any] = json.loads if kind == JSON else ast.literal_eval
     try:
-        record = parse(line)
+        return parse(text)
     except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise ValueError(str(error)) from error
+
+
+def parse_record(kind: str, line: str) -> Mapping[str, Any]:
+    """Returns the JSON object or the Python dictionary of constants on a line. Raises ValueError for anything else."""
+    record = parse_text(kind, line)
     if not isinstance(record, dict) or (kind != JSON and not all(isinstance(name, str) for name in record)):
         raise ValueError("not an object")
     return record
 
 
-def read_rows(stream: IO[bytes], rows: Rows) -> Iterator[pa.Table]:
-    """Yields the good rows of a file. Raises UserError at a bad row, unless `rows` skips them."""
-    names, known_keys = tuple(rows.layout.used_columns), set(rows.layout.names)
-    for content, first in blocks.read_blocks(stream, rows.source):
+def read_rows(stream: IO[bytes], reader: Rows) -> Iterator[pa.Table]:
+    """Yields the good rows of a file. Raises UserError at a bad row, unless `reader` skips them."""
+    names, known_keys = tuple(reader.layout.used_columns), set(reader.layout.names)
+    for content, first in blocks.read_blocks(stream, reader.file_name):
         numbers, records, unreadable = list[int](), list[Sequence[Any]](), list[BadRow]()
         for number, line in enumerate(content.splitlines(), first):
             text = line.decode("utf-8", "replace")
             if not text.strip():
                 continue
             try:
-                record = parse_record(rows.layout.kind, text)
+                record = parse_record(reader.layout.kind, text)
                 values = _select_values(record, names)
             except ValueError:  # also from an integer with too many digits
                 unreadable.append((number, NO_RECORD, text))
                 continue
-            if not record.keys() <= known_keys and not rows.options.is_published:
-                _note_late_keys(record.keys() - known_keys - rows.findings.late_keys.keys(), number, rows)
+            if not record.keys() <= known_keys and not reader.options.is_published:
+                _note_late_keys(record.keys() - known_keys - reader.findings.late_keys.keys(), number, reader)
             if values is None:
                 unreadable.append((number, NO_ID, text))
             else:
                 numbers.append(number)
                 records.append(values)
         columns = {name: _make_strings([values[place] for values in records]) for place, name in enumerate(names)}
-        yield rows.select_good(columns, numbers, unreadable)
+        yield reader.select_good(columns, numbers, unreadable)
 
 
 def _select_values(record: Mapping[str, Any], names: Sequence[str]) -> Sequence[Any] | None:
@@ -64,15 +69,15 @@ def _select_values(record: Mapping[str, Any], names: Sequence[str]) -> Sequence[
     return user, item, *[value if isinstance(value, _TIME) else None for value in others]
 
 
-def _note_late_keys(keys: Iterable[str], number: int, rows: Rows) -> None:
+def _note_late_keys(keys: Iterable[str], number: int, reader: Rows) -> None:
     """Notes keys that the first records lack. Raises UserError for one that may be the time that was not found."""
     for key in sorted(keys):
-        if rows.layout.may_lack_times and may_be_time(key, ()):
+        if reader.layout.may_lack_times and may_be_time(key, ()):
             raise UserError(
-                f"{rows.source}, line {number}: the key {key!r} is in no line before the first {SAMPLE_ROWS:,} and may "
-                "have the times, which those lines lack. --time_column=none: the rows are in order"
+                f"{reader.file_name}, line {number}: the key {key!r} is in no line before the first {SAMPLE_ROWS:,} "
+                "and may have the times, which those lines lack. --time_column=none: the rows are in order"
             )
-        rows.findings.late_keys[key] = rows.locate(number)
+        reader.findings.late_keys[key] = reader.locate(number)
 
 
 def _make_strings(values: Sequence[str | float | None]) -> pa.Array:

@@ -49,8 +49,9 @@ class Report:
     notes: Sequence[str] = ()
     remarks: Sequence[str] = ()
 
-    def warn_of_doubts(self, sequences: Sequences) -> None:
-        for line in [*self.doubts, *list_doubts(sequences)]:
+    def warn_of_doubts(self, sequences: Sequences, ordered: bool = True) -> None:
+        """Warns of the layout and of `list_doubts`. `ordered`: whether the order of the actions matters."""
+        for line in [*self.doubts, *list_doubts(sequences, ordered)]:
             warn(f"{self.path}: {line}", DataWarning)
 
     def warn_of_notes(self, to_train: Sequences | None = None) -> None:
@@ -75,9 +76,9 @@ class Report:
         return "\n".join(lines)
 
 
-def describe_findings(source: Rows) -> list[str]:
+def describe_findings(reader: Rows) -> list[str]:
     """Returns lines on skipped rows, events, and ids and keys that were met."""
-    findings, event_column, wanted = source.findings, source.layout.event, source.options.events
+    findings, event_column, wanted = reader.findings, reader.layout.event, reader.options.events
     lines = [
         f"skipped {count:,} {'' if kind == HEADER_AGAIN else 'bad '}rows: {kind} (the first: {findings.firsts[kind]})"
         for kind, count in findings.skipped.items()
@@ -140,8 +141,11 @@ def find_order_of_ids(sequences: Sequences) -> float:
     return float(max(shares))
 
 
-def list_doubts(sequences: Sequences) -> list[str]:
-    """Returns lines on a user who may be many, an order that is the file's, and actions that may be logged twice."""
+def list_doubts(sequences: Sequences, ordered: bool = True) -> list[str]:
+    """Returns lines on a user who may be many.
+
+    If the order matters, also on one that is the file's, and on actions that may be logged twice.
+    """
     lengths, lines = sequences.lengths, []
     most, total = lengths.max(initial=0), lengths.sum()
     if (
@@ -151,6 +155,8 @@ def list_doubts(sequences: Sequences) -> list[str]:
     ):
         user = sequences.users[lengths.argmax()]
         lines.append(f"user {user!r} has {most / total:.0%} of all actions; this may stand for users who are not known")
+    if not ordered:
+        return lines
     is_next = np.ones(total, bool)
     is_next[sequences.splits[:-1][lengths > 0]] = False
     values = sequences.items if sequences.times is None else sequences.times.values

@@ -109,7 +109,7 @@ class Rows:
     """Separates the good rows of one source from the bad ones.
 
     Attributes:
-        source, option: for messages, the name of the file, and the option that skips bad rows.
+        file_name, option: for messages, the name of the file, and the option that skips bad rows.
         times, layout: what reads the times, and where the columns are.
         options: whether to skip and count bad rows (else the first is an error), and which events to keep.
         findings: what is met.
@@ -117,7 +117,7 @@ class Rows:
         is_one_of_many: whether the file's name is shown before the number of a skipped row.
     """
 
-    source: str
+    file_name: str
     times: Times
     layout: Layout
     options: Interactions
@@ -138,7 +138,7 @@ class Rows:
 
     def locate(self, number: int) -> str:
         place = f"{self.unit} {number:,}"
-        return f"{Path(self.source).name}, {place}" if self.is_one_of_many else place
+        return f"{Path(self.file_name).name}, {place}" if self.is_one_of_many else place
 
     def select_good(
         self, columns: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray, unreadable: Sequence[BadRow] = ()
@@ -166,7 +166,7 @@ class Rows:
             kinds = np.where(kinds == 0, kinds_of_role, kinds)
         if "time" in texts:
             rows = np.flatnonzero(kinds == 0)
-            times, is_bad = self.times.read(texts["time"].take(pa.array(rows)), self.source)
+            times, is_bad = self.times.read(texts["time"].take(pa.array(rows)), self.file_name)
             if is_bad.any():
                 kinds[rows[is_bad]] = self._explain_times(texts["time"].take(pa.array(rows[is_bad])))
             if self.plain and not self.options.is_published:
@@ -259,7 +259,7 @@ class Rows:
             if kind in (NO_USER, NO_ITEM) and any(word.strip() in MISSING for word in text.split(", ") if word):
                 advice += f"; {self.option.partition('bad_rows')[0]}keep_missing_words keeps such words"
             advice = "" if self.integers else f" ({advice})"
-            raise UserError(f"{self.source}, {self.unit} {number}: {kind}: {shorten(text)!r}{advice}")
+            raise UserError(f"{self.file_name}, {self.unit} {number}: {kind}: {shorten(text)!r}{advice}")
 
 
 def _find_rounded(times: pa.Array) -> np.ndarray:

@@ -50,17 +50,18 @@ def read_head(path: Path) -> pa.Table:
         return pa.table(_add_partition(head or pa.RecordBatch.from_pylist([], schema=file.schema_arrow), path))
 
 
-def read_rows(path: Path, rows: Rows) -> Iterator[pa.Table]:
+def read_rows(path: Path, reader: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a Parquet file. Raises UserError if it is damaged, and as `text.read_rows`."""
     with open_parquet(path) as file:
-        names = [name for name in rows.layout.used_columns if name in file.schema_arrow.names]
+        names = [name for name in reader.layout.used_columns if name in file.schema_arrow.names]
         batches = (_add_partition(batch, path) for batch in file.iter_batches(ROWS_PER_BATCH, columns=names))
-        yield from _select_good_rows(batches, rows)
+        yield from _select_good_rows(batches, reader)
 
 
 def read_partition(path: Path) -> dict[str, str]:
     """Returns the columns that Hive writes as folders: `day=10/a.parquet`. The innermost folder of a name counts."""
-    pairs = [folder.name.partition("=") for folder in reversed(path.parents) if "=" in folder.name]
+    folders = reversed(path.absolute().parents)  # also those above the working directory
+    pairs = [folder.name.partition("=") for folder in folders if "=" in folder.name]
     return {name: value for name, _, value in pairs}
 
 
@@ -73,16 +74,16 @@ def _add_partition(batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
     return batch
 
 
-def _select_good_rows(batches: Iterable[pa.RecordBatch], rows: Rows) -> Iterator[pa.Table]:
+def _select_good_rows(batches: Iterable[pa.RecordBatch], reader: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of batches whose columns have types. Rows are counted from 1."""
-    layout, first = rows.layout, 1
+    layout, first = reader.layout, 1
     for batch in batches:
         columns = {name: decode_texts(batch.column(name)) for name in layout.used_columns}
         for name in (layout.user, layout.item):
-            columns[name] = convert_ids(columns[name], f"{rows.source}, column {name}")
+            columns[name] = convert_ids(columns[name], f"{reader.file_name}, column {name}")
         if layout.event is not None:
             columns[layout.event] = columns[layout.event].cast(pa.string())
-        yield rows.select_good(columns, range(first, first + batch.num_rows))
+        yield reader.select_good(columns, range(first, first + batch.num_rows))
         first += batch.num_rows
 
 
@@ -168,8 +169,11 @@ def name_columns(frame: Any, **columns: Any) -> dict[str, Any]:
     return options
 
 
-def read_frame(frame: Any, options: Interactions, to_train: bool = True) -> Sequences:
-    """Does what `interactions` does. `to_train`: whether too little to train on is an error."""
+def read_frame(frame: Any, options: Interactions, to_train: bool = True, ordered: bool = True) -> Sequences:
+    """Does what `interactions` does.
+
+    `to_train`: whether too little to train on is an error. `ordered`: whether the order of the actions matters.
+    """
     frame = load_frame(frame, "`frame`")
     layout = Columns(TITLE, options, flag="{}=").layout_from_sample(PARQUET, list_names(frame), read_sample(frame))
     for doubt in layout.doubts:  # a wrong column explains the errors of its rows
@@ -177,22 +181,26 @@ def read_frame(frame: Any, options: Interactions, to_train: bool = True) -> Sequ
     table = select_columns(frame, layout.used_columns)
     layout = check_events(layout, table.schema, options, TITLE)
     layout = replace(layout, doubts=(), integer_types=list_integer_types(table.schema))
-    rows = Rows(TITLE, Times(), layout, options, option='bad_rows="skip"')
-    sequences, report = make_sequences(list(_select_good_rows(table.to_batches(ROWS_PER_BATCH), rows)), rows, to_train)
-    report.warn_of_doubts(sequences)
+    reader = Rows(TITLE, Times(), layout, options, option='bad_rows="skip"')
+    parts = list(_select_good_rows(table.to_batches(ROWS_PER_BATCH), reader))
+    sequences, report = make_sequences(parts, reader, to_train)
+    report.warn_of_doubts(sequences, ordered)
     report.warn_of_notes(sequences if to_train else None)
     return replace(sequences, columns=layout.describe())
 
 
 def read_sample(frame: pd.DataFrame | pa.Table) -> dict[str, list[str]]:
-    """Returns the first values of each column, as texts; empty texts for an Arrow table's missing ones."""
+    """Returns the first values of each column, as texts; empty texts for missing ones, so that rows stay together."""
     names = list_names(frame)
     if isinstance(frame, pa.Table):
         batches = frame.slice(0, SAMPLE_ROWS).to_batches()
         columns = ([_list_texts(batch.column(place)) for batch in batches] for place in range(len(names)))
         return {name: list(itertools.chain(*texts)) for name, texts in zip(names, columns)}
-    head = frame.iloc[:SAMPLE_ROWS]
-    return {name: [str(value) for value in head.iloc[:, place].dropna()] for place, name in enumerate(names)}
+    series = (frame.iloc[:SAMPLE_ROWS, place] for place in range(len(names)))
+    return {
+        name: ["" if is_missing else str(value) for value, is_missing in zip(column, column.isna())]
+        for name, column in zip(names, series)
+    }
 
 
 def _list_texts(column: pa.Array) -> list[str]:

@@ -28,15 +28,15 @@ UNIT_SEPARATOR = "\x1f"
 csv.field_size_limit(blocks.LONGEST_LINE)
 
 
-def read_rows(stream: IO[bytes], rows: Rows) -> Iterator[pa.Table]:
-    """Yields the good rows of a file. Raises UserError at a bad row, unless `rows` skips them.
+def read_rows(stream: IO[bytes], reader: Rows) -> Iterator[pa.Table]:
+    """Yields the good rows of a file. Raises UserError at a bad row, unless `reader` skips them.
 
     Rows are counted from 1, the header too, but no blank lines.
     """
-    layout, used_columns = rows.layout, rows.layout.used_columns
+    layout, used_columns = reader.layout, reader.layout.used_columns
     number, unfinished, width = int(layout.has_header), b"", len(layout.names)
     column_numbers = [layout.names.index(name) for name in used_columns]
-    for content, first in blocks.read_blocks(stream, rows.source):
+    for content, first in blocks.read_blocks(stream, reader.file_name):
         if first <= layout.skip:
             content = b"".join(content.splitlines(keepends=True)[layout.skip + 1 - first :])
         columns, misfits, unfinished = _parse_rows(unfinished + content, layout.separator, width, column_numbers)
@@ -44,15 +44,15 @@ def read_rows(stream: IO[bytes], rows: Rows) -> Iterator[pa.Table]:
         numbers = np.delete(np.arange(number + 1, number + count + 1), [misfit.number - 1 for misfit in misfits])
         by_name = dict(zip(used_columns, (column.combine_chunks() for column in columns.columns)))
         unreadable = [(number + misfit.number, *_explain_misfit(misfit)) for misfit in misfits]
-        yield rows.select_good(by_name, numbers, unreadable)
+        yield reader.select_good(by_name, numbers, unreadable)
         number += count
         ends_in_item = len(by_name[layout.item]) and layout.names[-1] == layout.item
         if ends_in_item and not content.endswith((b"\n", b"\r")) and numbers[-1] == number:
-            rows.findings.unended[by_name[layout.item][-1].as_py().strip()] = rows.locate(number)
+            reader.findings.unended[by_name[layout.item][-1].as_py().strip()] = reader.locate(number)
         if len(unfinished) > blocks.LONGEST_LINE:
             break
     if unfinished:
-        raise UserError(f"{rows.source}, row {number + 1}: a quote is never closed")
+        raise UserError(f"{reader.file_name}, row {number + 1}: a quote is never closed")
 
 
 def read_table(content: bytes, separator: str, source: str) -> pa.Table:

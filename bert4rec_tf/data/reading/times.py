@@ -262,7 +262,8 @@ class Times:
             text: a date, or a number if the times are numbers.
             unit: of the times, if they are numbers (`describe`).
 
-        Raises UserError if the text is no time of this kind, or a date among numbers without a known unit.
+        Raises UserError if the text is no time of this kind, a date among numbers without a known unit, or a number
+        that is not plausible in this unit.
         """
         texts = pa.array([text], pa.string())
         kind = _find_kind(texts)
@@ -271,6 +272,11 @@ class Times:
             expected = "a number or a date (2020-01-31)" if self.kind == NUMBER else "a date (2020-01-31)"
             raise UserError(f"`test_from` must be {expected}, like the times of the data. Received: test_from={text}")
         value = times[0].as_py()
+        if kind == NUMBER and unit is not None and not count_units(np.array([value]))[unit]:
+            raise UserError(
+                f"`test_from` must be {UNIT_NAMES[unit]} since 1970, like the times of the data, from 1980 to 2099, or "
+                f"a date (2020-01-31). Received: test_from={text}"
+            )
         if kind == NUMBER or self.kind != NUMBER:
             return value
         if unit is None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bert4rec_tf.config.data_names import RAW, Interactions, PublishedFile, add_source, is_own, remove_source
 from bert4rec_tf.config.paper import read_paper
@@ -16,7 +16,7 @@ from bert4rec_tf.data.sources import download
 from bert4rec_tf.data.sources.download import Remote
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue, OrderlessCatalogue
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
-from bert4rec_tf.foundation.stores import Url, expand_path
+from bert4rec_tf.foundation.stores import Url, expand_path, find_cache_folder
 from bert4rec_tf.foundation.warning import DataWarning, warn
 
 AUTHORS = "https://raw.githubusercontent.com/FeiSun/BERT4Rec/615eaf2004abecda487a38d5b0c72f3dcfcae5b3/data/"
@@ -154,7 +154,7 @@ def resolve_data_folder(folder: Path | str | None = None) -> Path:
     """
     requested = folder or os.environ.get("BERT4REC_DATA")
     if not requested:
-        return expand_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "bert4rec_tf"
+        return find_cache_folder()
     path = expand_path(requested)
     if isinstance(path, Url):
         raise UserError(f"`data_dir` must be a folder on this machine. Received: data_dir={path}")
@@ -222,11 +222,10 @@ def load_with_report(
     if isinstance(data, Interactions):
         return conversion.convert_once(data, folder)
     name = add_source(data, source)
-    origin, generator, path = find_source(name), find_dataset(name).generator, find_or_download(name, folder)
+    generator = find_dataset(name).generator
     if generator is not None:
         return generator.make_sequences(), None
-    if origin is None or path is None:
-        raise UserError(f"{name!r} has no source {source!r}")
+    origin, path = cast(Source, find_source(name)), cast(Path, find_or_download(name, folder))
     if origin.columns is None:
         return _read_authors_file(origin, path), None
     bounds: dict[str, Any] = {"min_user_actions": 5, "min_item_actions": origin.min_item_actions}

@@ -72,13 +72,13 @@ def load_any(
         if to_train:
             return data.name, datasets.load(data), data
         sequences, report = conversion.convert(data, to_train)
-        report.warn_of_doubts(sequences)
+        report.warn_of_doubts(sequences, ordered)
         report.warn_of_notes()
         return data.name, replace(sequences, columns=conversion.describe_columns(data)), data
     frame = tables.load_frame(data, "`data`")
     columns |= tables.name_columns(frame, user=user, item=item, time=columns["time_column"])
     columns |= {name: value for name, value in names.items() if value in tables.list_names(frame)}
-    return FRAME, tables.read_frame(frame, Interactions(tables.TITLE, **columns), to_train), None
+    return FRAME, tables.read_frame(frame, Interactions(tables.TITLE, **columns), to_train, ordered), None
 
 
 def is_data_set(data: Any) -> bool:

@@ -11,6 +11,7 @@ from support.interaction_files import as_csv, as_json, as_parquet, as_text, hist
 from support.profiles import examples
 
 import bert4rec_tf as b4r
+from bert4rec_tf.data.sources import inputs
 
 MOMENTS = st.datetimes(datetime.datetime(1990, 1, 1), datetime.datetime(2025, 12, 31)).map(
     lambda moment: moment.replace(second=0, microsecond=0)
@@ -90,6 +91,25 @@ def test_headers_anywhere_change_nothing(folder, rows, places, size):
     sequences, report = read(write(folder, "a.csv", header + b"".join(lines)), size)
     assert histories(sequences) == plainly(dict.fromkeys(rows))
     assert (f"skipped {len(places)} rows: the header again" in str(report)) == bool(places)
+
+
+@QUICK
+@given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from([None, "ann", "bob"])), min_size=2, max_size=6))
+def test_a_second_column_of_users_is_asked_about_by_the_same_rows_in_every_form(folder, pairs):
+    rows = [(user, name, place) for place, (user, name) in enumerate(pairs)]
+    header = ("user_id", "user", "item")
+    table = pa.table({name: list(column) for name, column in zip(header, zip(*rows))})
+    content = "".join(json.dumps(dict(zip(header, row))) + "\n" for row in rows).encode()
+    names_by_user = [{name for other, name in pairs if other == user and name} for user, _ in pairs]
+    sources = [table, table.to_pandas(), write(folder, "a.jsonl", content)]
+    sources += [write(folder, "a.csv", as_csv([(user, name or "", place) for user, name, place in rows], header))]
+    for source in sources:
+        try:
+            inputs.load_any(source, time="none", to_train=False)
+        except b4r.UserError as error:
+            assert "several columns may have the users" in str(error) and max(map(len, names_by_user)) > 1
+        else:
+            assert max(map(len, names_by_user)) < 2
 
 
 @QUICK

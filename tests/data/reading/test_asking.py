@@ -316,6 +316,13 @@ def test_events_are_named_and_selected(tmp_path):
     assert histories(b4r.interactions(frame.astype({"event_type": "category"}), **options)) == XYZ
     with pytest.raises(UserError, match="`event_column` and `events` need each other"):
         b4r.Interactions(path, events="purchase")
+    for nothing in ("", " ", []):
+        with pytest.raises(UserError, match="`events` must name kinds of events"):
+            b4r.Interactions(path, event_column="event_type", events=nothing)
+    rows[1] = ("a", "z", "", 3)
+    path = write(tmp_path, "b.csv", as_csv(rows, ("user_id", "item_id", "event_type", "timestamp")))
+    without_event = read(path, event_column="event_type", events='"",purchase')[0]
+    assert histories(without_event) == XYZ, "in quotes, an empty text is the event of rows without one"
 
 
 # The rest

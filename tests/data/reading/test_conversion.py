@@ -74,8 +74,8 @@ def test_actions_are_ordered_by_user_time_and_row(rows, kind, grouped):
     if kind != "none":
         table = table.append_column("time", pa.array(np.array([time for _, time in rows], kind)))
     options = Interactions("x", duplicates="keep", future_times=True)
-    source = Rows("x", Times(), Layout(TEXT, "user", "item"), options)
-    sequences, _ = make_sequences([table], source, to_train=False)
+    reader = Rows("x", Times(), Layout(TEXT, "user", "item"), options)
+    sequences, _ = make_sequences([table], reader, to_train=False)
     times = np.zeros(len(rows)) if kind == "none" else table["time"].to_numpy()
     order = sorted(range(len(rows)), key=lambda row: times[row])
     expected = {user: [str(row) for row in order if rows[row][0] == int(user)] for user in columns["user"]}
@@ -312,6 +312,14 @@ def test_a_k_core_drops_users_and_items_until_none_is_below_the_minimum(actions,
     chosen = filter_actions(users, items, min_user, min_item, k_core=True)
     found = [action for action, kept in zip(actions, chosen) if kept]
     assert found == left
+
+
+def test_a_file_has_the_columns_of_its_folders_from_within_them_too(tmp_path, monkeypatch):
+    rows = [("a", "x", 1), ("a", "y", 2), ("b", "x", 2)]
+    for time in (1, 2):
+        write(tmp_path, f"day={time}/0.parquet", as_parquet([row[:2] for row in rows if row[2] == time], HEADER[:2]))
+    monkeypatch.chdir(tmp_path / "day=2")
+    assert histories(read([tmp_path / "day=1", "0.parquet"])[0]) == plainly(rows)
 
 
 def test_a_folder_is_read_by_the_rules_of_pyarrow_s_datasets(tmp_path):

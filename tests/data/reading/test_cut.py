@@ -49,6 +49,15 @@ def test_a_cut_behind_all_times_shows_the_last_one(form):
     assert str(LeaveOneOut(sequences).why_unmeasurable()).endswith(f"measure on; the last action is of {last}")
 
 
+@pytest.mark.parametrize(("form", "factor"), [("seconds", 1), ("fractions", 1), ("milliseconds", 1_000)])
+def test_a_number_of_their_unit_cuts_times_as_its_date_does(form, factor):
+    number, date = (
+        tables.read_frame(frame(FORMS[form]), b4r.Interactions("x", test_from=cut))
+        for cut in (str(1_577_836_800 * factor), "2020-01-01")
+    )
+    assert number.num_later.tolist() == date.num_later.tolist() and date.num_later.any()
+
+
 def test_a_number_cuts_numbers(tmp_path):
     path = write(tmp_path, "a.csv", as_csv([("a", "x", 5), ("a", "y", 7), ("b", "x", 9), ("b", "z", 1), ("c", "x", 9)]))
     sequences, _ = conversion.convert(b4r.Interactions(path, test_from="7"))
@@ -67,6 +76,11 @@ def test_a_number_cuts_numbers(tmp_path):
         ("dates", "1577836800", "`test_from` must be a date .* Received: test_from=1577836800"),
         ("dates", "2020-02-30", "must be a date"),
         (None, "2020-01-01", "`test_from` needs a column of times"),
+        ("seconds", "20200131", "`test_from` must be seconds since 1970, .* Received: test_from=20200131"),
+        ("seconds", "1577836800000", "`test_from` must be seconds since 1970"),
+        ("fractions", "1577836800000.5", "`test_from` must be seconds since 1970"),
+        ("milliseconds", "1577836800", "`test_from` must be milliseconds since 1970"),
+        ("nanoseconds", "1577836800", "`test_from` must be nanoseconds since 1970"),
     ],
 )
 def test_a_time_that_does_not_fit_is_refused(times, cut, message):

@@ -225,6 +225,8 @@ def test_lists_of_other_things_than_fractions_are_categories(tmp_path):
     assert found.vectors is None and found.names.tolist() == ["tag=1", "tag=2", "tag=[REC]"]
     found = read_features(tmp_path, "id,tag\na,\"['x, y', 'z']\"\nb,\"['x, y']\"\nc,['z']\n")
     assert found.names.tolist() == ["tag=x, y", "tag=z"]
+    found = read_features(tmp_path, "id,tag\na,[{[]: 1}]\nb,[{[]: 1}]\n")
+    assert found.names.tolist() == ["tag=[{[]: 1}]"], "a text that Python cannot make a value of"
 
 
 def test_rows_of_one_item_repeat_its_vector():

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -32,6 +33,7 @@ from support.profiles import examples
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import records
 from bert4rec_tf.data.reading.columns import JSON, LITERALS, Columns
+from bert4rec_tf.data.reading.conversion import list_files
 from bert4rec_tf.foundation.errors import UserError
 
 
@@ -227,6 +229,13 @@ def test_several_files_are_one_source_in_the_order_of_their_names(logs):
         assert histories(read(path)[0]) == plainly(rows)
         in_order = plainly([(user, item, 0) for user, item, _ in rows])
         assert histories(read(path, time_column="none")[0]) == in_order
+
+
+def test_two_stars_in_a_pattern_are_any_number_of_folders(logs):
+    write(logs, "may/c.csv", as_csv(ROWS[:1]))
+    write(logs, "may/1/d.csv", as_csv(ROWS[:1]))
+    expected = sorted(Path(folder, name) for folder, _, names in os.walk(logs) for name in names)
+    assert list_files(Interactions(logs / "**" / "*.csv")) == expected and len(expected) == 4
 
 
 def test_a_folder_is_its_parquet_files(tmp_path):

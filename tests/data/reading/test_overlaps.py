@@ -103,6 +103,17 @@ def test_whole_numbers_with_a_gap_are_the_known_ids():
     assert histories(join_actions(texts, read([("50.0", 3, 3)]))[0]) == {"50.0": ["1", "3"], "x": ["2"]}
 
 
+@pytest.mark.filterwarnings("error::bert4rec_tf.Bert4RecWarning")
+@pytest.mark.parametrize(("new_id", "kind"), [(200, "uint8"), (300, "int64"), (-1, "int64"), (2**64 - 1, "uint64")])
+def test_new_whole_numbers_widen_a_small_type(new_id, kind):
+    known = pd.DataFrame([(1, 1, 1), (1, 2, 2)], columns=COLUMNS).astype({"item": "uint8"})
+    both, _ = join_actions(read(known), read([(1, new_id, 3)]))
+    assert drop_wrong_types(both)["item"]["type"] == kind
+    for odd_ids in (["300", "x"], [str(2**64 - 1), "-1"]):
+        with pytest.warns(DataWarning, match=f"items' ids were all of uint8, .* such as '{max(odd_ids)}', are not"):
+            join_actions(read(known), read([(1, odd_id, 3) for odd_id in odd_ids]))
+
+
 def test_new_actions_without_any_known_id_are_warned_of():
     known = read([("u1", "a", 1), ("u2", "b", 2)])
     with pytest.warns(DataWarning, match="none of the 2 users and 2 items .* Before: 'u1', 'a'; now: 'U1', 'A'"):
