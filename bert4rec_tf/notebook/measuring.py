@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.run_record import EvaluationSettings
 from bert4rec_tf.data.id_types import match_types
-from bert4rec_tf.data.sequences import Sequences, Vocabulary
+from bert4rec_tf.data.sequences import Sequences, Vocabulary, make_splits
 from bert4rec_tf.evaluation.candidates import SAMPLERS
 from bert4rec_tf.evaluation.metrics import (
     ANY,
@@ -122,6 +122,6 @@ def _append_targets(histories: Sequences, users: np.ndarray, targets: np.ndarray
     """Returns the histories with each user's targets appended, so that they are not ranked against each other."""
     owners = np.concatenate([np.repeat(np.arange(histories.num_users), histories.lengths), users])
     items = np.concatenate([histories.items, targets])[np.argsort(owners, kind="stable")]
-    splits = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=histories.num_users))])
+    splits = make_splits(np.bincount(owners, minlength=histories.num_users))
     counts = np.bincount(items, minlength=histories.num_items + 1)[1:]
     return Sequences(items, splits, histories.users, Vocabulary(histories.vocabulary.items, counts))
