@@ -28,6 +28,9 @@ TITLES = CARD_OF_SAVED_MODEL.with_name("titles.csv")
 ATTRIBUTES = TITLES.with_name("attributes.parquet")
 """TensorFlow reserves the folder `assets.extra` for the user's own files."""
 
+ITEM_ID = "bert4recitemid"
+"""The column of ids in the attributes: a name that no attribute has, as `id` may be one."""
+
 VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
 """The name of a folder that holds a version of a model."""
 

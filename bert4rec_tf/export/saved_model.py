@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.export.functions import LOG_PROBABILITIES
 from bert4rec_tf.export.histories import write_histories
-from bert4rec_tf.export.layout import ATTRIBUTES, CARD_OF_SAVED_MODEL, MODEL, TITLES, USERS, VOCABULARY
+from bert4rec_tf.export.layout import ATTRIBUTES, CARD_OF_SAVED_MODEL, ITEM_ID, MODEL, TITLES, USERS, VOCABULARY
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.export.service import Service
 from bert4rec_tf.foundation import files, stores
@@ -84,8 +85,13 @@ def export(
         if options.titles is not None:
             files.write_text(aside / TITLES, options.titles)
         if options.attributes is not None:
-            options.attributes.rename_axis("id").to_parquet(aside / ATTRIBUTES)
+            write_attributes(options.attributes, aside / ATTRIBUTES)
         files.write_json(aside / CARD_OF_SAVED_MODEL, {**describe_model(model), **facts, **(card or {})})
+
+
+def write_attributes(attributes: pd.DataFrame, path: Path) -> None:
+    """Writes attributes of items, indexed by their ids, to a file that `serving.rules.Attributes` reads."""
+    attributes.rename_axis(ITEM_ID).to_parquet(path)
 
 
 def _save(service: Service, aside: Path, folder: Path) -> None:

@@ -97,7 +97,7 @@ def keep_attributes(workdir: WorkDirectory, features: Any, columns: Mapping[str,
     attributes = read_attributes(features, columns)
     if attributes is not None:
         with files.atomic_write(workdir.attributes) as aside:
-            attributes.rename_axis("id").to_parquet(aside)
+            saved_model.write_attributes(attributes, aside)
 
 
 def _refuse_lost_updates(folder: Path, ids: RawIds) -> None:

@@ -15,6 +15,7 @@ import pandas as pd
 
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, read_columns
+from bert4rec_tf.export.layout import ITEM_ID
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.lines import Lines, encode_text
@@ -66,7 +67,7 @@ class Attributes:
 
     def __init__(self, source: Any, id_name: str | None = None) -> None:
         title = str(source) if isinstance(source, (str, Path)) else "`attributes`"
-        id_column, columns = read_columns(source, title, IDS, id_name)
+        id_column, columns = read_columns(source, title, (ITEM_ID, *IDS), id_name)
         if id_column is None:
             raise UserError(f"{title}: must have a column of ids, such as `id`. Received: {', '.join(columns)[:300]}")
         frame = pd.DataFrame({name: _convert(cells) for name, cells in columns.items() if name != id_column})

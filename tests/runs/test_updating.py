@@ -96,7 +96,8 @@ def test_a_new_item_starts_near_items_that_share_its_feature(learnt):
 
 @pytest.mark.parametrize("model", ["item_transitions", pytest.param("sasrec", marks=pytest.mark.long)])
 def test_items_without_actions_and_attributes_outlive_updates_and_trainings(model, tmp_path):
-    films = pd.DataFrame({"movieId": [f"i{n}" for n in range(45)], "price": range(45)})
+    names = [f"i{n}" for n in range(45)]
+    films = pd.DataFrame({"movieId": names, "id": names[::-1], "price": range(45)})
     small = {**SMALL, "num_layers": 1} if model == "sasrec" else {"silent": True}
     features = {"item_features": films, "new_items": True} if model == "sasrec" else {}
     fitted = b4r.fit(FRAME, model=model, workdir=tmp_path / "work", **features, **small)
@@ -112,6 +113,7 @@ def test_items_without_actions_and_attributes_outlive_updates_and_trainings(mode
         exporting.export(WorkDirectory(tmp_path / "work"))
         for one in (fitted, longer, b4r.open(tmp_path / "work")):
             assert set(one.recommend(history=["i1"], k=40, where="price > 42")["item"]) == {"i43", "i44"}
+    assert set(updated.recommend(history=["i1"], k=40, where="price < 2")["item"]) <= {"i0", "i1"}
 
 
 def test_choices_of_an_export_of_other_data_are_not_taken(counted, tmp_path):
