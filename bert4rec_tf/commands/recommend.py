@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bert4rec_tf.commands.flags import list_fields, parse_command
 from bert4rec_tf.config.data_names import Interactions, list_column_options
 from bert4rec_tf.config.setting_fields import Settings, setting
-from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.reading.feature_files import check_matches
+from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export.layout import require_saved_model
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
@@ -88,10 +88,18 @@ class RecommendOptions(ModelOptions):
             raise UserError(f"--master needs --engine=spark. Received: engine={self.engine}")
 
 
-def main(arguments: list[str]) -> None:
-    flags = parse_command(__doc__ or "", arguments, {**list_fields(RecommendOptions), **INTERACTION_COLUMNS})
+Options = TypeVar("Options", bound=Settings)
+
+
+def parse_with_columns(text: str, arguments: list[str], kind: type[Options]) -> tuple[Options, dict[str, Any]]:
+    """Returns the options of a command of some kind, and the flags that say how to read --interactions."""
+    flags = parse_command(text, arguments, {**list_fields(kind), **INTERACTION_COLUMNS})
     columns = {name: flags.pop(name) for name in INTERACTION_COLUMNS if name in flags}
-    options = RecommendOptions(**flags)
+    return kind(**flags), columns
+
+
+def main(arguments: list[str]) -> None:
+    options, columns = parse_with_columns(__doc__ or "", arguments, RecommendOptions)
     if columns and options.interactions is None:
         raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")
     require_saved_model(options.folder)
@@ -134,9 +142,7 @@ def main(arguments: list[str]) -> None:
         return
     if options.interactions is not None:
         interactions = Interactions(options.interactions, **columns)
-        sequences, report = conversion.convert(interactions, to_train=False)
-        report.warn_of_doubts(sequences)
-        print(report)
+        sequences = inputs.load_any(interactions, to_train=False, known_columns=model.columns)[1]
     elif options.users is not None:
         sequences = model.select_histories(read_users(options.users, model))
     cluster = None

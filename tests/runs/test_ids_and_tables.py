@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.commands import console
 from support.profiles import examples
 
 import bert4rec_tf as b4r
@@ -151,12 +152,27 @@ def test_names_given_to_fit_hold_for_the_other_tables(counted, tmp_path):
     pd.testing.assert_frame_equal(counted.evaluate(trap), expected)
     trap.to_csv(tmp_path / "later.csv", index=False)
     pd.testing.assert_frame_equal(counted.evaluate(tmp_path / "later.csv"), expected)
+    pd.testing.assert_frame_equal(counted.evaluate(b4r.Interactions(str(tmp_path / "later.csv"))), expected)
     renamed.to_csv(tmp_path / "renamed.csv", index=False)
     pd.testing.assert_frame_equal(counted.evaluate(tmp_path / "renamed.csv"), expected)
     features = MOVIES.assign(item="x").drop(columns="title")
     assert b4r.with_features(b4r.interactions(FRAME, **NAMES), item_features=features).num_items == 40
     MOVIES.assign(item="x").to_csv(tmp_path / "titles.csv", index=False)
     assert load_titles(str(tmp_path / "titles.csv"), counted.saved.columns) == counted.titles
+
+
+def test_names_given_to_fit_hold_for_the_commands_and_their_other_flags(counted, tmp_path):
+    workdir = counted.save(tmp_path / "shop")
+    LATER.assign(item=0, user=0).to_csv(tmp_path / "later.csv", index=False)
+    flags = ("--model=shop", "--interactions=later.csv", "--bad_rows=skip")
+    ended = console("recommend", *flags, "--output=lists.csv", "-k=3", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    lists = pd.read_csv(tmp_path / "lists.csv")
+    expected = counted.recommend_all(LATER["client"], 3, True, LATER[["Artikel-Nr"]].to_numpy().tolist())
+    assert lists[["user", "item"]].to_numpy().tolist() == expected[["user", "item"]].to_numpy().tolist()
+    ended = console("update", *flags, cwd=tmp_path)
+    assert ended.returncode == 0 and ended.stdout.endswith(": 60 new actions, 0 new items, 0 new users\n")
+    assert b4r.open(workdir).saved.get_history("7") == [*counted.saved.get_history("7"), "37"]
 
 
 def test_titles_may_be_given_when_a_model_is_opened(counted):

@@ -61,14 +61,13 @@ def load_any(
             f"`data` must be one table, or a list of paths. Received: a {type(data).__name__} of other things"
         )
     names = {f"{role}_column": column["name"] for role, column in (known_columns or {}).items()}
-    names = {name: value for name, value in names.items() if columns[name] is None}
     if isinstance(data, (str, Path, list, tuple)):
         data = Interactions(**{"path": data, **columns})
+    if isinstance(data, Interactions):
         with contextlib.suppress(UserError):  # without these columns, others are guessed below
-            if names:
+            if names := {name: value for name, value in names.items() if getattr(data, name) is None}:
                 conversion.describe_columns(with_names := replace(data, **names))
                 data = with_names
-    if isinstance(data, Interactions):
         if to_train:
             return data.name, datasets.load(data), data
         sequences, report = conversion.convert(data, to_train)
@@ -77,7 +76,8 @@ def load_any(
         return data.name, replace(sequences, columns=conversion.describe_columns(data)), data
     frame = tables.load_frame(data, "`data`")
     columns |= tables.name_columns(frame, user=user, item=item, time=columns["time_column"])
-    columns |= {name: value for name, value in names.items() if value in tables.list_names(frame)}
+    listed = tables.list_names(frame)
+    columns |= {name: value for name, value in names.items() if columns[name] is None and value in listed}
     return FRAME, tables.read_frame(frame, Interactions(tables.TITLE, **columns), to_train), None
 
 
