@@ -1,8 +1,11 @@
 """What a shop asks of a server every day: rules, reasons, numbers, a description of the API, and an access log."""
 
+import io
 import itertools
 import json
+import os
 import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -14,7 +17,9 @@ from support.http_server import Server
 import bert4rec_tf as b4r
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
+from bert4rec_tf.foundation.warning import ServingWarning
 from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.observing import AccessLog
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 HISTORY = ["two words", "日本語", "0"]
@@ -153,6 +158,26 @@ def test_curl_needs_no_content_type_and_every_request_is_a_line_of_json(versions
         ("GET", "/nowhere", 404),
     ]
     assert all(np.isfinite(line["seconds"]) for line in lines)
+
+
+@pytest.mark.parametrize("path", ["/dev/full", "-"])
+def test_a_log_that_cannot_be_written_is_a_warning_once_and_requests_are_answered(versions, path, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb", buffering=0) as pipe, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(pipe))
+        reason = {"/dev/full": "No space left on device", "-": "Broken pipe"}[path]
+        words = rf"^{path}: cannot be written \({reason}\), so requests are not logged$"
+        with pytest.warns(ServingWarning, match=words) as caught, Server(versions, access_log=path) as server:
+            client = server.client()
+            assert [client.get("/healthz").status for _ in range(3)] == [200] * 3
+            assert client.post({"instances": [HISTORY]}).status == 200
+        assert len(caught) == 1
+
+
+def test_a_log_in_a_store_is_refused(memory):
+    with pytest.raises(b4r.UserError, match="`access_log` must be a file on this machine. Received: .*memory://b/log"):
+        AccessLog("memory://b/log")
 
 
 def test_inputs_with_a_default_may_be_null(versions):
