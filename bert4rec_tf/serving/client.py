@@ -156,8 +156,10 @@ class SavedRecommender(LoadedModel):
         allowed = rules.select_allowed(attributes or self.attributes, where, self.items)
         if allowed is None:
             return _make_recommendations(self._call("similar", inputs))
-        outputs = self._call("similar", {**inputs, "k": np.array(len(self.items), np.int32)})
-        return _make_recommendations(rules.filter_similar(outputs, k or self.card.get("k", 10), allowed, frozenset()))
+        k = k or self.card.get("k", 10)
+        wide = rules.widen_similar(k, len(self.items), allowed, frozenset())
+        outputs = self._call("similar", {**inputs, **Choices(wide).to_scalars()})
+        return _make_recommendations(rules.filter_similar(outputs, k, allowed, frozenset()))
 
     def explain(self, history: Sequence[str], user: str, items: Sequence[str]) -> list[dict[str, Any]]:
         """Returns why items are recommended (`explanation.read_reasons`)."""

@@ -272,7 +272,8 @@ Rows = Sequence[Sequence[str]]
 def restrict(exclude: Rows, candidates: Rows, allowed: Allowed | None, blocked: frozenset[str]) -> tuple[Rows, Rows]:
     """Returns `exclude` and `candidates`, rows of ids, such that only allowed items that are not blocked come back."""
     if blocked:
-        exclude = [[*row, *sorted(blocked)] for row in exclude or [[]]]
+        blocked_ids = sorted(blocked)
+        exclude = [[*row, *blocked_ids] for row in exclude or [[]]]
     if allowed is None:
         return exclude, candidates
     if any(candidates):
@@ -283,10 +284,15 @@ def restrict(exclude: Rows, candidates: Rows, allowed: Allowed | None, blocked: 
     return [[*(exclude[0] if exclude else ()), *allowed.others]], candidates
 
 
+def widen_similar(k: int, num_items: int, allowed: Allowed | None, blocked: frozenset[str]) -> int:
+    """Returns how many similar items to ask for, such that the rules leave k if there are as many."""
+    return min(num_items, k + len(blocked) + (0 if allowed is None else len(allowed.others)))
+
+
 def filter_similar(
     outputs: Mapping[str, np.ndarray], k: int, allowed: Allowed | None, blocked: frozenset[str]
 ) -> dict[str, np.ndarray]:
-    """Returns the outputs of `similar` for all items with the first k of each row that the rules leave."""
+    """Returns the outputs of `similar` for `widen_similar` items with the first k of each row that the rules leave."""
     items, scores = outputs["items"], outputs["scores"]
     cells = pd.Series(items.ravel())
     is_left = ~cells.isin([b"", *map(encode_text, blocked)])

@@ -115,8 +115,10 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
             f"`{EXPLAIN}` takes at most {settings.max_rows // (MOST_LEFT_OUT + 2)} rows. Received: {rows}"
         )
     _check_answer_size(rows, {**signature.inputs, **arrays}, model, settings)
-    signature, changed, finish = _apply_rules(columns, where, signature, model, item_rules)
+    signature, changed, finish = _apply_rules(columns, where, signature, model, settings, item_rules)
     arrays |= changed
+    if signature.name == SIMILAR:  # the rules ask for more
+        _check_answer_size(rows, {**signature.inputs, **arrays}, model, settings)
     shared = {name for name, array in arrays.items() if not array.ndim or len(array) != rows}
     defaults = {
         name: default for name, default in signature.inputs.items() if default is not None and name not in arrays
@@ -127,7 +129,12 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
 
 
 def _apply_rules(
-    columns: Mapping[str, Any], where: Any, signature: Signature, model: LoadedModel, item_rules: Rules
+    columns: Mapping[str, Any],
+    where: Any,
+    signature: Signature,
+    model: LoadedModel,
+    settings: ServerSettings,
+    item_rules: Rules,
 ) -> tuple[Signature, dict[str, np.ndarray], Callable[[Outputs], Outputs]]:
     """Returns the signature to call, the inputs to change, and what to do with the outputs, so that all rules hold."""
     blocked = frozenset() if item_rules.blocked is None else item_rules.blocked.read()
@@ -146,12 +153,14 @@ def _apply_rules(
         k = int(columns.get("k", signature.inputs["k"]))
         return (
             signature,
-            {"k": np.array(len(model.items), np.int32)},
+            Choices(rules.widen_similar(k, len(model.items), allowed, blocked)).to_scalars(),
             partial(rules.filter_similar, k=k, allowed=allowed, blocked=blocked),
         )
     exclude, candidates = (
         [[_to_text(name, one) for one in row] for row in columns.get(name, ())] for name in ("exclude", "candidates")
     )
+    if len(exclude) > 1:
+        _check_size("exclude", len(exclude), max(map(len, exclude)) + len(blocked), settings)
     restricted = rules.restrict(exclude, candidates, allowed, blocked)
     changed = {name: pad_ids(rows) for name, rows in zip(("exclude", "candidates"), restricted) if rows}
     return model.signatures["recommend"], changed, lambda outputs: outputs
@@ -305,11 +314,15 @@ def _pad_texts(name: str, value: Any, settings: ServerSettings) -> np.ndarray:
     width = max(map(len, lists), default=0)
     if name == HISTORIES and width > settings.max_history:
         raise RequestError(f"A history may have at most {settings.max_history} items. Received: {width}")
-    size, limit = len(lists) * width, settings.max_rows * settings.max_history
-    if size > limit:
-        raise RequestError(f"`{name}` may have at most {limit} values with its padding. Received: {size}")
+    _check_size(name, len(lists), width, settings)
     array = pad_ids([[_to_text(name, value) for value in row] for row in lists])
     return array[0] if rank == 1 else array
+
+
+def _check_size(name: str, rows: int, width: int, settings: ServerSettings) -> None:
+    size, limit = rows * width, settings.max_rows * settings.max_history
+    if size > limit:
+        raise RequestError(f"`{name}` may have at most {limit} values with its padding. Received: {size}")
 
 
 def _to_text(name: str, value: Any) -> str:

@@ -84,6 +84,28 @@ def test_a_block_list_holds_for_every_list_and_is_read_again(versions, model, tm
         assert ask() == best[1:4]
 
 
+def test_what_the_rules_leave_out_counts_within_the_limits(versions, model, tmp_path):
+    blocked = ["two words", "0"]
+    (tmp_path / "blocked.txt").write_text("\n".join(blocked))
+    limits = {"max_answer": 100, "max_rows": 20, "max_history": 3}
+    with Server(versions, blocked=str(tmp_path / "blocked.txt"), **limits) as server:
+        client = server.client()
+        found = client.predict(signature_name="similar", inputs={"items": NAMES[:14], "k": 5})["outputs"]["items"]
+        for item, row in zip(NAMES, found):
+            near = model.similar(item, k=29)["item"]
+            assert row == [one for one in near if one not in blocked][:5]
+        answer = client.post({"signature_name": "similar", "inputs": {"items": NAMES[:15], "k": 5}})
+        assert answer.status == 413 and answer.json["error"].endswith("Received: 15 rows of 7")
+        wide = {"items": NAMES[:4], "k": 5, "where": "price > 20"}
+        answer = client.post({"signature_name": "similar", "inputs": wide})
+        assert answer.status == 413 and answer.json["error"].endswith("Received: 4 rows of 28")
+        for width, status in ((1, 200), (2, 400)):
+            inputs = {"histories": [["0"]] * 20, "exclude": [NAMES[5 : 5 + width]] * 20}
+            answer = client.post({"signature_name": "recommend", "inputs": inputs})
+            assert answer.status == status, answer.body
+        assert answer.json["error"] == "`exclude` may have at most 60 values with its padding. Received: 80"
+
+
 def test_reasons_are_those_of_python(versions, model):
     with Server(versions) as server:
         found = server.client().predict(inputs={"histories": [HISTORY, []], "explain": True})["outputs"]
