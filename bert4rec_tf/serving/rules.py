@@ -19,6 +19,7 @@ from bert4rec_tf.export.layout import ITEM_ID
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.lines import Lines, encode_text
+from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import FileWarning, UnknownIdWarning, warn
 from bert4rec_tf.serving.titles import IDS
 
@@ -198,7 +199,7 @@ def _convert(cells: Sequence[Any]) -> pd.Series:
 
 
 class WatchedFile(Generic[Content]):
-    """The content of a file, which is read again when the file changes.
+    """The `content` of a file, which `refresh` reads again if the file has changed.
 
     If it cannot be read then, a warning says so once, and the content of before stays. `parse`: path -> content.
     Raises UserError if it cannot be read at first.
@@ -207,26 +208,28 @@ class WatchedFile(Generic[Content]):
     def __init__(self, path: Path, parse: Callable[[Path], Content]) -> None:
         self._path, self._parse = path, parse
         self._stamp = self._read_stamp()
-        self._content = parse(path)
+        self.content = parse(path)
 
-    def _read_stamp(self) -> tuple[int, int] | None:
+    def _read_stamp(self) -> Any:
         try:
+            if isinstance(self._path, Url):
+                return self._path.call_store("info")
             return (status := self._path.stat()).st_mtime_ns, status.st_size
         except OSError:
             return None
 
-    def read(self) -> Content:
-        if (stamp := self._read_stamp()) != self._stamp:
-            self._stamp = stamp
-            try:
-                content = self._parse(self._path)
-            except UserError as error:
-                warn(f"{error}; what it held before still counts", FileWarning)
-                return self._content
-            if self._content and not content:
-                warn(f"{self._path}: is empty now; what it held before no longer counts", FileWarning)
-            self._content = content
-        return self._content
+    def refresh(self) -> None:
+        if (stamp := self._read_stamp()) == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            content = self._parse(self._path)
+        except UserError as error:
+            warn(f"{error}; what it held before still counts", FileWarning)
+            return
+        if self.content and not content:
+            warn(f"{self._path}: is empty now; what it held before no longer counts", FileWarning)
+        self.content = content
 
 
 def read_blocked(path: Path, items: Lines) -> frozenset[str]:

@@ -53,7 +53,9 @@ PAGE_HEADERS = {
 }
 
 THREAD_SIZE = 1 << 14
-"""Bodies of this many bytes, and responses of this many values, are converted in a thread, to free the event loop."""
+"""Bodies of this many bytes, and responses of this many values, are converted in a thread, to free the event loop.
+
+So are bodies with a rule, which takes time for all items; or with a backslash, as an escaped name of a rule has."""
 
 MAX_QUERY_LENGTH, MAX_RESULTS = 200, 100
 
@@ -201,10 +203,11 @@ class Service:
 
     def _watch(self, stop: threading.Event) -> None:
         while not stop.wait(self._settings.poll_seconds):
-            try:
-                self._versions.refresh()
-            except Exception:
-                LOG.exception("checking for a new version failed")
+            for watched in (self._rules, self._versions):
+                try:
+                    watched.refresh()
+                except Exception:
+                    LOG.exception("checking for new files failed")
 
     def _check_address(self, request: web.Request, versions: Collection[str]) -> None:
         """Raises RequestError if a request names another model, or a version that is not among `versions`."""
@@ -238,9 +241,11 @@ class Service:
             size = len(body)
             if b'"users"' in body:  # An id of four bytes can name a whole history.
                 size *= max(1, min(served.longest_history, self._settings.max_history) // 4)
+            least = THREAD_SIZE if self._rules.blocked or b'"where"' in body or b"\\" in body else 0
             arguments = body, served.model, self._settings, self._rules
-            parsed = await self._in_thread_if_large(size, predict.parse, *arguments)
-            outputs = parsed.finish(await self._batcher.submit(parsed.call))
+            parsed = await self._in_thread_if_large(max(size, least), predict.parse, *arguments)
+            outputs = await self._batcher.submit(parsed.call)
+            outputs = await self._in_thread_if_large(least, parsed.finish, outputs)
             self._metrics.count(outputs)
             size = sum(array.size for array in outputs.values())
             if parsed.explain:
@@ -254,11 +259,13 @@ class Service:
         users = call.arrays.get("users", [None] * call.rows)
         for history, user, row in zip(call.arrays["histories"], users, items):
             texts, best = ([raw.decode() for raw in part if raw] for part in (history, row))
-            question = explanation.make_question(texts, best, None if user is None else user.decode())
+            arguments = texts, best, None if user is None else user.decode()
+            question = await self._in_thread_if_large(THREAD_SIZE, explanation.make_question, *arguments)
             rows = len(question.left_out) + 2
             scoring = Call(call.model, "score", question.inputs, rows, frozenset({"candidates"}))
             scores = (await self._batcher.submit(scoring))["scores"]
-            answers.append(explanation.read_reasons(question, scores, call.model.card.get("scores")))
+            arguments = question, scores, call.model.card.get("scores")
+            answers.append(await self._in_thread_if_large(THREAD_SIZE, explanation.read_reasons, *arguments))
         return answers
 
     async def _in_thread_if_large(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:

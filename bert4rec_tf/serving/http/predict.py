@@ -55,6 +55,11 @@ class Rules:
     attributes: WatchedFile[Attributes] | None = None
     blocked: WatchedFile[frozenset[str]] | None = None
 
+    def refresh(self) -> None:
+        for file in (self.attributes, self.blocked):
+            if file is not None:
+                file.refresh()
+
 
 @dataclass(frozen=True)
 class Request:
@@ -137,7 +142,7 @@ def _apply_rules(
     item_rules: Rules,
 ) -> tuple[Signature, dict[str, np.ndarray], Callable[[Outputs], Outputs]]:
     """Returns the signature to call, the inputs to change, and what to do with the outputs, so that all rules hold."""
-    blocked = frozenset() if item_rules.blocked is None else item_rules.blocked.read()
+    blocked = frozenset() if item_rules.blocked is None else item_rules.blocked.content
     if signature.name not in (*LISTING, SIMILAR):
         if where is not None:
             raise RequestError(f"`{WHERE}` needs the signature recommend or similar. Received: {signature.name}")
@@ -145,7 +150,7 @@ def _apply_rules(
     if where is None and not blocked:
         return signature, {}, lambda outputs: outputs
     try:
-        attributes = model.attributes if item_rules.attributes is None else item_rules.attributes.read()
+        attributes = model.attributes if item_rules.attributes is None else item_rules.attributes.content
         allowed = rules.select_allowed(attributes, where, model.items)
     except UserError as error:
         raise RequestError(str(error)) from None

@@ -1,23 +1,27 @@
 """What a shop asks of a server every day: rules, reasons, numbers, a description of the API, and an access log."""
 
+import concurrent.futures
+import contextlib
 import io
 import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pandas as pd
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.exports import NAMES, VOCABULARY, transformer
-from support.http_server import Server
+from support.http_server import Server, wait_until
 
 import bert4rec_tf as b4r
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation.warning import ServingWarning
+from bert4rec_tf.serving import rules
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.observing import AccessLog
 from bert4rec_tf.serving.http.server_settings import ServerSettings
@@ -67,8 +71,8 @@ def test_a_block_list_holds_for_every_list_and_is_read_again(versions, model, tm
     near = model.similar("0", k=29)["item"].tolist()
     path.write_text("\n".join(best[:2]))
     with (
-        pytest.warns(b4r.FileWarning, match="what it held before still counts"),
-        Server(versions, blocked=str(path)) as server,
+        pytest.warns(b4r.FileWarning, match="what it held before still counts") as caught,
+        Server(versions, blocked=str(path), poll_seconds=0.02) as server,
     ):
         client = server.client()
 
@@ -78,10 +82,48 @@ def test_a_block_list_holds_for_every_list_and_is_read_again(versions, model, tm
         assert ask() == best[2:5]
         similar = client.predict(signature_name="similar", inputs={"items": ["0"], "k": 5})["outputs"]["items"][0]
         assert similar == [item for item in near if item not in best[:2]][:5]
-        path.write_text(best[0] + "\n")
-        assert ask() == best[1:4]
+        (tmp_path / "new.txt").write_text(best[0] + "\n")
+        os.replace(tmp_path / "new.txt", path)
+        wait_until(lambda: ask() == best[1:4])
         path.unlink()
+        wait_until(lambda: caught)
         assert ask() == best[1:4]
+
+
+def test_attributes_in_a_file_are_read_again(versions, tmp_path):
+    path, price = tmp_path / "attributes.csv", np.arange(30)
+    with contextlib.ExitStack() as stack:
+        for prices in (price, price[::-1]):
+            frame = pd.DataFrame({"id": NAMES, "price": prices})
+            frame.to_csv(tmp_path / "new.csv", index=False)
+            os.replace(tmp_path / "new.csv", path)
+            if prices is price:
+                server = stack.enter_context(Server(versions, attributes=str(path), poll_seconds=0.02))
+                client = server.client()
+            expected = set(frame[frame["price"] > 20]["id"])
+            body = {"signature_name": "recommend", "inputs": {"histories": [[]], "k": 30, "where": "price > 20"}}
+            wait_until(lambda expected=expected: {*client.predict(**body)["outputs"]["items"][0]} - {""} == expected)
+
+
+def test_a_slow_rule_does_not_hold_up_others(versions, monkeypatch):
+    began, ends = threading.Event(), threading.Event()
+
+    def wait(*_):
+        began.set()
+        assert ends.wait(60)
+        return 0
+
+    monkeypatch.setattr(rules, "select_allowed", wait)
+    bodies = [b'"where"', b'"\\u0077here"']
+    with Server(versions) as server, concurrent.futures.ThreadPoolExecutor() as pool:
+        for name in bodies:
+            began.clear(), ends.clear()
+            body = b'{"inputs": {"histories": [["0"]], %s: "price > 3"}}' % name
+            answer = pool.submit(server.client().post, body)
+            assert began.wait(60)
+            assert server.client().get("/healthz").status == 200
+            ends.set()
+            assert answer.result().status == 500
 
 
 def test_what_the_rules_leave_out_counts_within_the_limits(versions, model, tmp_path):
