@@ -7,6 +7,7 @@ import keyword
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -44,6 +45,11 @@ MAX_OPERATORS = 1_000
 """Of one condition: each takes time for all items."""
 
 TRUTHS = {"true": True, "false": False}
+NUMBERS, TEXTS, TRUE_OR_FALSE = "numbers", "texts", "true and false"
+KINDS = {"string": TEXTS, "boolean": TRUE_OR_FALSE, **dict.fromkeys(("integer", "floating", "decimal"), NUMBERS)}
+"""What pandas infers of a column -> the kind of its values; other columns are compared as they are."""
+
+EXAMPLES = {NUMBERS: "a number", TRUE_OR_FALSE: "True or False"}
 Content = TypeVar("Content")
 
 
@@ -60,7 +66,7 @@ class Attributes:
 
     Names that are no Python names are in backticks: `` `in stock` ``. To `and`, `or` and `not`, numbers but 0 are true.
     A missing value is false, differs from all values, and is neither less nor greater: `not price < 20` holds for an
-    item without a price. A cell may hold several values with `|` between them, as features do: `'drama' in genres`.
+    item without a price. A text is compared with texts alone; a day is a text: `day > '2020-06-01'`. A cell may hold several values with `|` between them, as features do: `'drama' in genres`.
 
     `source`: a file or a table with a column of ids (`small_tables.read_columns`). Texts that are all numbers, or all
     true or false, become these. If an id occurs twice, its last row counts. Raises UserError as `read_columns`.
@@ -162,9 +168,10 @@ class Attributes:
 
 
 def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
+    column, values = (left, right) if isinstance(left, pd.Series) else (right, left)
+    _refuse_other_kind(column, values)
     if type(sign) in COMPARISONS and not isinstance(left, list) and not isinstance(right, list):
         return COMPARISONS[type(sign)](left, right)
-    column, values = (left, right) if isinstance(left, pd.Series) else (right, left)
     if not isinstance(column, pd.Series) or not isinstance(sign, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
         raise TypeError("a list can hold the values of an attribute, as in category in ['toys', 'books']")
     if column is right and isinstance(left, str):
@@ -172,6 +179,24 @@ def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
     else:
         is_in = column.isin(values if pd.api.types.is_list_like(values) else [values])
     return is_in if isinstance(sign, (ast.Eq, ast.In)) else ~is_in
+
+
+def _find_kind(values: Any) -> str | None:
+    return KINDS.get(pd.api.types.infer_dtype(values, skipna=True))
+
+
+def _refuse_other_kind(column: Any, other: Any) -> None:
+    """Raises TypeError if texts would be compared with other values, from which they differ whatever they say."""
+    if not isinstance(column, pd.Series) or (kind := _find_kind(column)) is None:
+        return
+    for value in other if isinstance(other, list) else [other]:
+        other_kind = _find_kind(value if isinstance(value, pd.Series) else [value])
+        if other_kind is not None and (kind == TEXTS) != (other_kind == TEXTS):
+            if isinstance(value, pd.Series):
+                raise TypeError(f"`{column.name}` holds {kind}, and `{value.name}` {other_kind}")
+            is_number = kind == NUMBERS and value.isdecimal()
+            example = repr(str(value)) if kind == TEXTS else int(value) if is_number else EXAMPLES[kind]
+            raise TypeError(f"`{column.name}` holds {kind}: write {example}. Received: {value!r}")
 
 
 def _has_value(value: str, cell: Any) -> bool:
@@ -187,6 +212,7 @@ def _quote_name(name: str) -> str:
 
 def _convert(cells: Sequence[Any]) -> pd.Series:
     cells = [None if isinstance(cell, str) and not cell.strip() else cell for cell in cells]
+    cells = [str(cell) if isinstance(cell, date) and not isinstance(cell, datetime) else cell for cell in cells]
     values = pd.Series(cells, dtype=object)
     texts = {cell for cell in cells if isinstance(cell, str)}
     if texts and texts | {None} == {*cells, None}:

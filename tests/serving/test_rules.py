@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from datetime import date
 
 import numpy as np
 import pandas as pd
@@ -10,11 +11,12 @@ from support.commands import console
 from support.exports import HISTORIES, NAMES, NUM_ITEMS, VOCABULARY, transformer
 
 import bert4rec_tf as b4r
+from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.serving.client import Choices
-from bert4rec_tf.serving.rules import MAX_CONDITIONS, Attributes, WatchedFile, read_blocked
+from bert4rec_tf.serving.rules import MAX_CONDITIONS, Attributes, WatchedFile, read_attributes, read_blocked
 
 KINDS = ["toys", "books", "food"]
 TAGS = ("red", "red hot", "cold")
@@ -123,6 +125,39 @@ GAPPY_CONDITIONS = {
 def test_numbers_and_gaps_are_true_or_false_within_a_condition(where):
     expected = {row[0] for row in GAPS.itertuples(index=False) if GAPPY_CONDITIONS[where](row)}
     assert Attributes(GAPS).select(where, ()).ids == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("'4' in `in stock`", "`in stock` holds numbers: write 4. Received: '4'"),
+        ("price != '30'", "`price` holds numbers: write 30. "),
+        ("'30' == price", "`price` holds numbers: write 30. "),
+        ("price not in [1, 'x']", "`price` holds numbers: write a number. Received: 'x'"),
+        ("new == 'true'", "`new` holds true and false: write True or False. Received: 'true'"),
+        ("note != 3", "`note` holds texts: write '3'. Received: 3"),
+        ("note not in [3]", "`note` holds texts: write '3'. "),
+        ("note != price", "`note` holds texts, and `price` numbers"),
+    ],
+)
+def test_a_text_is_not_compared_with_numbers_or_truths(where, words):
+    with pytest.raises(b4r.UserError, match=re.escape(f"`where` cannot be computed ({words}")):
+        Attributes(GAPS).select(where, ())
+
+
+@pytest.mark.parametrize("where", ["day > '2020-06-01'", "day == '2020-06-01'", "day not in ['2021-01-01']"])
+def test_days_are_texts_in_a_table_a_file_and_an_export(tmp_path, where):
+    days = [date(2020, 6, 1), date(2021, 1, 1), None, date(2019, 1, 1)]
+    frame = pd.DataFrame({"id": NAMES[:4], "day": days})
+    frame.to_parquet(tmp_path / "days.parquet")
+    saved_model.write_attributes(read_attributes(frame, {}), tmp_path / "exported.parquet")
+    expected = {
+        "day > '2020-06-01'": {NAMES[1]},
+        "day == '2020-06-01'": {NAMES[0]},
+        "day not in ['2021-01-01']": {NAMES[0], NAMES[2], NAMES[3]},
+    }[where]
+    for source in (frame, tmp_path / "days.parquet", tmp_path / "exported.parquet"):
+        assert Attributes(source).select(where, ()).ids == expected
 
 
 @pytest.mark.parametrize("where", ["new == False", "new != False", "not new"])
