@@ -154,7 +154,8 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     """Returns what `write_json` wrote. Raises UserError if the file cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            return json.load(file)
     except (OSError, ValueError) as error:
         raise unreadable_error(path, error) from error
 
@@ -165,7 +166,9 @@ def read_lines(path: Path) -> list[str]:
     Raises UserError if the file cannot be read.
     """
     try:
-        return [text for line in path.read_text(encoding="utf-8-sig").splitlines() if (text := line.strip())]
+        with path.open("rb") as file:
+            lines = file.read().decode("utf-8-sig").splitlines()
+        return [text for line in lines if (text := line.strip())]
     except (OSError, ValueError) as error:
         raise unreadable_error(path, error) from error
 

@@ -286,6 +286,22 @@ def test_users_whose_histories_the_export_holds(command, popular, tmp_path):
     )
 
 
+def test_users_and_a_model_may_be_in_a_store(command, popular, memory, tmp_path):
+    memory.put(str(popular), "/bucket/work/saved_model", recursive=True)
+    memory.pipe_file("/bucket/work/config.json", b"{}")
+    code, _, err = command("--model=memory://bucket/work", "--user=ann")
+    assert code == 2 and err.endswith("--workdir=WORKDIR --with_histories=1000000\n") and err.count("\n") == 1
+    users = np.array(["ann", "bob, jr"], object)
+    (tmp_path / HISTORIES).parent.mkdir()
+    write_histories(Sequences(np.array([5, 4, 1], np.int32), np.array([0, 2, 3]), users, VOCABULARY), tmp_path)
+    memory.put(str(tmp_path / HISTORIES), f"/bucket/work/saved_model/{HISTORIES}")
+    memory.pipe_file("/bucket/users.txt", "\ufeffbob, jr \r\n".encode())
+    flags = ("--users=memory://bucket/users.txt", f"--output={tmp_path / 'lists.csv'}")
+    assert command("--model=memory://bucket/work", *flags)[0] == 0
+    lines = list(csv.reader((tmp_path / "lists.csv").open(encoding="utf-8", newline="")))[1:]
+    assert [line[0] for line in lines] == ["bob, jr"] * 3 and [line[2] for line in lines] == NAMES[1:4]
+
+
 def test_a_work_directory_is_served_as_its_export(command, popular, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     code, _, err = command(f"--model={tmp_path}", "--history=c")
