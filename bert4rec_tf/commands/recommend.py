@@ -10,7 +10,12 @@ from bert4rec_tf.config.data_names import Interactions, list_column_options
 from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.data.reading.feature_files import check_matches
 from bert4rec_tf.data.sources import inputs
-from bert4rec_tf.export.layout import require_saved_model
+from bert4rec_tf.export.layout import (
+    CARD_OF_SAVED_MODEL,
+    find_item_column,
+    find_model_folder,
+    require_saved_model,
+)
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import import_tensorflow
@@ -118,7 +123,7 @@ def main(arguments: list[str]) -> None:
     choices = Choices(options.k, exclude_seen, popularity_correction=options.popularity_correction, **id_lists)
     model = SavedRecommender(options.folder, options.trust_model)
     titles = resolve_titles(titles, model)
-    choices = model.restrict(choices, options.where, read_attributes_of(options))
+    choices = model.restrict(choices, options.where, read_attributes_of(options, model))
     if output is None:
         if options.history is not None:
             users, histories = [options.user or ""], [split_ids(options.history)]
@@ -170,14 +175,20 @@ def read_users(source: str, model: "SavedRecommender") -> list[str]:
     return users
 
 
-def read_attributes_of(options: ModelOptions) -> "Attributes | None":
+def read_attributes_of(options: ModelOptions, model: "SavedRecommender") -> "Attributes | None":
     from bert4rec_tf.serving.rules import Attributes
 
-    return Attributes(expand_path(options.attributes)) if options.attributes else None
+    if not options.attributes:
+        return None
+    return Attributes(expand_path(options.attributes), find_item_column(model.card))
 
 
 def read_titles_of(options: ModelOptions) -> Mapping[str, str]:
-    return read_titles(expand_path(options.titles)) if options.titles else {}
+    """Returns the titles of --titles, raw id -> title. Call it before TensorFlow starts, which takes seconds."""
+    if not options.titles:
+        return {}
+    card = files.read_json(find_model_folder(options.folder) / CARD_OF_SAVED_MODEL)
+    return read_titles(expand_path(options.titles), find_item_column(card))
 
 
 def resolve_titles(titles: Mapping[str, str], model: "SavedRecommender") -> Mapping[str, str]:

@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from bert4rec_tf.data.reading.feature_files import check_matches
-from bert4rec_tf.export.layout import find_model_folder
+from bert4rec_tf.export.layout import find_item_column, find_model_folder
 from bert4rec_tf.foundation.stores import expand_path
 from bert4rec_tf.serving import explanation
 from bert4rec_tf.serving.http import guard, openapi, predict
@@ -75,14 +75,17 @@ class Served:
 
 def open_versions(settings: ServerSettings) -> Versions:
     """Loads the newest version. Raises UserError if there is none, or the titles cannot be read."""
-    titles, tags = read_titles_and_tags(expand_path(settings.titles)) if settings.titles else ({}, {})
 
     def load(folder: Path, number: int) -> Served:
         model = LoadedModel(folder, settings.trust_model)
-        orjson.dumps(model.card)  # Damage must show now and not at the first request.
+        # Damage must show now and not at the first request.
+        orjson.dumps(model.card)
+        _ = model.attributes
         longest = 0 if model.histories is None else int(model.histories.lengths.max(initial=0))
         model.warm_up()
-        if titles:
+        titles, tags = {}, {}
+        if settings.titles:
+            titles, tags = read_titles_and_tags(expand_path(settings.titles), find_item_column(model.card))
             check_matches("titles", titles, model.items)
         return Served(number, model, Catalogue(model.items, titles or model.titles, tags), longest)
 
@@ -92,12 +95,15 @@ def open_versions(settings: ServerSettings) -> Versions:
 def open_rules(settings: ServerSettings, versions: Versions) -> predict.Rules:
     """Returns the rules in the files that the settings name. Raises UserError if one cannot be read."""
 
-    def read(path: Path) -> frozenset[str]:
+    def read_attributes(path: Path) -> Attributes:
+        return Attributes(path, find_item_column(versions.current.model.card))
+
+    def read_blocked_items(path: Path) -> frozenset[str]:
         return read_blocked(path, versions.current.model.items)
 
     return predict.Rules(
-        None if settings.attributes is None else WatchedFile(expand_path(settings.attributes), Attributes),
-        None if settings.blocked is None else WatchedFile(expand_path(settings.blocked), read),
+        None if settings.attributes is None else WatchedFile(expand_path(settings.attributes), read_attributes),
+        None if settings.blocked is None else WatchedFile(expand_path(settings.blocked), read_blocked_items),
     )
 
 

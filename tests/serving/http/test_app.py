@@ -50,6 +50,19 @@ def test_titles_of_other_items_are_refused(exported, tmp_path):
         open_versions(ServerSettings(model=str(exported), titles=str(tmp_path / "titles.csv")))
 
 
+def test_a_later_version_has_the_titles_of_its_time(exported, tmp_path):
+    shutil.copytree(exported, tmp_path / "1")
+    titles = tmp_path / "titles.csv"
+    titles.write_text("id,title\na,The First\n")
+    versions = open_versions(ServerSettings(model=str(tmp_path), titles=str(titles)))
+    assert versions.current.catalogue.describe("a")["title"] == "The First"
+    titles.write_text("id,title\na,The First Again\n")
+    shutil.copytree(exported, tmp_path / "2")
+    versions.refresh()
+    versions.refresh()
+    assert versions.current.version == 2 and versions.current.catalogue.describe("a")["title"] == "The First Again"
+
+
 def test_status_and_metadata_are_those_of_tensorflow_serving(client, exported):
     status = {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
     for path in ("/v1/models/bert4rec", "/v1/models/bert4rec/versions/1"):

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from support.exports import NAMES, VOCABULARY, transformer
 from support.http_server import Server, wait_until
 
 import bert4rec_tf as b4r
+from bert4rec_tf.export.layout import ATTRIBUTES
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation.warning import ServingWarning
@@ -103,6 +105,32 @@ def test_attributes_in_a_file_are_read_again(versions, tmp_path):
             expected = set(frame[frame["price"] > 20]["id"])
             body = {"signature_name": "recommend", "inputs": {"histories": [[]], "k": 30, "where": "price > 20"}}
             wait_until(lambda expected=expected: {*client.predict(**body)["outputs"]["items"][0]} - {""} == expected)
+
+
+def test_damaged_attributes_are_found_when_the_model_is_loaded(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model")
+    (tmp_path / "model" / ATTRIBUTES).write_bytes(b"PAR1 damaged")
+    with pytest.raises(b4r.UserError, match=r"attributes\.parquet"):
+        open_versions(ServerSettings(model=str(tmp_path / "model")))
+
+
+def test_rules_in_a_store_hold_and_are_read_again(versions, memory):
+    def write(name, text):
+        memory.pipe_file(f"/bucket/{name}", text.encode())
+
+    write("attributes.csv", "id,price\n" + "\n".join(f"item {n},{n}" for n in range(5)))
+    write("blocked.txt", "item 4\n")
+    flags = {name.partition(".")[0]: f"memory://bucket/{name}" for name in ("attributes.csv", "blocked.txt")}
+    with Server(versions, poll_seconds=0.02, **flags) as server:
+        client = server.client()
+
+        def ask():
+            inputs = {"histories": [[]], "k": 30, "where": "price > 1"}
+            return {*client.predict(signature_name="recommend", inputs=inputs)["outputs"]["items"][0]} - {""}
+
+        assert ask() == {"item 2", "item 3"}
+        write("blocked.txt", "item 3\n")
+        wait_until(lambda: ask() == {"item 2", "item 4"})
 
 
 def test_a_slow_rule_does_not_hold_up_others(versions, monkeypatch):
