@@ -11,6 +11,9 @@ from bert4rec_tf.serving.ids import pad_ids
 MOST_LEFT_OUT, MOST_REASONS = 50, 3
 """Of a history, so many of the last items may be reasons, and an item has so many at most."""
 
+MOST_ROWS = MOST_LEFT_OUT + 2
+"""A question has at most so many rows (`make_question`)."""
+
 LEAST_FALL = 1e-4
 
 

@@ -267,7 +267,7 @@ class Service:
             texts, best = ([raw.decode() for raw in part if raw] for part in (history, row))
             arguments = texts, best, None if user is None else user.decode()
             question = await self._in_thread_if_large(THREAD_SIZE, explanation.make_question, *arguments)
-            rows = len(question.left_out) + 2
+            rows = len(question.inputs["histories"])
             scoring = Call(call.model, "score", question.inputs, rows, frozenset({"candidates"}))
             scores = (await self._batcher.submit(scoring))["scores"]
             arguments = question, scores, call.model.card.get("scores")
@@ -323,7 +323,7 @@ class Service:
                 "card": served.model.card,
                 "users": served.model.histories.num_users if served.model.histories else 0,
                 "max_history": self._settings.max_history,
-                "max_rows": self._settings.max_rows,
+                "can_explain": self._settings.max_rows >= explanation.MOST_ROWS,
             }
         )
 

@@ -243,7 +243,7 @@ def test_the_page_finds_items_by_id_and_title_and_shows_their_tags(client, expor
     ]
     about = client.get("/page/model").json
     assert about["items"] == len(ITEMS) and "recommend" in about["signatures"] and not about["needs_users"]
-    assert about["card"] == card_of(exported) and about["users"] == 0 and about["max_rows"] == 20
+    assert about["card"] == card_of(exported) and about["users"] == 0 and about["can_explain"] is False
 
 
 def test_the_page_forbids_itself_all_that_comes_from_elsewhere(client):

@@ -183,8 +183,14 @@ def test_reasons_are_those_of_python(versions, model):
         for answer, row in zip(found["explanations"][0], expected.itertuples(), strict=True):
             assert answer["reasons"] == row.reasons and answer["lift"] == pytest.approx(row.lift, rel=1e-5)
         assert [answer["reasons"] for answer in found["explanations"][1]] == [[], [], []]
+        assert server.client().get("/page/model").json["can_explain"]
         answer = server.client().post({"inputs": {"histories": [HISTORY] * 100, "explain": True}})
         assert answer.status == 400 and "`explain` takes at most" in answer.json["error"]
+    body = {"inputs": {"histories": [HISTORY], "explain": True}}
+    for max_rows, can_explain in ((52, True), (51, False)):
+        with Server(versions, max_rows=max_rows) as server:
+            assert server.client().get("/page/model").json["can_explain"] == can_explain
+            assert (server.client().post(body).status == 200) == can_explain
 
 
 def test_numbers_are_those_of_the_requests(versions):
