@@ -21,6 +21,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import import_tensorflow
 from bert4rec_tf.foundation.stores import expand_path
 from bert4rec_tf.foundation.warning import UnknownIdWarning, warn
+from bert4rec_tf.serving.ids import normalize_id
 from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.trust import TRUST
 
@@ -172,7 +173,7 @@ def read_users(source: str, model: "SavedRecommender") -> list[str]:
     users = files.read_lines(path)
     if not users:
         raise UserError(f"{path}: must have a user's id on each line. Received: none")
-    return users
+    return list(map(normalize_id, users))
 
 
 def read_attributes_of(options: ModelOptions, model: "SavedRecommender") -> "Attributes | None":

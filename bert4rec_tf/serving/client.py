@@ -18,7 +18,7 @@ from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import UnknownIdWarning, warn, warn_of_unknown
 from bert4rec_tf.serving import explanation, rules
-from bert4rec_tf.serving.ids import pad_ids
+from bert4rec_tf.serving.ids import normalize_id, pad_ids
 from bert4rec_tf.serving.rules import Attributes
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
@@ -225,6 +225,6 @@ def split_ids(line: str) -> list[str]:
     Raises UserError if there is more than one line, or an id is longer than 131,072 characters.
     """
     try:
-        return [text for text in split_names(line) if text]
+        return [normalize_id(text) for text in split_names(line) if text]
     except csv.Error as error:
         raise UserError(f"Ids must be separated by commas on one line. Received: {line[:100]!r}") from error

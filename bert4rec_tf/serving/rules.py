@@ -22,6 +22,7 @@ from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.lines import Lines, encode_text
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import FileWarning, UnknownIdWarning, warn
+from bert4rec_tf.serving.ids import normalize_id
 from bert4rec_tf.serving.titles import IDS
 
 ALLOWED = (
@@ -263,7 +264,7 @@ def read_blocked(path: Path, items: Lines) -> frozenset[str]:
 
     Raises UserError if it cannot be read.
     """
-    ids = list(dict.fromkeys(files.read_lines(path)))
+    ids = list(dict.fromkeys(map(normalize_id, files.read_lines(path))))
     unknown_ids = list(itertools.compress(ids, ~items.contains_each(ids)))
     if unknown_ids:
         counts = f"{len(unknown_ids):,} of {len(ids):,} blocked ids are no items of the model"

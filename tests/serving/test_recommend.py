@@ -3,6 +3,7 @@
 import csv
 import gzip
 import shutil
+import unicodedata
 
 import keras
 import numpy as np
@@ -114,6 +115,12 @@ def test_choices_and_titles_are_in_the_table(command, popular, tmp_path):
 def test_blanks_around_ids_are_no_part_of_them_and_candidates_are_never_none(command, popular):
     _, plain, err = command(f"--model={popular}", "--history=c,d")
     assert command(f"--model={popular}", "--history= c , d ") == (0, plain, "") and err == ""
+    _, composed, _ = command(f"--model={popular}", "--history=Ünï", "--exclude=c")
+    assert command(f"--model={popular}", f"--history={unicodedata.normalize('NFD', 'Ünï')}", "--exclude=c") == (
+        0,
+        composed,
+        "",
+    )
     code, _, err = command(f"--model={popular}", "--history=c", "--candidates=")
     assert code == 2 and "--candidates must name at least one item" in err
 

@@ -19,10 +19,10 @@ from bert4rec_tf.export.functions import SCALARS
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.serving import rules
 from bert4rec_tf.serving.client import Choices
-from bert4rec_tf.serving.explanation import MOST_LEFT_OUT
+from bert4rec_tf.serving.explanation import MOST_ROWS
 from bert4rec_tf.serving.http.batching import PADDED, Call, Outputs
 from bert4rec_tf.serving.http.server_settings import ServerSettings
-from bert4rec_tf.serving.ids import pad_ids
+from bert4rec_tf.serving.ids import normalize_id, pad_ids
 from bert4rec_tf.serving.rules import Attributes, WatchedFile
 from bert4rec_tf.serving.signatures import LoadedModel, Signature
 
@@ -115,10 +115,8 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
     rows = _count_rows(arrays, signature, settings)
     if signature.name in LISTING and not all(any(one != "" for one in row) for row in columns.get("candidates", ())):
         raise RequestError("`candidates` must have at least one item; leave it out for all. Received a row of none")
-    if explain and rows * (MOST_LEFT_OUT + 2) > settings.max_rows:
-        raise RequestError(
-            f"`{EXPLAIN}` takes at most {settings.max_rows // (MOST_LEFT_OUT + 2)} rows. Received: {rows}"
-        )
+    if explain and rows * MOST_ROWS > settings.max_rows:
+        raise RequestError(f"`{EXPLAIN}` takes at most {settings.max_rows // MOST_ROWS} rows. Received: {rows}")
     _check_answer_size(rows, {**signature.inputs, **arrays}, model, settings)
     signature, changed, finish = _apply_rules(columns, where, signature, model, settings, item_rules)
     arrays |= changed
@@ -340,7 +338,7 @@ def _to_text(name: str, value: Any) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise RequestError(f"`{name}` must be text that UTF-8 can hold. Received: {_show(value)}") from None
-    return value
+    return normalize_id(value)
 
 
 class _Repr(reprlib.Repr):
