@@ -52,10 +52,11 @@ def main(arguments: list[str]) -> None:
     options, columns = parse_with_columns(__doc__ or "", arguments, UpdateOptions)
     path = stores.expand_path(options.model)
     find_newest(path)
-    home = path.parent if (path / MODEL).exists() else path
+    in_place = options.output is None and isinstance(path, Path)
+    is_moved = in_place and (path / MODEL).exists() and files.can_be_renamed(path.resolve())
+    home = path.parent if is_moved else path
     import_tensorflow()
     # Two updates in place would both begin with the same model.
-    in_place = options.output is None and isinstance(home, Path)
     with files.FolderLock(home).lock() if in_place else contextlib.nullcontext():
         update(options, columns, *find_newest(path))
 

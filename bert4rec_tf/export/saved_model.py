@@ -18,6 +18,7 @@ from bert4rec_tf.export.layout import ATTRIBUTES, CARD_OF_SAVED_MODEL, ITEM_ID, 
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.export.service import Service
 from bert4rec_tf.foundation import files, stores
+from bert4rec_tf.foundation.environment import list_versions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import disable_gradients
 from bert4rec_tf.foundation.lines import Lines
@@ -128,6 +129,7 @@ def describe_model(model: Recommender) -> dict[str, Any]:
         "users": model.num_users,
         "max_history": model.max_history,
         "scores": LOG_PROBABILITIES if model.scores_are_logits else "the model's own",
+        "exported_with": list_versions(),
         "parameters": int(sum(np.prod(weight.shape) for weight in model.trainable_weights)),
     }
 

@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import json
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.environment import list_versions
 from bert4rec_tf.models.item_transitions import ItemTransitions
 from bert4rec_tf.notebook import fitted
 from bert4rec_tf.runs import exporting, updating
@@ -191,6 +194,26 @@ def test_the_command_updates_in_place_and_adds_versions(counted, tmp_path):
     assert console("update", "--model=versions", "--interactions=today.csv", cwd=tmp_path).returncode == 0
     assert sorted(path.name for path in (tmp_path / "versions").glob("[!.]*")) == ["3", "4"]
     assert b4r.open(tmp_path / "versions/4").saved.knows_user("99")
+
+
+def test_a_mounted_model_is_updated_without_a_file_beside_it(counted, tmp_path, monkeypatch):
+    folder = tmp_path / "model"
+    shutil.copytree(counted.saved.local_folder, folder)
+    (tmp_path / "data").mkdir()
+    LATER.to_csv(tmp_path / "data" / "today.csv", index=False)
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == folder)
+    ended = console("update", f"--model={folder}", "--interactions=today.csv", cwd=tmp_path / "data")
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "model"]
+    updated = b4r.open(folder)
+    assert updated.saved.knows_user("99") and updated.saved.card["exported_with"] == list_versions()
+
+
+def test_an_update_says_what_it_was_exported_with(counted, monkeypatch):
+    versions = {"bert4rec_tf": "9.9.9"}
+    monkeypatch.setattr(saved_model, "list_versions", lambda: versions)
+    card = counted.update(LATER).saved.card
+    assert card["exported_with"] == versions and card["trained_with"] == counted.saved.card["trained_with"]
 
 
 def test_a_file_without_rows_changes_nothing(counted, tmp_path):
