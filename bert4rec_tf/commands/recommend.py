@@ -20,7 +20,6 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import import_tensorflow
 from bert4rec_tf.foundation.stores import expand_path
-from bert4rec_tf.foundation.warning import UnknownIdWarning, warn
 from bert4rec_tf.serving.ids import normalize_id
 from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.trust import TRUST
@@ -135,15 +134,10 @@ def main(arguments: list[str]) -> None:
             sequences = model.select_histories(users)
             histories = [history for _, history in batch.list_rows(sequences, 0, len(users))]
         answer = model.recommend(histories, users, choices)
-        for unknown, history in zip(answer.unknown, histories):
-            if unknown:
-                model.warn_of_unknown_items(history, "ids in the history")
         if options.history is None:
             warn_of_popular(answer.list_popular(users), len(users))
-        elif users[0]:
-            model.warn_of_ignored_history(histories[0], users[0], answer)
-        elif model.needs_users and answer.list_popular(users) and any(map(model.knows_item, histories[0])):
-            warn("this model needs --user; without it, you get the most popular items", UnknownIdWarning)
+        else:
+            model.warn_about_history(histories[0], users[0], answer)
         print(make_tables(answer, titles, [f"user {user}" for user in users]))
         return
     if options.interactions is not None:

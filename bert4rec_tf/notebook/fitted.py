@@ -147,10 +147,7 @@ class FittedModel:
         request = Choices(k, exclude_seen, *lists, popularity_correction)
         request = self.saved.restrict(request, where, self._read_attributes(attributes))
         answer = self.saved.recommend([items], [user_id], request)
-        if answer.unknown[0]:
-            self.saved.warn_of_unknown_items(items, "items in the history")
-        if user_id:
-            self.saved.warn_of_ignored_history(items, user_id, answer)
+        self.saved.warn_about_history(items, user_id, answer)
         table = self._table(answer.items[0], answer.scores[0])
         if not explain:
             return table

@@ -122,10 +122,16 @@ class SavedRecommender(LoadedModel):
         unknown = [item for item, is_known in zip(ids, self.items.contains_each(ids)) if not is_known]
         warn_of_unknown(unknown, len(ids), what)
 
-    def warn_of_ignored_history(self, history: Sequence[str], user: str, answer: Recommendations) -> None:
-        """Warns if a user got what is popular in spite of a history with known items, because the user is unknown."""
+    def warn_about_history(self, history: Sequence[str], user: str, answer: Recommendations) -> None:
+        """Warns of unknown items in a history, and of one that does not count because the user is unknown.
+
+        `user`: the one who got the answer; empty for nobody. Such a user got what is popular.
+        """
+        if answer.unknown[0]:
+            self.warn_of_unknown_items(history, "items in the history")
         if answer.list_popular([user]) and any(map(self.knows_item, history)):
-            warn(f"the model does not know user {user!r}, whom it needs, so you get what is popular", UnknownIdWarning)
+            reason = f"the model does not know user {user!r}, whom it needs" if user else "this model needs --user"
+            warn(f"{reason}, so you get what is popular", UnknownIdWarning)
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:
         """Recommends to raw histories, oldest item first. `users` only matters if the model has user embeddings.

@@ -87,7 +87,7 @@ def items_of(printed):
 
 def test_one_history_gets_a_table_and_a_warning_of_unknown_ids(command, popular):
     code, out, err = command(f"--model={popular}", '--history="a,b", plain,nobody', "-k", "4")
-    assert code == 0 and "warning: 1 of the 3 ids in the history are unknown" in err
+    assert code == 0 and "warning: 1 of the 3 items in the history are unknown" in err
     assert out.splitlines() == [
         "rank  item          score",
         '   1  say "x"      7.0000',
