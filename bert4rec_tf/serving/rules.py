@@ -55,11 +55,11 @@ Content = TypeVar("Content")
 
 
 class Allowed(NamedTuple):
-    """The items for which a condition holds: all `ids`, and those `items` and `others` that the model has, in order."""
+    """The items for which a condition holds, and which of the model's items, in order, are such and which are not."""
 
-    ids: frozenset[str]
-    items: list[str]
-    others: list[str]
+    ids_in_table: frozenset[str]
+    allowed_items: list[str]
+    forbidden_items: list[str]
 
 
 class Attributes:
@@ -67,7 +67,8 @@ class Attributes:
 
     Names that are no Python names are in backticks: `` `in stock` ``. To `and`, `or` and `not`, numbers but 0 are true.
     A missing value is false, differs from all values, and is neither less nor greater: `not price < 20` holds for an
-    item without a price. A text is compared with texts alone; a day is a text: `day > '2020-06-01'`. A cell may hold several values with `|` between them, as features do: `'drama' in genres`.
+    item without a price. A text is compared with texts alone; a day is a text: `day > '2020-06-01'`. A cell may hold
+    several values with `|` between them, as features do: `'drama' in genres`.
 
     `source`: a file or a table with a column of ids (`small_tables.read_columns`). Texts that are all numbers, or all
     true or false, become these. If an id occurs twice, its last row counts. Raises UserError as `read_columns`.
@@ -83,10 +84,10 @@ class Attributes:
         self.frame = frame[~frame.index.duplicated(keep="last")]
         self.select = functools.lru_cache(MAX_CONDITIONS)(self._select)
 
-    def _select(self, where: str, known: Sequence[str]) -> Allowed:
+    def _select(self, where: str, model_items: Sequence[str]) -> Allowed:
         """Returns the items for which a condition holds. Raises UserError if it cannot be computed.
 
-        `known`: the model's items, `Lines`. The answers to the last MAX_CONDITIONS conditions are kept.
+        `model_items`: `Lines`. The answers to the last MAX_CONDITIONS conditions are kept.
         """
         received = f"Received: where={where[:200]!r}"
         condition = self._parse(where, received)
@@ -96,7 +97,7 @@ class Attributes:
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"`where` cannot be computed ({reason}). {received}") from error
         parts: tuple[list[str], list[str]] = [], []
-        for item in known:
+        for item in model_items:
             parts[item not in ids].append(item)
         return Allowed(ids, *parts)
 
@@ -272,8 +273,8 @@ def read_blocked(path: Path, items: Lines) -> frozenset[str]:
     return frozenset(ids)
 
 
-def select_allowed(attributes: Attributes | None, where: str | None, known: Sequence[str]) -> Allowed | None:
-    """Returns the items for which `where` holds; None for no condition. `known`: the model's items.
+def select_allowed(attributes: Attributes | None, where: str | None, model_items: Sequence[str]) -> Allowed | None:
+    """Returns the items for which `where` holds; None for no condition.
 
     Raises UserError if it holds for none of these, or there are no attributes.
     """
@@ -284,13 +285,13 @@ def select_allowed(attributes: Attributes | None, where: str | None, known: Sequ
         raise UserError(f"`where` must be a text. {received}")
     if attributes is None:
         raise UserError(f"`where` needs attributes of the items: give --attributes=TABLE. {received}")
-    allowed = attributes.select(where, known)
-    if allowed.items:
+    allowed = attributes.select(where, model_items)
+    if allowed.allowed_items:
         return allowed
     ids = attributes.frame.index
-    if not any(item in ids for item in known):
+    if not any(item in ids for item in model_items):
         raise UserError(
-            f"--attributes must have ids of the model's items, such as {known[0]!r}, in its column {ids.name!r}. "
+            f"--attributes must have ids of the model's items, such as {model_items[0]!r}, in its column {ids.name!r}. "
             f"Received: {len(ids):,} others, such as {next(iter(ids), None)!r}"
         )
     raise UserError(f"`where` must leave items of the model. {received}, which leaves none")
@@ -307,16 +308,19 @@ def restrict(exclude: Rows, candidates: Rows, allowed: Allowed | None, blocked: 
     if allowed is None:
         return exclude, candidates
     if any(candidates):
-        left = [[item for item in row if item in allowed.ids] if row else allowed.items for row in candidates]
-        return exclude, [row or [NO_ITEM] for row in left]
-    if len(exclude) > 1 or len(allowed.items) <= len(allowed.others):
-        return exclude, [allowed.items]
-    return [[*(exclude[0] if exclude else ()), *allowed.others]], candidates
+        ids = allowed.ids_in_table
+        allowed_candidates = [
+            [item for item in row if item in ids] if row else allowed.allowed_items for row in candidates
+        ]
+        return exclude, [row or [NO_ITEM] for row in allowed_candidates]
+    if len(exclude) > 1 or len(allowed.allowed_items) <= len(allowed.forbidden_items):
+        return exclude, [allowed.allowed_items]
+    return [[*(exclude[0] if exclude else ()), *allowed.forbidden_items]], candidates
 
 
 def widen_similar(k: int, num_items: int, allowed: Allowed | None, blocked: frozenset[str]) -> int:
     """Returns how many similar items to ask for, such that the rules leave k if there are as many."""
-    return min(num_items, k + len(blocked) + (0 if allowed is None else len(allowed.others)))
+    return min(num_items, k + len(blocked) + (0 if allowed is None else len(allowed.forbidden_items)))
 
 
 def filter_similar(
@@ -327,7 +331,7 @@ def filter_similar(
     cells = pd.Series(items.ravel())
     is_left = ~cells.isin([b"", *map(encode_text, blocked)])
     if allowed is not None:
-        is_left &= cells.isin([*map(encode_text, allowed.items)])
+        is_left &= cells.isin([*map(encode_text, allowed.allowed_items)])
     is_left = is_left.to_numpy().reshape(items.shape)
     places = np.argsort(~is_left, axis=1, kind="stable")[:, :k]
     is_left = np.take_along_axis(is_left, places, axis=1)

@@ -125,7 +125,7 @@ GAPPY_CONDITIONS = {
 @pytest.mark.filterwarnings("error")
 def test_numbers_and_gaps_are_true_or_false_within_a_condition(where):
     expected = {row[0] for row in GAPS.itertuples(index=False) if GAPPY_CONDITIONS[where](row)}
-    assert Attributes(GAPS).select(where, ()).ids == expected
+    assert Attributes(GAPS).select(where, ()).ids_in_table == expected
 
 
 @pytest.mark.parametrize(
@@ -158,20 +158,21 @@ def test_days_are_texts_in_a_table_a_file_and_an_export(tmp_path, where):
         "day not in ['2021-01-01']": {NAMES[0], NAMES[2], NAMES[3]},
     }[where]
     for source in (frame, tmp_path / "days.parquet", tmp_path / "exported.parquet"):
-        assert Attributes(source).select(where, ()).ids == expected
+        assert Attributes(source).select(where, ()).ids_in_table == expected
 
 
 @pytest.mark.parametrize("where", ["new == False", "new != False", "not new"])
 def test_truths_with_gaps_mean_the_same_in_a_file(tmp_path, where):
     GAPS[["id", "new"]].to_csv(tmp_path / "a.csv", index=False)
-    assert Attributes(tmp_path / "a.csv").select(where, ()).ids == Attributes(GAPS).select(where, ()).ids
+    of_file, of_frame = (Attributes(source).select(where, ()) for source in (tmp_path / "a.csv", GAPS))
+    assert of_file.ids_in_table == of_frame.ids_in_table
 
 
 def test_a_condition_that_would_take_long_is_not_computed():
     for where in (" or ".join(["price"] * 1_001), "price" + " < 9" * 1_001, f"price in [{'-price, ' * 1_001}]"):
         with pytest.raises(b4r.UserError, match="`where` may have 1,000 operators; `in` takes more values"):
             Attributes(GAPS).select(where, ())
-    assert Attributes(GAPS).select(f"price in {[*range(5, 9_000)]}", ()).ids == {"b", "d"}
+    assert Attributes(GAPS).select(f"price in {[*range(5, 9_000)]}", ()).ids_in_table == {"b", "d"}
 
 
 def test_an_attribute_with_a_blank_is_named_in_backticks():
@@ -199,7 +200,8 @@ def test_attributes_may_come_from_a_table_or_a_file(model, tmp_path):
     assert set(model.recommend(history=["0"], where="new", attributes=other)["item"]) == {NAMES[0], NAMES[2]}
     (tmp_path / "a.csv").write_text("id,stock,new\nitem 3,7,true\nit's,0,FALSE\nitem 4,,true\n")
     read = Attributes(tmp_path / "a.csv")
-    assert read.select("new and stock > 3", ()).ids == {"item 3"} and read.select("not new", ()).ids == {"it's"}
+    assert read.select("new and stock > 3", ()).ids_in_table == {"item 3"}
+    assert read.select("not new", ()).ids_in_table == {"it's"}
     arguments = ("--model=" + str(model.saved.folder), "--attributes=a.csv", "--where=new")
     ended = console("recommend", *arguments, "--history=0", cwd=tmp_path)
     assert ended.returncode == 0 and {"item 3", "item 4"} == {line[6:12] for line in ended.stdout.splitlines()[1:]}

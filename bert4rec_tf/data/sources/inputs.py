@@ -60,7 +60,7 @@ def load_any(
         raise UserError(
             f"`data` must be one table, or a list of paths. Received: a {type(data).__name__} of other things"
         )
-    names = {f"{role}_column": column["name"] for role, column in (known_columns or {}).items()}
+    names: dict[str, Any] = {f"{role}_column": column["name"] for role, column in (known_columns or {}).items()}
     if isinstance(data, (str, Path, list, tuple)):
         data = Interactions(**{"path": data, **columns})
     if isinstance(data, Interactions):

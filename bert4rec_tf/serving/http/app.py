@@ -83,11 +83,11 @@ def open_versions(settings: ServerSettings) -> Versions:
         _ = model.attributes
         longest = 0 if model.histories is None else int(model.histories.lengths.max(initial=0))
         model.warm_up()
-        titles, tags = {}, {}
-        if settings.titles:
-            titles, tags = read_titles_and_tags(expand_path(settings.titles), find_item_column(model.card))
-            check_matches("titles", titles, model.items)
-        return Served(number, model, Catalogue(model.items, titles or model.titles, tags), longest)
+        if not settings.titles:
+            return Served(number, model, Catalogue(model.items, model.titles, {}), longest)
+        titles, tags = read_titles_and_tags(expand_path(settings.titles), find_item_column(model.card))
+        check_matches("titles", titles, model.items)
+        return Served(number, model, Catalogue(model.items, titles, tags), longest)
 
     return Versions(find_model_folder(expand_path(settings.model)), load)
 
@@ -251,7 +251,7 @@ class Service:
             arguments = body, served.model, self._settings, self._rules
             parsed = await self._in_thread_if_large(max(size, least), predict.parse, *arguments)
             outputs = await self._batcher.submit(parsed.call)
-            outputs = await self._in_thread_if_large(least, parsed.finish, outputs)
+            outputs = await self._in_thread_if_large(least, parsed.filter_outputs, outputs)
             self._metrics.count(outputs)
             size = sum(array.size for array in outputs.values())
             if parsed.explain:
@@ -264,14 +264,16 @@ class Service:
         answers = []
         users = call.arrays.get("users", [None] * call.rows)
         for history, user, row in zip(call.arrays["histories"], users, items):
-            texts, best = ([raw.decode() for raw in part if raw] for part in (history, row))
-            arguments = texts, best, None if user is None else user.decode()
+            texts, recommended = ([raw.decode() for raw in part if raw] for part in (history, row))
+            arguments = texts, recommended, None if user is None else user.decode()
             question = await self._in_thread_if_large(THREAD_SIZE, explanation.make_question, *arguments)
             rows = len(question.inputs["histories"])
             scoring = Call(call.model, "score", question.inputs, rows, frozenset({"candidates"}))
             scores = (await self._batcher.submit(scoring))["scores"]
-            arguments = question, scores, call.model.card.get("scores")
-            answers.append(await self._in_thread_if_large(THREAD_SIZE, explanation.read_reasons, *arguments))
+            kind = call.model.card.get("scores")
+            answers.append(
+                await self._in_thread_if_large(THREAD_SIZE, explanation.read_reasons, question, scores, kind)
+            )
         return answers
 
     async def _in_thread_if_large(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:

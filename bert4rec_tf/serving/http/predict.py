@@ -33,7 +33,7 @@ WHERE, EXPLAIN = "where", "explain"
 FOR_ALL_ROWS = {*SCALARS, WHERE, EXPLAIN}
 
 DEFAULT_SIGNATURE, SIMILAR = "serving_default", "similar"
-LISTING = (DEFAULT_SIGNATURE, "recommend")
+RECOMMENDING = (DEFAULT_SIGNATURE, "recommend")
 INSTANCES, INPUTS, SIGNATURE = "instances", "inputs", "signature_name"
 
 MAX_MESSAGE = 200
@@ -69,13 +69,13 @@ class Request:
         call: of the model.
         by_rows: whether the request, and so the response, is in the row format.
         explain: whether each recommended item gets its reasons.
-        finish: what is done with the outputs of the call.
+        filter_outputs: removes what the rules forbid from the outputs of the call.
     """
 
     call: Call
     by_rows: bool
-    explain: bool = False
-    finish: Callable[[Outputs], Outputs] = lambda outputs: outputs
+    explain: bool
+    filter_outputs: Callable[[Outputs], Outputs]
 
 
 def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules: Rules) -> Request:
@@ -109,17 +109,19 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
     nullable = {*signature.inputs, WHERE, EXPLAIN}
     columns = {name: value for name, value in columns.items() if value is not None or name not in nullable}
     where, explain = columns.pop(WHERE, None), columns.pop(EXPLAIN, False)
-    if not isinstance(explain, bool) or (explain and signature.name not in LISTING):
-        raise RequestError(f"`{EXPLAIN}` must be true or false, and needs a list of recommendations")
+    if not isinstance(explain, bool) or (explain and signature.name not in RECOMMENDING):
+        names = " or ".join(RECOMMENDING)
+        raise RequestError(f"`{EXPLAIN}` must be true or false, and needs the signature {names}")
     arrays = _make_arrays(_add_histories(columns, signature, model, settings), signature, settings, model)
     rows = _count_rows(arrays, signature, settings)
-    if signature.name in LISTING and not all(any(one != "" for one in row) for row in columns.get("candidates", ())):
+    candidates = columns.get("candidates", ()) if signature.name in RECOMMENDING else ()
+    if not all(any(one != "" for one in row) for row in candidates):
         raise RequestError("`candidates` must have at least one item; leave it out for all. Received a row of none")
     if explain and rows * MOST_ROWS > settings.max_rows:
         raise RequestError(f"`{EXPLAIN}` takes at most {settings.max_rows // MOST_ROWS} rows. Received: {rows}")
     _check_answer_size(rows, {**signature.inputs, **arrays}, model, settings)
-    signature, changed, finish = _apply_rules(columns, where, signature, model, settings, item_rules)
-    arrays |= changed
+    signature, inputs_of_rules, filter_outputs = _apply_rules(columns, where, signature, model, settings, item_rules)
+    arrays |= inputs_of_rules
     if signature.name == SIMILAR:  # the rules ask for more
         _check_answer_size(rows, {**signature.inputs, **arrays}, model, settings)
     shared = {name for name, array in arrays.items() if not array.ndim or len(array) != rows}
@@ -128,7 +130,7 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
     }
     arrays |= defaults
     call = Call(model, signature.name, arrays, rows, frozenset(shared | defaults.keys()))
-    return Request(call, by_rows, explain, finish)
+    return Request(call, by_rows, explain, filter_outputs)
 
 
 def _apply_rules(
@@ -141,14 +143,16 @@ def _apply_rules(
 ) -> tuple[Signature, dict[str, np.ndarray], Callable[[Outputs], Outputs]]:
     """Returns the signature to call, the inputs to change, and what to do with the outputs, so that all rules hold."""
     blocked = frozenset() if item_rules.blocked is None else item_rules.blocked.content
-    if signature.name not in (*LISTING, SIMILAR):
+    if signature.name not in (*RECOMMENDING, SIMILAR):
         if where is not None:
             raise RequestError(f"`{WHERE}` needs the signature recommend or similar. Received: {signature.name}")
         blocked = frozenset()
     if where is None and not blocked:
-        return signature, {}, lambda outputs: outputs
+        return signature, {}, keep_outputs
     try:
         attributes = model.attributes if item_rules.attributes is None else item_rules.attributes.content
+        if where is not None and attributes is None:
+            raise RequestError(f"`{WHERE}`: this server has no attributes of the items (--attributes)")
         allowed = rules.select_allowed(attributes, where, model.items)
     except UserError as error:
         raise RequestError(str(error)) from None
@@ -165,8 +169,12 @@ def _apply_rules(
     if len(exclude) > 1:
         _check_size("exclude", len(exclude), max(map(len, exclude)) + len(blocked), settings)
     restricted = rules.restrict(exclude, candidates, allowed, blocked)
-    changed = {name: pad_ids(rows) for name, rows in zip(("exclude", "candidates"), restricted) if rows}
-    return model.signatures["recommend"], changed, lambda outputs: outputs
+    inputs_of_rules = {name: pad_ids(rows) for name, rows in zip(("exclude", "candidates"), restricted) if rows}
+    return model.signatures["recommend"], inputs_of_rules, keep_outputs
+
+
+def keep_outputs(outputs: Outputs) -> Outputs:
+    return outputs
 
 
 def _check_answer_size(
@@ -196,8 +204,8 @@ def list_server_inputs(signature: Signature, model: LoadedModel) -> list[str]:
     """Returns the inputs that the server itself takes for a signature."""
     is_taken = {
         USERS: HISTORIES in signature.inputs and model.histories is not None,
-        WHERE: signature.name in (*LISTING, SIMILAR),
-        EXPLAIN: signature.name in LISTING,
+        WHERE: signature.name in (*RECOMMENDING, SIMILAR),
+        EXPLAIN: signature.name in RECOMMENDING,
     }
     return [name for name in is_taken if is_taken[name]]
 
@@ -229,8 +237,6 @@ def _add_histories(
 
 def find_history(user: Any, model: LoadedModel, settings: ServerSettings) -> list[str]:
     """Returns a user's last items, oldest first. Raises RequestError if the model does not hold this user's history."""
-    if model.histories is None:
-        raise RequestError("This model holds no users' histories")
     user_id = _to_text(USERS, user)
     if not model.knows_user(user_id):
         raise RequestError(f"This model does not know the user {_show(user_id)}.")

@@ -113,6 +113,14 @@ WRONG = {
         "`where` is an input of a signature, so it goes into `inputs`",
     ),
     "explain beside the inputs": ({"inputs": [["a"]], "explain": True}, "`explain` is an input of a signature"),
+    "where without attributes": (
+        {"inputs": {"histories": [["a"]], "where": "price < 3"}},
+        "`where`: this server has no attributes of the items (--attributes)",
+    ),
+    "reasons of scores": (
+        score(candidates=[["a"]], explain=True),
+        "`explain` must be true or false, and needs the signature serving_default or recommend",
+    ),
     "both": ({"instances": [["a"]], "inputs": [["a"]]}, "and not both"),
     "no instances": ({"instances": []}, "list of at least one"),
     "no list": ({"instances": ["a"]}, "`histories` must be a list of lists of ids. Received: ['a']"),

@@ -1,7 +1,6 @@
 """What a shop asks of a server every day: rules, reasons, numbers, a description of the API, and an access log."""
 
 import concurrent.futures
-import contextlib
 import io
 import itertools
 import json
@@ -93,18 +92,21 @@ def test_a_block_list_holds_for_every_list_and_is_read_again(versions, model, tm
 
 
 def test_attributes_in_a_file_are_read_again(versions, tmp_path):
-    path, price = tmp_path / "attributes.csv", np.arange(30)
-    with contextlib.ExitStack() as stack:
-        for prices in (price, price[::-1]):
-            frame = pd.DataFrame({"id": NAMES, "price": prices})
-            frame.to_csv(tmp_path / "new.csv", index=False)
-            os.replace(tmp_path / "new.csv", path)
-            if prices is price:
-                server = stack.enter_context(Server(versions, attributes=str(path), poll_seconds=0.02))
-                client = server.client()
-            expected = set(frame[frame["price"] > 20]["id"])
-            body = {"signature_name": "recommend", "inputs": {"histories": [[]], "k": 30, "where": "price > 20"}}
-            wait_until(lambda expected=expected: {*client.predict(**body)["outputs"]["items"][0]} - {""} == expected)
+    path = tmp_path / "attributes.csv"
+    frames = [pd.DataFrame({"id": NAMES, "price": prices}) for prices in (np.arange(30), np.arange(30)[::-1])]
+    before, after = (set(frame[frame["price"] > 20]["id"]) for frame in frames)
+    frames[0].to_csv(path, index=False)
+    with Server(versions, attributes=str(path), poll_seconds=0.02) as server:
+        client = server.client()
+
+        def ask():
+            inputs = {"histories": [[]], "k": 30, "where": "price > 20"}
+            return {*client.predict(signature_name="recommend", inputs=inputs)["outputs"]["items"][0]} - {""}
+
+        assert ask() == before != after
+        frames[1].to_csv(tmp_path / "new.csv", index=False)
+        os.replace(tmp_path / "new.csv", path)
+        wait_until(lambda: ask() == after)
 
 
 def test_damaged_attributes_are_found_when_the_model_is_loaded(folder, tmp_path):
@@ -274,7 +276,7 @@ def test_a_log_that_cannot_be_written_is_a_warning_once_and_requests_are_answere
 
 
 def test_a_log_in_a_store_is_refused(memory):
-    with pytest.raises(b4r.UserError, match="`access_log` must be a file on this machine. Received: .*memory://b/log"):
+    with pytest.raises(b4r.UserError, match="`access_log` must be a file on this machine"):
         AccessLog("memory://b/log")
 
 
