@@ -153,6 +153,8 @@ def test_names_given_to_fit_hold_for_the_other_tables(counted, tmp_path):
     trap.to_csv(tmp_path / "later.csv", index=False)
     pd.testing.assert_frame_equal(counted.evaluate(tmp_path / "later.csv"), expected)
     pd.testing.assert_frame_equal(counted.evaluate(b4r.Interactions(str(tmp_path / "later.csv"))), expected)
+    trap.drop(columns="user").rename(columns={"client": "user"}).to_csv(tmp_path / "user.csv", index=False)
+    pd.testing.assert_frame_equal(counted.evaluate(tmp_path / "user.csv"), expected)
     renamed.to_csv(tmp_path / "renamed.csv", index=False)
     pd.testing.assert_frame_equal(counted.evaluate(tmp_path / "renamed.csv"), expected)
     features = MOVIES.assign(item="x").drop(columns="title")

@@ -1,6 +1,7 @@
 """Reads whatever `fit` accepts: a table, a file, a data set's name, or sequences."""
 
 import contextlib
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -64,10 +65,7 @@ def load_any(
     if isinstance(data, (str, Path, list, tuple)):
         data = Interactions(**{"path": data, **columns})
     if isinstance(data, Interactions):
-        with contextlib.suppress(UserError):  # without these columns, others are guessed below
-            if names := {name: value for name, value in names.items() if getattr(data, name) is None}:
-                conversion.describe_columns(with_names := replace(data, **names))
-                data = with_names
+        data = _name_known_columns(data, names)
         if to_train:
             return data.name, datasets.load(data), data
         sequences, report = conversion.convert(data, to_train)
@@ -79,6 +77,17 @@ def load_any(
     listed = tables.list_names(frame)
     columns |= {name: value for name, value in names.items() if columns[name] is None and value in listed}
     return FRAME, tables.read_frame(frame, Interactions(tables.TITLE, **columns), to_train), None
+
+
+def _name_known_columns(interactions: Interactions, names: Mapping[str, Any]) -> Interactions:
+    """Returns interactions with as many of the known names as their files have; other columns are guessed later."""
+    unnamed = [(name, value) for name, value in names.items() if getattr(interactions, name) is None]
+    for size in range(len(unnamed), 0, -1):
+        for part in itertools.combinations(unnamed, size):
+            with contextlib.suppress(UserError):
+                conversion.describe_columns(with_names := replace(interactions, **dict(part)))
+                return with_names
+    return interactions
 
 
 def is_data_set(data: Any) -> bool:
