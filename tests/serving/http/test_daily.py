@@ -140,20 +140,20 @@ def test_a_slow_rule_does_not_hold_up_others(versions, monkeypatch):
 
     def wait(*_):
         began.set()
-        assert ends.wait(60)
-        return 0
+        assert ends.wait(10)
 
     monkeypatch.setattr(rules, "select_allowed", wait)
     bodies = [b'"where"', b'"\\u0077here"']
     with Server(versions) as server, concurrent.futures.ThreadPoolExecutor() as pool:
         for name in bodies:
-            began.clear(), ends.clear()
+            began.clear()
+            ends.clear()
             body = b'{"inputs": {"histories": [["0"]], %s: "price > 3"}}' % name
             answer = pool.submit(server.client().post, body)
             assert began.wait(60)
             assert server.client().get("/healthz").status == 200
             ends.set()
-            assert answer.result().status == 500
+            assert answer.result().status == 200
 
 
 def test_what_the_rules_leave_out_counts_within_the_limits(versions, model, tmp_path):
