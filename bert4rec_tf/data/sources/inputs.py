@@ -72,10 +72,10 @@ def load_any(
         report.warn_of_doubts(sequences)
         report.warn_of_notes()
         return data.name, replace(sequences, columns=conversion.describe_columns(data)), data
+    names = {name: value for name, value in names.items() if columns[name] is None}
     frame = tables.load_frame(data, "`data`")
     columns |= tables.name_columns(frame, user=user, item=item, time=columns["time_column"])
-    listed = tables.list_names(frame)
-    columns |= {name: value for name, value in names.items() if columns[name] is None and value in listed}
+    columns |= {name: value for name, value in names.items() if value in tables.list_names(frame)}
     return FRAME, tables.read_frame(frame, Interactions(tables.TITLE, **columns), to_train), None
 
 
