@@ -3,19 +3,24 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bert4rec_tf.commands.flags import list_fields, parse_command
 from bert4rec_tf.config.data_names import Interactions, list_column_options
 from bert4rec_tf.config.setting_fields import Settings, setting
-from bert4rec_tf.data.reading import conversion
 from bert4rec_tf.data.reading.feature_files import check_matches
-from bert4rec_tf.export.layout import require_saved_model
+from bert4rec_tf.data.sources import inputs
+from bert4rec_tf.export.layout import (
+    CARD_OF_SAVED_MODEL,
+    find_item_column,
+    find_model_folder,
+    require_saved_model,
+)
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import import_tensorflow
 from bert4rec_tf.foundation.stores import expand_path
-from bert4rec_tf.foundation.warning import UnknownIdWarning, warn
+from bert4rec_tf.serving.ids import normalize_id
 from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.trust import TRUST
 
@@ -88,10 +93,18 @@ class RecommendOptions(ModelOptions):
             raise UserError(f"--master needs --engine=spark. Received: engine={self.engine}")
 
 
-def main(arguments: list[str]) -> None:
-    flags = parse_command(__doc__ or "", arguments, {**list_fields(RecommendOptions), **INTERACTION_COLUMNS})
+Options = TypeVar("Options", bound=Settings)
+
+
+def parse_with_columns(text: str, arguments: list[str], kind: type[Options]) -> tuple[Options, dict[str, Any]]:
+    """Returns the options of a command of some kind, and the flags that say how to read --interactions."""
+    flags = parse_command(text, arguments, {**list_fields(kind), **INTERACTION_COLUMNS})
     columns = {name: flags.pop(name) for name in INTERACTION_COLUMNS if name in flags}
-    options = RecommendOptions(**flags)
+    return kind(**flags), columns
+
+
+def main(arguments: list[str]) -> None:
+    options, columns = parse_with_columns(__doc__ or "", arguments, RecommendOptions)
     if columns and options.interactions is None:
         raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")
     require_saved_model(options.folder)
@@ -110,7 +123,7 @@ def main(arguments: list[str]) -> None:
     choices = Choices(options.k, exclude_seen, popularity_correction=options.popularity_correction, **id_lists)
     model = SavedRecommender(options.folder, options.trust_model)
     titles = resolve_titles(titles, model)
-    choices = model.restrict(choices, options.where, read_attributes_of(options))
+    choices = model.restrict(choices, options.where, read_attributes_of(options, model))
     if output is None:
         if options.history is not None:
             users, histories = [options.user or ""], [split_ids(options.history)]
@@ -121,22 +134,15 @@ def main(arguments: list[str]) -> None:
             sequences = model.select_histories(users)
             histories = [history for _, history in batch.list_rows(sequences, 0, len(users))]
         answer = model.recommend(histories, users, choices)
-        for unknown, history in zip(answer.unknown, histories):
-            if unknown:
-                model.warn_of_unknown_items(history, "ids in the history")
         if options.history is None:
             warn_of_popular(answer.list_popular(users), len(users))
-        elif users[0]:
-            model.warn_of_ignored_history(histories[0], users[0], answer)
-        elif model.needs_users and answer.list_popular(users) and any(map(model.knows_item, histories[0])):
-            warn("this model needs --user; without it, you get the most popular items", UnknownIdWarning)
+        else:
+            model.warn_about_history(histories[0], users[0], answer)
         print(make_tables(answer, titles, [f"user {user}" for user in users]))
         return
     if options.interactions is not None:
         interactions = Interactions(options.interactions, **columns)
-        sequences, report = conversion.convert(interactions, to_train=False)
-        report.warn_of_doubts(sequences)
-        print(report)
+        sequences = inputs.load_any(interactions, to_train=False, known_columns=model.columns)[1]
     elif options.users is not None:
         sequences = model.select_histories(read_users(options.users, model))
     cluster = None
@@ -161,17 +167,23 @@ def read_users(source: str, model: "SavedRecommender") -> list[str]:
     users = files.read_lines(path)
     if not users:
         raise UserError(f"{path}: must have a user's id on each line. Received: none")
-    return users
+    return list(map(normalize_id, users))
 
 
-def read_attributes_of(options: ModelOptions) -> "Attributes | None":
+def read_attributes_of(options: ModelOptions, model: "SavedRecommender") -> "Attributes | None":
     from bert4rec_tf.serving.rules import Attributes
 
-    return Attributes(expand_path(options.attributes)) if options.attributes else None
+    if not options.attributes:
+        return None
+    return Attributes(expand_path(options.attributes), find_item_column(model.card))
 
 
 def read_titles_of(options: ModelOptions) -> Mapping[str, str]:
-    return read_titles(expand_path(options.titles)) if options.titles else {}
+    """Returns the titles of --titles, raw id -> title. Call it before TensorFlow starts, which takes seconds."""
+    if not options.titles:
+        return {}
+    card = files.read_json(find_model_folder(options.folder) / CARD_OF_SAVED_MODEL)
+    return read_titles(expand_path(options.titles), find_item_column(card))
 
 
 def resolve_titles(titles: Mapping[str, str], model: "SavedRecommender") -> Mapping[str, str]:

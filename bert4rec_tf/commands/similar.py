@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
         raise UserError("--item must name items of the model. Received: nothing")
     model = SavedRecommender(options.folder, options.trust_model)
     titles = resolve_titles(titles, model)
-    answer = model.similar(items, options.k, options.where, read_attributes_of(options))
+    answer = model.similar(items, options.k, options.where, read_attributes_of(options, model))
     for item, unknown in zip(items, answer.unknown):
         if unknown:
             raise UserError(f"--item must name items of the model. Received: {item!r}")

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.commands.flags import list_fields, parse_command
-from bert4rec_tf.commands.recommend import INTERACTION_COLUMNS
+from bert4rec_tf.commands.recommend import parse_with_columns
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.data.sources import inputs
@@ -50,15 +49,14 @@ def find_newest(path: Path) -> tuple[Path, Path]:
 
 
 def main(arguments: list[str]) -> None:
-    flags = parse_command(__doc__ or "", arguments, {**list_fields(UpdateOptions), **INTERACTION_COLUMNS})
-    columns = {name: flags.pop(name) for name in INTERACTION_COLUMNS if name in flags}
-    options = UpdateOptions(**flags)
+    options, columns = parse_with_columns(__doc__ or "", arguments, UpdateOptions)
     path = stores.expand_path(options.model)
     find_newest(path)
-    home = path.parent if (path / MODEL).exists() else path
+    in_place = options.output is None and isinstance(path, Path)
+    is_moved = in_place and (path / MODEL).exists() and files.can_be_renamed(path.resolve())
+    home = path.parent if is_moved else path
     import_tensorflow()
     # Two updates in place would both begin with the same model.
-    in_place = options.output is None and isinstance(home, Path)
     with files.FolderLock(home).lock() if in_place else contextlib.nullcontext():
         update(options, columns, *find_newest(path))
 
@@ -69,8 +67,8 @@ def update(options: UpdateOptions, columns: Mapping[str, Any], folder: Path, tar
     from bert4rec_tf.serving.client import SavedRecommender
 
     saved = SavedRecommender(folder, options.trust_model)
-    data = Interactions(options.interactions, **columns) if columns else options.interactions
-    new = inputs.load_any(data, to_train=False, known_columns=saved.columns)[1]
+    interactions = Interactions(options.interactions, **columns)
+    new = inputs.load_any(interactions, to_train=False, known_columns=saved.columns)[1]
     if not new.num_actions:
         print(f"{options.interactions}: no rows; nothing changed")
         return

@@ -3,6 +3,7 @@
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 from bert4rec_tf.config.data_names import is_own
 from bert4rec_tf.foundation import files, stores
@@ -27,6 +28,9 @@ CARD_OF_SAVED_MODEL = Path("assets.extra", CARD)
 TITLES = CARD_OF_SAVED_MODEL.with_name("titles.csv")
 ATTRIBUTES = TITLES.with_name("attributes.parquet")
 """TensorFlow reserves the folder `assets.extra` for the user's own files."""
+
+ITEM_ID = "bert4recitemid"
+"""The column of ids in the attributes: a name that no attribute has, as `id` may be one."""
 
 VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
 """The name of a folder that holds a version of a model."""
@@ -56,6 +60,14 @@ def find_model_folder(path: Path) -> Path:
     return path / SAVED_MODEL
 
 
+def find_item_column(card: Any) -> str | None:
+    """Returns the column that had the items in the data of a model card, whose name counts before usual ones."""
+    try:
+        return card["columns"]["item"]["name"]
+    except (KeyError, TypeError):
+        return None
+
+
 def find_newest_version(folder: Path) -> int | None:
     """Returns the highest number of a folder's numbered SavedModels; None if there is none."""
     is_model = (folder / MODEL).exists() or not folder.is_dir()
@@ -67,7 +79,7 @@ def find_newest_version(folder: Path) -> int | None:
 def make_histories_command(folder: Path) -> str:
     """Returns what exports the model at `folder` again, with all histories: a command, or `fit` for a table's data."""
     workdir, path = "WORKDIR", folder.parent / CONFIG
-    if path.exists():
+    if not isinstance(folder, stores.Url) and path.exists():
         workdir, config = str(folder.parent), files.read_json(path)
         if config.get("interactions") is None and is_own(config["run"]["dataset"]):
             return f"call b4r.fit(data, ..., workdir={workdir!r}) again, with the same data and settings"

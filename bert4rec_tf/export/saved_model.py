@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.export.functions import LOG_PROBABILITIES
 from bert4rec_tf.export.histories import write_histories
-from bert4rec_tf.export.layout import ATTRIBUTES, CARD_OF_SAVED_MODEL, MODEL, TITLES, USERS, VOCABULARY
+from bert4rec_tf.export.layout import ATTRIBUTES, CARD_OF_SAVED_MODEL, ITEM_ID, MODEL, TITLES, USERS, VOCABULARY
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.export.service import Service
 from bert4rec_tf.foundation import files, stores
+from bert4rec_tf.foundation.environment import list_versions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import disable_gradients
 from bert4rec_tf.foundation.lines import Lines
@@ -84,8 +86,13 @@ def export(
         if options.titles is not None:
             files.write_text(aside / TITLES, options.titles)
         if options.attributes is not None:
-            options.attributes.rename_axis("id").to_parquet(aside / ATTRIBUTES)
+            write_attributes(options.attributes, aside / ATTRIBUTES)
         files.write_json(aside / CARD_OF_SAVED_MODEL, {**describe_model(model), **facts, **(card or {})})
+
+
+def write_attributes(attributes: pd.DataFrame, path: Path) -> None:
+    """Writes attributes of items, indexed by their ids, to a file that `serving.rules.Attributes` reads."""
+    attributes.rename_axis(ITEM_ID).to_parquet(path)
 
 
 def _save(service: Service, aside: Path, folder: Path) -> None:
@@ -122,6 +129,7 @@ def describe_model(model: Recommender) -> dict[str, Any]:
         "users": model.num_users,
         "max_history": model.max_history,
         "scores": LOG_PROBABILITIES if model.scores_are_logits else "the model's own",
+        "exported_with": list_versions(),
         "parameters": int(sum(np.prod(weight.shape) for weight in model.trainable_weights)),
     }
 

@@ -76,7 +76,7 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     place = path.resolve()
     if place.exists() and not place.is_dir():
         raise UserError(f"{path}: is not a folder")
-    is_fixed = place.exists() and not _can_be_renamed(place)
+    is_fixed = place.exists() and not can_be_renamed(place)
     above, writer = place if is_fixed else place.parent, make_writer_name()
     aside, old = (above / f".{place.name}.{writer}.{part}{PARTIAL}" for part in ("new", "old"))
     try:
@@ -107,7 +107,7 @@ def _move_content(source: Path, target: Path, last: str | None) -> None:
         os.replace(new, target / new.name)
 
 
-def _can_be_renamed(folder: Path) -> bool:
+def can_be_renamed(folder: Path) -> bool:
     """Whether a folder is no mount point, such as a Docker volume, and the folder above it can be written."""
     mounts = list[str]()
     with contextlib.suppress(OSError):  # has folders mounted from the same disk too, unlike `ismount`; a blank is \040
@@ -119,7 +119,7 @@ def _can_be_renamed(folder: Path) -> bool:
 def check_replaceable(path: Path) -> None:
     """Raises UserError if `replace_directory` could not write a folder. Call it before long work."""
     place = path.resolve()
-    is_fixed = place.exists() and not _can_be_renamed(place)
+    is_fixed = place.exists() and not can_be_renamed(place)
     nearest = place if is_fixed else next(above for above in place.parents if above.exists())
     if not os.access(nearest, os.W_OK):
         raise UserError(f"{path}: cannot be written (no permission to write in {nearest})")
@@ -154,7 +154,8 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     """Returns what `write_json` wrote. Raises UserError if the file cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            return json.load(file)
     except (OSError, ValueError) as error:
         raise unreadable_error(path, error) from error
 
@@ -165,7 +166,9 @@ def read_lines(path: Path) -> list[str]:
     Raises UserError if the file cannot be read.
     """
     try:
-        return [text for line in path.read_text(encoding="utf-8-sig").splitlines() if (text := line.strip())]
+        with path.open("rb") as file:
+            lines = file.read().decode("utf-8-sig").splitlines()
+        return [text for line in lines if (text := line.strip())]
     except (OSError, ValueError) as error:
         raise unreadable_error(path, error) from error
 

@@ -130,10 +130,7 @@ class FittedModel:
         options = {"exclude_seen": exclude_seen, "popularity_correction": popularity_correction}
         choices = self._read_choices(k, where, attributes, exclude, candidates, **options)
         answer = self.saved.recommend([items], [user_id], choices)
-        if answer.unknown[0]:
-            self.saved.warn_of_unknown_items(items, "items in the history")
-        if user_id:
-            self.saved.warn_of_ignored_history(items, user_id, answer)
+        self.saved.warn_about_history(items, user_id, answer)
         table = self._table(answer.items[0], answer.scores[0])
         if not explain:
             return table

@@ -11,7 +11,6 @@ from bert4rec_tf.export.histories import HISTORIES, TIMES, read_histories, read_
 from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, SAVED_MODEL, VOCABULARY, has_model
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.foundation import files, stores
-from bert4rec_tf.foundation.environment import list_versions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.models.feature_recommender import fold_features
@@ -97,7 +96,7 @@ def keep_attributes(workdir: WorkDirectory, features: Any, columns: Mapping[str,
     attributes = read_attributes(features, columns)
     if attributes is not None:
         with files.atomic_write(workdir.attributes) as aside:
-            attributes.rename_axis("id").to_parquet(aside)
+            saved_model.write_attributes(attributes, aside)
 
 
 def _refuse_lost_updates(folder: Path, ids: RawIds) -> None:
@@ -132,7 +131,6 @@ def make_model_card(workdir: WorkDirectory, ids: RawIds) -> dict[str, Any]:
             "training_actions": int(ids.training_counts.sum()),
         },
         "trained_with": config.environment,
-        "exported_with": list_versions(),
         "metrics": measured and {part: measured[part] for part in parts if part in measured},
         "transitions": workdir.read_transitions().get("settings"),
         **({} if config.columns is None else {"columns": config.columns}),

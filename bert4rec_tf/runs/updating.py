@@ -28,7 +28,7 @@ from bert4rec_tf.runs.trainings import make_model
 from bert4rec_tf.serving.client import SavedRecommender
 from bert4rec_tf.serving.rules import read_attributes
 
-CARRIED = ("run", "digest", "trained_with", "exported_with", "metrics", "transitions")
+CARRIED = ("run", "digest", "trained_with", "metrics", "transitions")
 """The entries of a model card that an update keeps."""
 
 

@@ -37,7 +37,6 @@ SCHEMA = pyarrow.schema(
         "basis": pyarrow.string(),
     }
 )
-COLUMNS = SCHEMA.names
 BUSY = "another process writes this file; wait for it, or name another --output"
 
 WRITERS = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}

@@ -18,7 +18,7 @@ from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import UnknownIdWarning, warn, warn_of_unknown
 from bert4rec_tf.serving import explanation, rules
-from bert4rec_tf.serving.ids import pad_ids
+from bert4rec_tf.serving.ids import normalize_id, pad_ids
 from bert4rec_tf.serving.rules import Attributes
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
@@ -122,10 +122,16 @@ class SavedRecommender(LoadedModel):
         unknown = [item for item, is_known in zip(ids, self.items.contains_each(ids)) if not is_known]
         warn_of_unknown(unknown, len(ids), what)
 
-    def warn_of_ignored_history(self, history: Sequence[str], user: str, answer: Recommendations) -> None:
-        """Warns if a user got what is popular in spite of a history with known items, because the user is unknown."""
+    def warn_about_history(self, history: Sequence[str], user: str, answer: Recommendations) -> None:
+        """Warns of unknown items in a history, and of one that does not count because the user is unknown.
+
+        `user`: the one who got the answer; empty for nobody. Such a user got what is popular.
+        """
+        if answer.unknown[0]:
+            self.warn_of_unknown_items(history, "items in the history")
         if answer.list_popular([user]) and any(map(self.knows_item, history)):
-            warn(f"the model does not know user {user!r}, whom it needs, so you get what is popular", UnknownIdWarning)
+            reason = f"the model does not know user {user!r}, whom it needs" if user else "this model needs --user"
+            warn(f"{reason}, so you get what is popular", UnknownIdWarning)
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:
         """Recommends to raw histories, oldest item first. `users` only matters if the model has user embeddings.
@@ -156,8 +162,10 @@ class SavedRecommender(LoadedModel):
         allowed = rules.select_allowed(attributes or self.attributes, where, self.items)
         if allowed is None:
             return _make_recommendations(self._call("similar", inputs))
-        outputs = self._call("similar", {**inputs, "k": np.array(len(self.items), np.int32)})
-        return _make_recommendations(rules.filter_similar(outputs, k or self.card.get("k", 10), allowed, frozenset()))
+        k = k or self.card.get("k", 10)
+        wide = rules.widen_similar(k, len(self.items), allowed, frozenset())
+        outputs = self._call("similar", {**inputs, **Choices(wide).to_scalars()})
+        return _make_recommendations(rules.filter_similar(outputs, k, allowed, frozenset()))
 
     def explain(self, history: Sequence[str], user: str, items: Sequence[str]) -> list[dict[str, Any]]:
         """Returns why items are recommended (`explanation.read_reasons`)."""
@@ -223,6 +231,6 @@ def split_ids(line: str) -> list[str]:
     Raises UserError if there is more than one line, or an id is longer than 131,072 characters.
     """
     try:
-        return [text for text in split_names(line) if text]
+        return [normalize_id(text) for text in split_names(line) if text]
     except csv.Error as error:
         raise UserError(f"Ids must be separated by commas on one line. Received: {line[:100]!r}") from error

@@ -11,6 +11,9 @@ from bert4rec_tf.serving.ids import pad_ids
 MOST_LEFT_OUT, MOST_REASONS = 50, 3
 """Of a history, so many of the last items may be reasons, and an item has so many at most."""
 
+MOST_ROWS = MOST_LEFT_OUT + 2
+"""A question has at most so many rows (`make_question`)."""
+
 LEAST_FALL = 1e-4
 
 
@@ -42,11 +45,12 @@ def read_reasons(question: Question, scores: np.ndarray, kind: Any) -> list[dict
         scores: float32 [2 + left out, c], the answer.
         kind: `scores` of the model card.
     """
-    whole, bare, without = scores[0], scores[1], scores[2:]
-    falls = np.where(whole - without > LEAST_FALL, whole - without, 0.0)
+    scores_with_all, scores_of_no_history, scores_without_each = scores[0], scores[1], scores[2:]
+    falls = scores_with_all - scores_without_each
+    falls = np.where(falls > LEAST_FALL, falls, 0.0)
     answers = []
     for column, fall in enumerate(falls.T):
-        gain = float(whole[column] - bare[column])
+        gain = float(scores_with_all[column] - scores_of_no_history[column])
         answer: dict[str, Any] = {"reasons": []}
         if kind == LOG_PROBABILITIES:
             answer["lift"] = float(np.exp(min(gain, 80.0)))

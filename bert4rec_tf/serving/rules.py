@@ -7,6 +7,7 @@ import keyword
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -15,10 +16,13 @@ import pandas as pd
 
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, read_columns
+from bert4rec_tf.export.layout import ITEM_ID
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.lines import Lines, encode_text
+from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import FileWarning, UnknownIdWarning, warn
+from bert4rec_tf.serving.ids import normalize_id
 from bert4rec_tf.serving.titles import IDS
 
 ALLOWED = (
@@ -42,15 +46,20 @@ MAX_OPERATORS = 1_000
 """Of one condition: each takes time for all items."""
 
 TRUTHS = {"true": True, "false": False}
+NUMBERS, TEXTS, TRUE_OR_FALSE = "numbers", "texts", "true and false"
+KINDS = {"string": TEXTS, "boolean": TRUE_OR_FALSE, **dict.fromkeys(("integer", "floating", "decimal"), NUMBERS)}
+"""What pandas infers of a column -> the kind of its values; other columns are compared as they are."""
+
+EXAMPLES = {NUMBERS: "a number", TRUE_OR_FALSE: "True or False"}
 Content = TypeVar("Content")
 
 
 class Allowed(NamedTuple):
-    """The items for which a condition holds: all `ids`, and those `items` and `others` that the model has, in order."""
+    """The items for which a condition holds, and which of the model's items, in order, are such and which are not."""
 
-    ids: frozenset[str]
-    items: list[str]
-    others: list[str]
+    ids_in_table: frozenset[str]
+    allowed_items: list[str]
+    forbidden_items: list[str]
 
 
 class Attributes:
@@ -58,7 +67,8 @@ class Attributes:
 
     Names that are no Python names are in backticks: `` `in stock` ``. To `and`, `or` and `not`, numbers but 0 are true.
     A missing value is false, differs from all values, and is neither less nor greater: `not price < 20` holds for an
-    item without a price. A cell may hold several values with `|` between them, as features do: `'drama' in genres`.
+    item without a price. A text is compared with texts alone; a day is a text: `day > '2020-06-01'`. A cell may hold
+    several values with `|` between them, as features do: `'drama' in genres`.
 
     `source`: a file or a table with a column of ids (`small_tables.read_columns`). Texts that are all numbers, or all
     true or false, become these. If an id occurs twice, its last row counts. Raises UserError as `read_columns`.
@@ -66,7 +76,7 @@ class Attributes:
 
     def __init__(self, source: Any, id_name: str | None = None) -> None:
         title = str(source) if isinstance(source, (str, Path)) else "`attributes`"
-        id_column, columns = read_columns(source, title, IDS, id_name)
+        id_column, columns = read_columns(source, title, (ITEM_ID, *IDS), id_name)
         if id_column is None:
             raise UserError(f"{title}: must have a column of ids, such as `id`. Received: {', '.join(columns)[:300]}")
         frame = pd.DataFrame({name: _convert(cells) for name, cells in columns.items() if name != id_column})
@@ -74,10 +84,10 @@ class Attributes:
         self.frame = frame[~frame.index.duplicated(keep="last")]
         self.select = functools.lru_cache(MAX_CONDITIONS)(self._select)
 
-    def _select(self, where: str, known: Sequence[str]) -> Allowed:
+    def _select(self, where: str, model_items: Sequence[str]) -> Allowed:
         """Returns the items for which a condition holds. Raises UserError if it cannot be computed.
 
-        `known`: the model's items, `Lines`. The answers to the last MAX_CONDITIONS conditions are kept.
+        `model_items`: `Lines`. The answers to the last MAX_CONDITIONS conditions are kept.
         """
         received = f"Received: where={where[:200]!r}"
         condition = self._parse(where, received)
@@ -87,7 +97,7 @@ class Attributes:
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"`where` cannot be computed ({reason}). {received}") from error
         parts: tuple[list[str], list[str]] = [], []
-        for item in known:
+        for item in model_items:
             parts[item not in ids].append(item)
         return Allowed(ids, *parts)
 
@@ -160,9 +170,10 @@ class Attributes:
 
 
 def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
+    column, values = (left, right) if isinstance(left, pd.Series) else (right, left)
+    _refuse_other_kind(column, values)
     if type(sign) in COMPARISONS and not isinstance(left, list) and not isinstance(right, list):
         return COMPARISONS[type(sign)](left, right)
-    column, values = (left, right) if isinstance(left, pd.Series) else (right, left)
     if not isinstance(column, pd.Series) or not isinstance(sign, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
         raise TypeError("a list can hold the values of an attribute, as in category in ['toys', 'books']")
     if column is right and isinstance(left, str):
@@ -170,6 +181,24 @@ def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
     else:
         is_in = column.isin(values if pd.api.types.is_list_like(values) else [values])
     return is_in if isinstance(sign, (ast.Eq, ast.In)) else ~is_in
+
+
+def _find_kind(values: Any) -> str | None:
+    return KINDS.get(pd.api.types.infer_dtype(values, skipna=True))
+
+
+def _refuse_other_kind(column: Any, other: Any) -> None:
+    """Raises TypeError if texts would be compared with other values, from which they differ whatever they say."""
+    if not isinstance(column, pd.Series) or (kind := _find_kind(column)) is None:
+        return
+    for value in other if isinstance(other, list) else [other]:
+        other_kind = _find_kind(value if isinstance(value, pd.Series) else [value])
+        if other_kind is not None and (kind == TEXTS) != (other_kind == TEXTS):
+            if isinstance(value, pd.Series):
+                raise TypeError(f"`{column.name}` holds {kind}, and `{value.name}` {other_kind}")
+            is_number = kind == NUMBERS and value.isdecimal()
+            example = repr(str(value)) if kind == TEXTS else int(value) if is_number else EXAMPLES[kind]
+            raise TypeError(f"`{column.name}` holds {kind}: write {example}. Received: {value!r}")
 
 
 def _has_value(value: str, cell: Any) -> bool:
@@ -185,6 +214,7 @@ def _quote_name(name: str) -> str:
 
 def _convert(cells: Sequence[Any]) -> pd.Series:
     cells = [None if isinstance(cell, str) and not cell.strip() else cell for cell in cells]
+    cells = [str(cell) if isinstance(cell, date) and not isinstance(cell, datetime) else cell for cell in cells]
     values = pd.Series(cells, dtype=object)
     texts = {cell for cell in cells if isinstance(cell, str)}
     if texts and texts | {None} == {*cells, None}:
@@ -197,7 +227,7 @@ def _convert(cells: Sequence[Any]) -> pd.Series:
 
 
 class WatchedFile(Generic[Content]):
-    """The content of a file, which is read again when the file changes.
+    """The `content` of a file, which `refresh` reads again if the file has changed.
 
     If it cannot be read then, a warning says so once, and the content of before stays. `parse`: path -> content.
     Raises UserError if it cannot be read at first.
@@ -206,26 +236,28 @@ class WatchedFile(Generic[Content]):
     def __init__(self, path: Path, parse: Callable[[Path], Content]) -> None:
         self._path, self._parse = path, parse
         self._stamp = self._read_stamp()
-        self._content = parse(path)
+        self.content = parse(path)
 
-    def _read_stamp(self) -> tuple[int, int] | None:
+    def _read_stamp(self) -> Any:
         try:
+            if isinstance(self._path, Url):
+                return self._path.call_store("info")
             return (status := self._path.stat()).st_mtime_ns, status.st_size
         except OSError:
             return None
 
-    def read(self) -> Content:
-        if (stamp := self._read_stamp()) != self._stamp:
-            self._stamp = stamp
-            try:
-                content = self._parse(self._path)
-            except UserError as error:
-                warn(f"{error}; what it held before still counts", FileWarning)
-                return self._content
-            if self._content and not content:
-                warn(f"{self._path}: is empty now; what it held before no longer counts", FileWarning)
-            self._content = content
-        return self._content
+    def refresh(self) -> None:
+        if (stamp := self._read_stamp()) == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            content = self._parse(self._path)
+        except UserError as error:
+            warn(f"{error}; what it held before still counts", FileWarning)
+            return
+        if self.content and not content:
+            warn(f"{self._path}: is empty now; what it held before no longer counts", FileWarning)
+        self.content = content
 
 
 def read_blocked(path: Path, items: Lines) -> frozenset[str]:
@@ -233,7 +265,7 @@ def read_blocked(path: Path, items: Lines) -> frozenset[str]:
 
     Raises UserError if it cannot be read.
     """
-    ids = list(dict.fromkeys(files.read_lines(path)))
+    ids = list(dict.fromkeys(map(normalize_id, files.read_lines(path))))
     unknown_ids = list(itertools.compress(ids, ~items.contains_each(ids)))
     if unknown_ids:
         counts = f"{len(unknown_ids):,} of {len(ids):,} blocked ids are no items of the model"
@@ -241,8 +273,8 @@ def read_blocked(path: Path, items: Lines) -> frozenset[str]:
     return frozenset(ids)
 
 
-def select_allowed(attributes: Attributes | None, where: str | None, known: Sequence[str]) -> Allowed | None:
-    """Returns the items for which `where` holds; None for no condition. `known`: the model's items.
+def select_allowed(attributes: Attributes | None, where: str | None, model_items: Sequence[str]) -> Allowed | None:
+    """Returns the items for which `where` holds; None for no condition.
 
     Raises UserError if it holds for none of these, or there are no attributes.
     """
@@ -253,13 +285,13 @@ def select_allowed(attributes: Attributes | None, where: str | None, known: Sequ
         raise UserError(f"`where` must be a text. {received}")
     if attributes is None:
         raise UserError(f"`where` needs attributes of the items: give --attributes=TABLE. {received}")
-    allowed = attributes.select(where, known)
-    if allowed.items:
+    allowed = attributes.select(where, model_items)
+    if allowed.allowed_items:
         return allowed
     ids = attributes.frame.index
-    if not any(item in ids for item in known):
+    if not any(item in ids for item in model_items):
         raise UserError(
-            f"--attributes must have ids of the model's items, such as {known[0]!r}, in its column {ids.name!r}. "
+            f"--attributes must have ids of the model's items, such as {model_items[0]!r}, in its column {ids.name!r}. "
             f"Received: {len(ids):,} others, such as {next(iter(ids), None)!r}"
         )
     raise UserError(f"`where` must leave items of the model. {received}, which leaves none")
@@ -271,26 +303,35 @@ Rows = Sequence[Sequence[str]]
 def restrict(exclude: Rows, candidates: Rows, allowed: Allowed | None, blocked: frozenset[str]) -> tuple[Rows, Rows]:
     """Returns `exclude` and `candidates`, rows of ids, such that only allowed items that are not blocked come back."""
     if blocked:
-        exclude = [[*row, *sorted(blocked)] for row in exclude or [[]]]
+        blocked_ids = sorted(blocked)
+        exclude = [[*row, *blocked_ids] for row in exclude or [[]]]
     if allowed is None:
         return exclude, candidates
     if any(candidates):
-        left = [[item for item in row if item in allowed.ids] if row else allowed.items for row in candidates]
-        return exclude, [row or [NO_ITEM] for row in left]
-    if len(exclude) > 1 or len(allowed.items) <= len(allowed.others):
-        return exclude, [allowed.items]
-    return [[*(exclude[0] if exclude else ()), *allowed.others]], candidates
+        ids = allowed.ids_in_table
+        allowed_candidates = [
+            [item for item in row if item in ids] if row else allowed.allowed_items for row in candidates
+        ]
+        return exclude, [row or [NO_ITEM] for row in allowed_candidates]
+    if len(exclude) > 1 or len(allowed.allowed_items) <= len(allowed.forbidden_items):
+        return exclude, [allowed.allowed_items]
+    return [[*(exclude[0] if exclude else ()), *allowed.forbidden_items]], candidates
+
+
+def widen_similar(k: int, num_items: int, allowed: Allowed | None, blocked: frozenset[str]) -> int:
+    """Returns how many similar items to ask for, such that the rules leave k if there are as many."""
+    return min(num_items, k + len(blocked) + (0 if allowed is None else len(allowed.forbidden_items)))
 
 
 def filter_similar(
     outputs: Mapping[str, np.ndarray], k: int, allowed: Allowed | None, blocked: frozenset[str]
 ) -> dict[str, np.ndarray]:
-    """Returns the outputs of `similar` for all items with the first k of each row that the rules leave."""
+    """Returns the outputs of `similar` for `widen_similar` items with the first k of each row that the rules leave."""
     items, scores = outputs["items"], outputs["scores"]
     cells = pd.Series(items.ravel())
     is_left = ~cells.isin([b"", *map(encode_text, blocked)])
     if allowed is not None:
-        is_left &= cells.isin([*map(encode_text, allowed.items)])
+        is_left &= cells.isin([*map(encode_text, allowed.allowed_items)])
     is_left = is_left.to_numpy().reshape(items.shape)
     places = np.argsort(~is_left, axis=1, kind="stable")[:, :k]
     is_left = np.take_along_axis(is_left, places, axis=1)

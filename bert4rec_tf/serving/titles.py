@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.data.reading.columns import ITEM_NAMES, guess_column
+from bert4rec_tf.config.model_settings import ITEM_FEATURES
+from bert4rec_tf.data.reading.columns import guess_column
+from bert4rec_tf.data.reading.feature_files import ID_NAMES
 from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, read_columns
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
 
-IDS = ("id", *ITEM_NAMES)
+IDS = ID_NAMES[ITEM_FEATURES]
 TITLES = ("title", "name", "itemtitle", "itemname", "movietitle", "productname", "gamename", "trackname")
 TAGS = ("genres", "genre", "tags", "tag", "categories", "category")
 """Usual names of the columns, as in `data.reading.columns`."""

@@ -323,6 +323,8 @@ def test_an_empty_answer_has_an_empty_explanation(counted):
 def test_an_unknown_user_of_a_model_that_needs_users_is_warned_of(learnt):
     with pytest.warns(b4r.UnknownIdWarning, match="does not know user 'nobody'"):
         learnt.recommend(user="nobody", history=["i1"])
+    with pytest.warns(b4r.UnknownIdWarning, match="this model needs `user`, so you get what is popular"):
+        learnt.recommend(history=["i1"])
 
 
 def test_histories_of_a_table_are_put_back_by_fitting_again(tmp_path):

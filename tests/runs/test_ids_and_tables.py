@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.commands import console
 from support.profiles import examples
 
 import bert4rec_tf as b4r
@@ -20,7 +21,7 @@ from bert4rec_tf.notebook.id_texts import load_titles
 from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.serving.client import SavedRecommender
-from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.app import open_rules, open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -154,12 +155,47 @@ def test_names_given_to_fit_hold_for_the_other_tables(counted, tmp_path):
     pd.testing.assert_frame_equal(counted.evaluate(trap), expected)
     trap.to_csv(tmp_path / "later.csv", index=False)
     pd.testing.assert_frame_equal(counted.evaluate(tmp_path / "later.csv"), expected)
+    pd.testing.assert_frame_equal(counted.evaluate(b4r.Interactions(str(tmp_path / "later.csv"))), expected)
+    trap.drop(columns="user").rename(columns={"client": "user"}).to_csv(tmp_path / "user.csv", index=False)
+    pd.testing.assert_frame_equal(counted.evaluate(tmp_path / "user.csv"), expected)
     renamed.to_csv(tmp_path / "renamed.csv", index=False)
     pd.testing.assert_frame_equal(counted.evaluate(tmp_path / "renamed.csv"), expected)
     features = MOVIES.assign(item="x").drop(columns="title")
     assert b4r.with_features(b4r.interactions(FRAME, **NAMES), item_features=features).num_items == 40
     MOVIES.assign(item="x").to_csv(tmp_path / "titles.csv", index=False)
     assert load_titles(str(tmp_path / "titles.csv"), counted.saved.columns) == counted.titles
+
+
+def test_names_given_to_fit_hold_for_the_commands_and_their_other_flags(counted, tmp_path):
+    workdir = counted.save(tmp_path / "shop")
+    LATER.assign(item=0, user=0).to_csv(tmp_path / "later.csv", index=False)
+    flags = ("--model=shop", "--interactions=later.csv", "--bad_rows=skip")
+    ended = console("recommend", *flags, "--output=lists.csv", "-k=3", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    lists = pd.read_csv(tmp_path / "lists.csv")
+    expected = counted.recommend_all(LATER["client"], 3, True, LATER[["Artikel-Nr"]].to_numpy().tolist())
+    assert lists[["user", "item"]].to_numpy().tolist() == expected[["user", "item"]].to_numpy().tolist()
+    ended = console("update", *flags, cwd=tmp_path)
+    assert ended.returncode == 0 and ended.stdout.endswith(": 60 new actions, 0 new items, 0 new users\n")
+    assert b4r.open(workdir).saved.get_history("7") == [*counted.saved.get_history("7"), "37"]
+
+
+def test_names_given_to_fit_hold_for_titles_and_attributes_of_commands_and_servers(counted, tmp_path):
+    workdir = counted.save(tmp_path / "shop")
+    films = MOVIES.assign(id=range(39, -1, -1), item=0, price=range(40))  # usual names, but not those of `fit`
+    films.to_csv(tmp_path / "films.csv", index=False)
+    expected = films[films["price"] > 37][["Artikel-Nr", "title"]].astype(str).to_numpy().tolist()
+    flags = ("--model=shop", "--titles=films.csv", "--attributes=films.csv", "--where=price > 37")
+    for command, item in (("recommend", "--history=7"), ("similar", "--item=7")):
+        ended = console(command, *flags, item, cwd=tmp_path)
+        rows = [line.split(maxsplit=3) for line in ended.stdout.splitlines()[1:]]
+        assert rows and all([item, title] in expected for _, item, _, title in rows), ended
+    paths = dict.fromkeys(("titles", "attributes"), str(tmp_path / "films.csv"))
+    serving = ServerSettings(model=str(workdir), **paths)
+    versions = open_versions(serving)
+    assert versions.current.catalogue.describe("7")["title"] == "Movie 7"
+    frame = open_rules(serving, versions).attributes.content.frame
+    assert frame["price"].tolist() == films.set_index(films["Artikel-Nr"].astype(str))["price"][frame.index].tolist()
 
 
 def test_titles_may_be_given_when_a_model_is_opened(counted):

@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import json
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.environment import list_versions
 from bert4rec_tf.models.item_transitions import ItemTransitions
 from bert4rec_tf.notebook import fitted
 from bert4rec_tf.runs import exporting, updating
@@ -96,7 +99,8 @@ def test_a_new_item_starts_near_items_that_share_its_feature(learnt):
 
 @pytest.mark.parametrize("model", ["item_transitions", pytest.param("sasrec", marks=pytest.mark.long)])
 def test_items_without_actions_and_attributes_outlive_updates_and_trainings(model, tmp_path):
-    films = pd.DataFrame({"movieId": [f"i{n}" for n in range(45)], "price": range(45)})
+    names = [f"i{n}" for n in range(45)]
+    films = pd.DataFrame({"movieId": names, "id": names[::-1], "price": range(45)})
     small = {**SMALL, "num_layers": 1} if model == "sasrec" else {"silent": True}
     features = {"item_features": films, "new_items": True} if model == "sasrec" else {}
     fitted = b4r.fit(FRAME, model=model, workdir=tmp_path / "work", **features, **small)
@@ -112,6 +116,7 @@ def test_items_without_actions_and_attributes_outlive_updates_and_trainings(mode
         exporting.export(WorkDirectory(tmp_path / "work"))
         for one in (fitted, longer, b4r.open(tmp_path / "work")):
             assert set(one.recommend(history=["i1"], k=40, where="price > 42")["item"]) == {"i43", "i44"}
+    assert set(updated.recommend(history=["i1"], k=40, where="price < 2")["item"]) <= {"i0", "i1"}
 
 
 def test_choices_of_an_export_of_other_data_are_not_taken(counted, tmp_path):
@@ -196,6 +201,26 @@ def test_the_command_updates_in_place_and_adds_versions(counted, tmp_path):
     assert console("update", "--model=versions", "--interactions=today.csv", cwd=tmp_path).returncode == 0
     assert sorted(path.name for path in (tmp_path / "versions").glob("[!.]*")) == ["3", "4"]
     assert b4r.open(tmp_path / "versions/4").saved.knows_user("99")
+
+
+def test_a_mounted_model_is_updated_without_a_file_beside_it(counted, tmp_path, monkeypatch):
+    folder = tmp_path / "model"
+    shutil.copytree(counted.saved.local_folder, folder)
+    (tmp_path / "data").mkdir()
+    LATER.to_csv(tmp_path / "data" / "today.csv", index=False)
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == folder)
+    ended = console("update", f"--model={folder}", "--interactions=today.csv", cwd=tmp_path / "data")
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "model"]
+    updated = b4r.open(folder)
+    assert updated.saved.knows_user("99") and updated.saved.card["exported_with"] == list_versions()
+
+
+def test_an_update_says_what_it_was_exported_with(counted, monkeypatch):
+    versions = {"bert4rec_tf": "9.9.9"}
+    monkeypatch.setattr(saved_model, "list_versions", lambda: versions)
+    card = counted.update(LATER).saved.card
+    assert card["exported_with"] == versions and card["trained_with"] == counted.saved.card["trained_with"]
 
 
 def test_a_file_without_rows_changes_nothing(counted, tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import shutil
+import unicodedata
 
 import keras
 import numpy as np
@@ -86,7 +87,7 @@ def items_of(printed):
 
 def test_one_history_gets_a_table_and_a_warning_of_unknown_ids(command, popular):
     code, out, err = command(f"--model={popular}", '--history="a,b", plain,nobody', "-k", "4")
-    assert code == 0 and "warning: 1 of the 3 ids in the history are unknown" in err
+    assert code == 0 and "warning: 1 of the 3 items in the history are unknown" in err
     assert out.splitlines() == [
         "rank  item          score",
         '   1  say "x"      7.0000',
@@ -114,6 +115,12 @@ def test_choices_and_titles_are_in_the_table(command, popular, tmp_path):
 def test_blanks_around_ids_are_no_part_of_them_and_candidates_are_never_none(command, popular):
     _, plain, err = command(f"--model={popular}", "--history=c,d")
     assert command(f"--model={popular}", "--history= c , d ") == (0, plain, "") and err == ""
+    _, composed, _ = command(f"--model={popular}", "--history=Ünï", "--exclude=c")
+    assert command(f"--model={popular}", f"--history={unicodedata.normalize('NFD', 'Ünï')}", "--exclude=c") == (
+        0,
+        composed,
+        "",
+    )
     code, _, err = command(f"--model={popular}", "--history=c", "--candidates=")
     assert code == 2 and "--candidates must name at least one item" in err
 
@@ -284,6 +291,22 @@ def test_users_whose_histories_the_export_holds(command, popular, tmp_path):
         "holds no histories of users; to add them: bert4rec run --mode=export --workdir=WORKDIR --with"
         in command(f"--model={popular}", "--user=ann")[2]
     )
+
+
+def test_users_and_a_model_may_be_in_a_store(command, popular, memory, tmp_path):
+    memory.put(str(popular), "/bucket/work/saved_model", recursive=True)
+    memory.pipe_file("/bucket/work/config.json", b"{}")
+    code, _, err = command("--model=memory://bucket/work", "--user=ann")
+    assert code == 2 and err.endswith("--workdir=WORKDIR --with_histories=1000000\n") and err.count("\n") == 1
+    users = np.array(["ann", "bob, jr"], object)
+    (tmp_path / HISTORIES).parent.mkdir()
+    write_histories(Sequences(np.array([5, 4, 1], np.int32), np.array([0, 2, 3]), users, VOCABULARY), tmp_path)
+    memory.put(str(tmp_path / HISTORIES), f"/bucket/work/saved_model/{HISTORIES}")
+    memory.pipe_file("/bucket/users.txt", "\ufeffbob, jr \r\n".encode())
+    flags = ("--users=memory://bucket/users.txt", f"--output={tmp_path / 'lists.csv'}")
+    assert command("--model=memory://bucket/work", *flags)[0] == 0
+    lines = list(csv.reader((tmp_path / "lists.csv").open(encoding="utf-8", newline="")))[1:]
+    assert [line[0] for line in lines] == ["bob, jr"] * 3 and [line[2] for line in lines] == NAMES[1:4]
 
 
 def test_a_work_directory_is_served_as_its_export(command, popular, tmp_path):

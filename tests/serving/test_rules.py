@@ -2,6 +2,8 @@
 
 import itertools
 import re
+import unicodedata
+from datetime import date
 
 import numpy as np
 import pandas as pd
@@ -10,11 +12,12 @@ from support.commands import console
 from support.exports import HISTORIES, NAMES, NUM_ITEMS, VOCABULARY, transformer
 
 import bert4rec_tf as b4r
+from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.serving.client import Choices
-from bert4rec_tf.serving.rules import MAX_CONDITIONS, Attributes, WatchedFile, read_blocked
+from bert4rec_tf.serving.rules import MAX_CONDITIONS, Attributes, WatchedFile, read_attributes, read_blocked
 
 KINDS = ["toys", "books", "food"]
 TAGS = ("red", "red hot", "cold")
@@ -122,20 +125,54 @@ GAPPY_CONDITIONS = {
 @pytest.mark.filterwarnings("error")
 def test_numbers_and_gaps_are_true_or_false_within_a_condition(where):
     expected = {row[0] for row in GAPS.itertuples(index=False) if GAPPY_CONDITIONS[where](row)}
-    assert Attributes(GAPS).select(where, ()).ids == expected
+    assert Attributes(GAPS).select(where, ()).ids_in_table == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("'4' in `in stock`", "`in stock` holds numbers: write 4. Received: '4'"),
+        ("price != '30'", "`price` holds numbers: write 30. "),
+        ("'30' == price", "`price` holds numbers: write 30. "),
+        ("price not in [1, 'x']", "`price` holds numbers: write a number. Received: 'x'"),
+        ("new == 'true'", "`new` holds true and false: write True or False. Received: 'true'"),
+        ("note != 3", "`note` holds texts: write '3'. Received: 3"),
+        ("note not in [3]", "`note` holds texts: write '3'. "),
+        ("note != price", "`note` holds texts, and `price` numbers"),
+    ],
+)
+def test_a_text_is_not_compared_with_numbers_or_truths(where, words):
+    with pytest.raises(b4r.UserError, match=re.escape(f"`where` cannot be computed ({words}")):
+        Attributes(GAPS).select(where, ())
+
+
+@pytest.mark.parametrize("where", ["day > '2020-06-01'", "day == '2020-06-01'", "day not in ['2021-01-01']"])
+def test_days_are_texts_in_a_table_a_file_and_an_export(tmp_path, where):
+    days = [date(2020, 6, 1), date(2021, 1, 1), None, date(2019, 1, 1)]
+    frame = pd.DataFrame({"id": NAMES[:4], "day": days})
+    frame.to_parquet(tmp_path / "days.parquet")
+    saved_model.write_attributes(read_attributes(frame, {}), tmp_path / "exported.parquet")
+    expected = {
+        "day > '2020-06-01'": {NAMES[1]},
+        "day == '2020-06-01'": {NAMES[0]},
+        "day not in ['2021-01-01']": {NAMES[0], NAMES[2], NAMES[3]},
+    }[where]
+    for source in (frame, tmp_path / "days.parquet", tmp_path / "exported.parquet"):
+        assert Attributes(source).select(where, ()).ids_in_table == expected
 
 
 @pytest.mark.parametrize("where", ["new == False", "new != False", "not new"])
 def test_truths_with_gaps_mean_the_same_in_a_file(tmp_path, where):
     GAPS[["id", "new"]].to_csv(tmp_path / "a.csv", index=False)
-    assert Attributes(tmp_path / "a.csv").select(where, ()).ids == Attributes(GAPS).select(where, ()).ids
+    of_file, of_frame = (Attributes(source).select(where, ()) for source in (tmp_path / "a.csv", GAPS))
+    assert of_file.ids_in_table == of_frame.ids_in_table
 
 
 def test_a_condition_that_would_take_long_is_not_computed():
     for where in (" or ".join(["price"] * 1_001), "price" + " < 9" * 1_001, f"price in [{'-price, ' * 1_001}]"):
         with pytest.raises(b4r.UserError, match="`where` may have 1,000 operators; `in` takes more values"):
             Attributes(GAPS).select(where, ())
-    assert Attributes(GAPS).select(f"price in {[*range(5, 9_000)]}", ()).ids == {"b", "d"}
+    assert Attributes(GAPS).select(f"price in {[*range(5, 9_000)]}", ()).ids_in_table == {"b", "d"}
 
 
 def test_an_attribute_with_a_blank_is_named_in_backticks():
@@ -163,7 +200,8 @@ def test_attributes_may_come_from_a_table_or_a_file(model, tmp_path):
     assert set(model.recommend(history=["0"], where="new", attributes=other)["item"]) == {NAMES[0], NAMES[2]}
     (tmp_path / "a.csv").write_text("id,stock,new\nitem 3,7,true\nit's,0,FALSE\nitem 4,,true\n")
     read = Attributes(tmp_path / "a.csv")
-    assert read.select("new and stock > 3", ()).ids == {"item 3"} and read.select("not new", ()).ids == {"it's"}
+    assert read.select("new and stock > 3", ()).ids_in_table == {"item 3"}
+    assert read.select("not new", ()).ids_in_table == {"it's"}
     arguments = ("--model=" + str(model.saved.folder), "--attributes=a.csv", "--where=new")
     ended = console("recommend", *arguments, "--history=0", cwd=tmp_path)
     assert ended.returncode == 0 and {"item 3", "item 4"} == {line[6:12] for line in ended.stdout.splitlines()[1:]}
@@ -204,27 +242,35 @@ def test_a_watched_file_is_read_when_it_changes_and_kept_when_it_disappears(tmp_
         WatchedFile(path, read_all)
     path.write_text("a\nb\n")
     watched = WatchedFile(path, read_all)
-    assert watched.read() == {"a", "b"}
+
+    def refresh_twice():
+        watched.refresh()
+        watched.refresh()
+        return watched.content
+
+    assert refresh_twice() == {"a", "b"}
     path.write_text("c\n")
-    assert watched.read() == {"c"}
+    assert refresh_twice() == {"c"}
     path.unlink()
     with pytest.warns(b4r.FileWarning, match="what it held before still counts") as caught:
-        assert watched.read() == watched.read() == {"c"}
+        assert refresh_twice() == {"c"}
     assert len(caught) == 1
     path.write_text("\n")
     with pytest.warns(b4r.FileWarning, match=r"blocked.txt: is empty now; what it held before no longer") as caught:
-        assert watched.read() == watched.read() == frozenset()
+        assert refresh_twice() == frozenset()
     assert len(caught) == 1
 
 
 def test_a_block_list_of_an_editor_blocks_and_other_ids_are_counted_once(tmp_path):
     path = tmp_path / "blocked.txt"
-    path.write_bytes("p1 \r\n\tp2\r\nzwölf\r\np1\r\n  \r\n".encode("utf-8-sig"))
+    apart = unicodedata.normalize("NFD", "zwölf")
+    path.write_bytes(f"p1 \r\n\tp2\r\n{apart}\r\np1\r\n  \r\n".encode("utf-8-sig"))
     items = Lines.from_texts(["p2", "zwölf", "p3"])
     line = r"blocked.txt: 1 of 3 blocked ids are no items of the model, such as 'p1'$"
     with pytest.warns(b4r.UnknownIdWarning, match=line) as caught:
         watched = WatchedFile(path, lambda path: read_blocked(path, items))
-        assert watched.read() == watched.read() == {"p1", "p2", "zwölf"}
+        watched.refresh()
+        assert watched.content == {"p1", "p2", "zwölf"}
     assert len(caught) == 1
 
 

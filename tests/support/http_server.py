@@ -6,6 +6,7 @@ import http.client
 import json
 import math
 import threading
+import time
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -92,6 +93,14 @@ def still_answers(server, history=("a", "i3")):
     """Asks on a new connection and compares the answer with that of the first model."""
     (found,) = server.client().predict(instances=[list(history)])["predictions"]
     assert found["items"] == best(history)[0]
+
+
+def wait_until(holds, seconds=60):
+    """Waits until `holds()` is true."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 class Fake:

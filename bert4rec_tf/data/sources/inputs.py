@@ -1,6 +1,7 @@
 """Reads whatever `fit` accepts: a table, a file, a data set's name, or sequences."""
 
 import contextlib
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -60,25 +61,33 @@ def load_any(
         raise UserError(
             f"`data` must be one table, or a list of paths. Received: a {type(data).__name__} of other things"
         )
-    names = {f"{role}_column": column["name"] for role, column in (known_columns or {}).items()}
-    names = {name: value for name, value in names.items() if columns[name] is None}
+    names: dict[str, Any] = {f"{role}_column": column["name"] for role, column in (known_columns or {}).items()}
     if isinstance(data, (str, Path, list, tuple)):
         data = Interactions(**{"path": data, **columns})
-        with contextlib.suppress(UserError):  # without these columns, others are guessed below
-            if names:
-                conversion.describe_columns(with_names := replace(data, **names))
-                data = with_names
     if isinstance(data, Interactions):
+        data = _name_known_columns(data, names)
         if to_train:
             return data.name, datasets.load(data), data
         sequences, report = conversion.convert(data, to_train)
         report.warn_of_doubts(sequences, ordered)
         report.warn_of_notes()
         return data.name, replace(sequences, columns=conversion.describe_columns(data)), data
+    names = {name: value for name, value in names.items() if columns[name] is None}
     frame = tables.load_frame(data, "`data`")
     columns |= tables.name_columns(frame, user=user, item=item, time=columns["time_column"])
     columns |= {name: value for name, value in names.items() if value in tables.list_names(frame)}
     return FRAME, tables.read_frame(frame, Interactions(tables.TITLE, **columns), to_train, ordered), None
+
+
+def _name_known_columns(interactions: Interactions, names: Mapping[str, Any]) -> Interactions:
+    """Returns interactions with as many of the known names as their files have; other columns are guessed later."""
+    unnamed = [(name, value) for name, value in names.items() if getattr(interactions, name) is None]
+    for size in range(len(unnamed), 0, -1):
+        for part in itertools.combinations(unnamed, size):
+            with contextlib.suppress(UserError):
+                conversion.describe_columns(with_names := replace(interactions, **dict(part)))
+                return with_names
+    return interactions
 
 
 def is_data_set(data: Any) -> bool:

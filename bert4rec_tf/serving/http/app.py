@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from bert4rec_tf.data.reading.feature_files import check_matches
-from bert4rec_tf.export.layout import find_model_folder
+from bert4rec_tf.export.layout import find_item_column, find_model_folder
 from bert4rec_tf.foundation.stores import expand_path
 from bert4rec_tf.serving import explanation
 from bert4rec_tf.serving.http import guard, openapi, predict
@@ -53,7 +53,9 @@ PAGE_HEADERS = {
 }
 
 THREAD_SIZE = 1 << 14
-"""Bodies of this many bytes, and responses of this many values, are converted in a thread, to free the event loop."""
+"""Bodies of this many bytes, and responses of this many values, are converted in a thread, to free the event loop.
+
+So are bodies with a rule, which takes time for all items; or with a backslash, as an escaped name of a rule has."""
 
 MAX_QUERY_LENGTH, MAX_RESULTS = 200, 100
 
@@ -73,16 +75,19 @@ class Served:
 
 def open_versions(settings: ServerSettings) -> Versions:
     """Loads the newest version. Raises UserError if there is none, or the titles cannot be read."""
-    titles, tags = read_titles_and_tags(expand_path(settings.titles)) if settings.titles else ({}, {})
 
     def load(folder: Path, number: int) -> Served:
         model = LoadedModel(folder, settings.trust_model)
-        orjson.dumps(model.card)  # Damage must show now and not at the first request.
+        # Damage must show now and not at the first request.
+        orjson.dumps(model.card)
+        _ = model.attributes
         longest = 0 if model.histories is None else int(model.histories.lengths.max(initial=0))
         model.warm_up()
-        if titles:
-            check_matches("titles", titles, model.items)
-        return Served(number, model, Catalogue(model.items, titles or model.titles, tags), longest)
+        if not settings.titles:
+            return Served(number, model, Catalogue(model.items, model.titles, {}), longest)
+        titles, tags = read_titles_and_tags(expand_path(settings.titles), find_item_column(model.card))
+        check_matches("titles", titles, model.items)
+        return Served(number, model, Catalogue(model.items, titles, tags), longest)
 
     return Versions(find_model_folder(expand_path(settings.model)), load)
 
@@ -90,12 +95,15 @@ def open_versions(settings: ServerSettings) -> Versions:
 def open_rules(settings: ServerSettings, versions: Versions) -> predict.Rules:
     """Returns the rules in the files that the settings name. Raises UserError if one cannot be read."""
 
-    def read(path: Path) -> frozenset[str]:
+    def read_attributes(path: Path) -> Attributes:
+        return Attributes(path, find_item_column(versions.current.model.card))
+
+    def read_blocked_items(path: Path) -> frozenset[str]:
         return read_blocked(path, versions.current.model.items)
 
     return predict.Rules(
-        None if settings.attributes is None else WatchedFile(expand_path(settings.attributes), Attributes),
-        None if settings.blocked is None else WatchedFile(expand_path(settings.blocked), read),
+        None if settings.attributes is None else WatchedFile(expand_path(settings.attributes), read_attributes),
+        None if settings.blocked is None else WatchedFile(expand_path(settings.blocked), read_blocked_items),
     )
 
 
@@ -201,10 +209,11 @@ class Service:
 
     def _watch(self, stop: threading.Event) -> None:
         while not stop.wait(self._settings.poll_seconds):
-            try:
-                self._versions.refresh()
-            except Exception:
-                LOG.exception("checking for a new version failed")
+            for watched in (self._rules, self._versions):
+                try:
+                    watched.refresh()
+                except Exception:
+                    LOG.exception("checking for new files failed")
 
     def _check_address(self, request: web.Request, versions: Collection[str]) -> None:
         """Raises RequestError if a request names another model, or a version that is not among `versions`."""
@@ -238,9 +247,11 @@ class Service:
             size = len(body)
             if b'"users"' in body:  # An id of four bytes can name a whole history.
                 size *= max(1, min(served.longest_history, self._settings.max_history) // 4)
+            least = THREAD_SIZE if self._rules.blocked or b'"where"' in body or b"\\" in body else 0
             arguments = body, served.model, self._settings, self._rules
-            parsed = await self._in_thread_if_large(size, predict.parse, *arguments)
-            outputs = parsed.finish(await self._batcher.submit(parsed.call))
+            parsed = await self._in_thread_if_large(max(size, least), predict.parse, *arguments)
+            outputs = await self._batcher.submit(parsed.call)
+            outputs = await self._in_thread_if_large(least, parsed.filter_outputs, outputs)
             self._metrics.count(outputs)
             size = sum(array.size for array in outputs.values())
             if parsed.explain:
@@ -253,12 +264,16 @@ class Service:
         answers = []
         users = call.arrays.get("users", [None] * call.rows)
         for history, user, row in zip(call.arrays["histories"], users, items):
-            texts, best = ([raw.decode() for raw in part if raw] for part in (history, row))
-            question = explanation.make_question(texts, best, None if user is None else user.decode())
-            rows = len(question.left_out) + 2
+            texts, recommended = ([raw.decode() for raw in part if raw] for part in (history, row))
+            arguments = texts, recommended, None if user is None else user.decode()
+            question = await self._in_thread_if_large(THREAD_SIZE, explanation.make_question, *arguments)
+            rows = len(question.inputs["histories"])
             scoring = Call(call.model, "score", question.inputs, rows, frozenset({"candidates"}))
             scores = (await self._batcher.submit(scoring))["scores"]
-            answers.append(explanation.read_reasons(question, scores, call.model.card.get("scores")))
+            kind = call.model.card.get("scores")
+            answers.append(
+                await self._in_thread_if_large(THREAD_SIZE, explanation.read_reasons, question, scores, kind)
+            )
         return answers
 
     async def _in_thread_if_large(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -310,7 +325,7 @@ class Service:
                 "card": served.model.card,
                 "users": served.model.histories.num_users if served.model.histories else 0,
                 "max_history": self._settings.max_history,
-                "max_rows": self._settings.max_rows,
+                "can_explain": self._settings.max_rows >= explanation.MOST_ROWS,
             }
         )
 

@@ -125,17 +125,17 @@ class Batcher:
                 f"The queue is full: {self._rows} rows wait, and the limit is {self._max_queue}; try again"
             )
         pieces = call.split(self._max_batch_size)
-        answers = [asyncio.get_running_loop().create_future() for _ in pieces]
-        for piece, answer in zip(pieces, answers):
-            self._groups.setdefault(piece.group, deque()).append((piece, answer))
+        futures = [asyncio.get_running_loop().create_future() for _ in pieces]
+        for piece, future in zip(pieces, futures):
+            self._groups.setdefault(piece.group, deque()).append((piece, future))
             self._rows += piece.rows
         self._arrived.set()
         try:
-            parts = await asyncio.gather(*answers)
+            parts = await asyncio.gather(*futures)
             return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         finally:
-            for answer in answers:
-                answer.cancel()
+            for future in futures:
+                future.cancel()
 
     async def _work(self) -> None:
         while True:
@@ -146,13 +146,13 @@ class Batcher:
             if not batch:
                 continue
             work = asyncio.get_running_loop().run_in_executor(self._thread, compute, [call for call, _ in batch])
-            for (_, answer), outcome in zip(batch, await work):
-                if answer.done():
+            for (_, future), outcome in zip(batch, await work):
+                if future.done():
                     continue
                 if isinstance(outcome, Exception):
-                    answer.set_exception(outcome)
+                    future.set_exception(outcome)
                 else:
-                    answer.set_result(outcome)
+                    future.set_result(outcome)
 
     def _next_batch(self) -> list[tuple[Call, asyncio.Future]]:
         """Takes one batch from the first group, and moves that group to the end."""
@@ -160,10 +160,10 @@ class Batcher:
         batch: list[tuple[Call, asyncio.Future]] = []
         rows = 0
         while waiting and (not batch or rows + waiting[0][0].rows <= self._max_batch_size):
-            call, answer = waiting.popleft()
+            call, future = waiting.popleft()
             self._rows -= call.rows
-            if not answer.done():
-                batch.append((call, answer))
+            if not future.done():
+                batch.append((call, future))
                 rows += call.rows
         if waiting:
             self._groups.move_to_end(group)

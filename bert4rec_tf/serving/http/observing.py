@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from bert4rec_tf.export.functions import POPULAR
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.stores import expand_path
+from bert4rec_tf.foundation.stores import Url, expand_path
+from bert4rec_tf.foundation.warning import ServingWarning, warn
 
 __all__ = ["METRICS_TYPE", "AccessLog", "Metrics"]
 
@@ -51,10 +52,14 @@ class Metrics:
 class AccessLog:
     """Adds a line of JSON for each request to a file; `-` for the standard output, None for no log.
 
-    Raises UserError if it cannot be written.
+    If a line cannot be written later, a warning says so, once a minute. Raises UserError if it cannot be written at
+    first, or is in a store, which cannot add to a file.
     """
 
     def __init__(self, path: str | None) -> None:
+        self._path, self._silent_until = path, 0.0
+        if path is not None and isinstance(expand_path(path), Url):
+            raise UserError(f"`access_log` must be a file on this machine. Received: access_log={path}")
         try:
             self._file = (
                 None if path is None else sys.stdout if path == "-" else expand_path(path).open("a", buffering=1)
@@ -63,8 +68,14 @@ class AccessLog:
             raise UserError(f"{path}: cannot be written ({error.strerror})") from error
 
     def write(self, request: web.Request, status: int, seconds: float) -> None:
-        if self._file is not None:
-            now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            line: dict[str, Any] = {"time": now, "from": request.remote, "method": request.method, "path": request.path}
-            line |= {"status": status, "seconds": round(seconds, 6)}
+        if self._file is None:
+            return
+        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        line: dict[str, Any] = {"time": now, "from": request.remote, "method": request.method, "path": request.path}
+        line |= {"status": status, "seconds": round(seconds, 6)}
+        try:
             print(orjson.dumps(line).decode(), file=self._file, flush=True)
+        except OSError as error:
+            if time.monotonic() >= self._silent_until:
+                self._silent_until = time.monotonic() + 60
+                warn(f"{self._path}: cannot be written ({error.strerror}), so requests are not logged", ServingWarning)

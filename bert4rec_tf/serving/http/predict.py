@@ -19,10 +19,10 @@ from bert4rec_tf.export.functions import SCALARS
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.serving import rules
 from bert4rec_tf.serving.client import Choices
-from bert4rec_tf.serving.explanation import MOST_LEFT_OUT
+from bert4rec_tf.serving.explanation import MOST_ROWS
 from bert4rec_tf.serving.http.batching import PADDED, Call, Outputs
 from bert4rec_tf.serving.http.server_settings import ServerSettings
-from bert4rec_tf.serving.ids import pad_ids
+from bert4rec_tf.serving.ids import normalize_id, pad_ids
 from bert4rec_tf.serving.rules import Attributes, WatchedFile
 from bert4rec_tf.serving.signatures import LoadedModel, Signature
 
@@ -33,7 +33,7 @@ WHERE, EXPLAIN = "where", "explain"
 FOR_ALL_ROWS = {*SCALARS, WHERE, EXPLAIN}
 
 DEFAULT_SIGNATURE, SIMILAR = "serving_default", "similar"
-LISTING = (DEFAULT_SIGNATURE, "recommend")
+RECOMMENDING = (DEFAULT_SIGNATURE, "recommend")
 INSTANCES, INPUTS, SIGNATURE = "instances", "inputs", "signature_name"
 
 MAX_MESSAGE = 200
@@ -55,6 +55,11 @@ class Rules:
     attributes: WatchedFile[Attributes] | None = None
     blocked: WatchedFile[frozenset[str]] | None = None
 
+    def refresh(self) -> None:
+        for file in (self.attributes, self.blocked):
+            if file is not None:
+                file.refresh()
+
 
 @dataclass(frozen=True)
 class Request:
@@ -64,13 +69,13 @@ class Request:
         call: of the model.
         by_rows: whether the request, and so the response, is in the row format.
         explain: whether each recommended item gets its reasons.
-        finish: what is done with the outputs of the call.
+        filter_outputs: removes what the rules forbid from the outputs of the call.
     """
 
     call: Call
     by_rows: bool
-    explain: bool = False
-    finish: Callable[[Outputs], Outputs] = lambda outputs: outputs
+    explain: bool
+    filter_outputs: Callable[[Outputs], Outputs]
 
 
 def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules: Rules) -> Request:
@@ -104,41 +109,50 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
     nullable = {*signature.inputs, WHERE, EXPLAIN}
     columns = {name: value for name, value in columns.items() if value is not None or name not in nullable}
     where, explain = columns.pop(WHERE, None), columns.pop(EXPLAIN, False)
-    if not isinstance(explain, bool) or (explain and signature.name not in LISTING):
-        raise RequestError(f"`{EXPLAIN}` must be true or false, and needs a list of recommendations")
+    if not isinstance(explain, bool) or (explain and signature.name not in RECOMMENDING):
+        names = " or ".join(RECOMMENDING)
+        raise RequestError(f"`{EXPLAIN}` must be true or false, and needs the signature {names}")
     arrays = _make_arrays(_add_histories(columns, signature, model, settings), signature, settings, model)
     rows = _count_rows(arrays, signature, settings)
-    if signature.name in LISTING and not all(any(one != "" for one in row) for row in columns.get("candidates", ())):
+    candidates = columns.get("candidates", ()) if signature.name in RECOMMENDING else ()
+    if not all(any(one != "" for one in row) for row in candidates):
         raise RequestError("`candidates` must have at least one item; leave it out for all. Received a row of none")
-    if explain and rows * (MOST_LEFT_OUT + 2) > settings.max_rows:
-        raise RequestError(
-            f"`{EXPLAIN}` takes at most {settings.max_rows // (MOST_LEFT_OUT + 2)} rows. Received: {rows}"
-        )
+    if explain and rows * MOST_ROWS > settings.max_rows:
+        raise RequestError(f"`{EXPLAIN}` takes at most {settings.max_rows // MOST_ROWS} rows. Received: {rows}")
     _check_answer_size(rows, {**signature.inputs, **arrays}, model, settings)
-    signature, changed, finish = _apply_rules(columns, where, signature, model, item_rules)
-    arrays |= changed
+    signature, inputs_of_rules, filter_outputs = _apply_rules(columns, where, signature, model, settings, item_rules)
+    arrays |= inputs_of_rules
+    if signature.name == SIMILAR:  # the rules ask for more
+        _check_answer_size(rows, {**signature.inputs, **arrays}, model, settings)
     shared = {name for name, array in arrays.items() if not array.ndim or len(array) != rows}
     defaults = {
         name: default for name, default in signature.inputs.items() if default is not None and name not in arrays
     }
     arrays |= defaults
     call = Call(model, signature.name, arrays, rows, frozenset(shared | defaults.keys()))
-    return Request(call, by_rows, explain, finish)
+    return Request(call, by_rows, explain, filter_outputs)
 
 
 def _apply_rules(
-    columns: Mapping[str, Any], where: Any, signature: Signature, model: LoadedModel, item_rules: Rules
+    columns: Mapping[str, Any],
+    where: Any,
+    signature: Signature,
+    model: LoadedModel,
+    settings: ServerSettings,
+    item_rules: Rules,
 ) -> tuple[Signature, dict[str, np.ndarray], Callable[[Outputs], Outputs]]:
     """Returns the signature to call, the inputs to change, and what to do with the outputs, so that all rules hold."""
-    blocked = frozenset() if item_rules.blocked is None else item_rules.blocked.read()
-    if signature.name not in (*LISTING, SIMILAR):
+    blocked = frozenset() if item_rules.blocked is None else item_rules.blocked.content
+    if signature.name not in (*RECOMMENDING, SIMILAR):
         if where is not None:
             raise RequestError(f"`{WHERE}` needs the signature recommend or similar. Received: {signature.name}")
         blocked = frozenset()
     if where is None and not blocked:
-        return signature, {}, lambda outputs: outputs
+        return signature, {}, keep_outputs
     try:
-        attributes = model.attributes if item_rules.attributes is None else item_rules.attributes.read()
+        attributes = model.attributes if item_rules.attributes is None else item_rules.attributes.content
+        if where is not None and attributes is None:
+            raise RequestError(f"`{WHERE}`: this server has no attributes of the items (--attributes)")
         allowed = rules.select_allowed(attributes, where, model.items)
     except UserError as error:
         raise RequestError(str(error)) from None
@@ -146,15 +160,21 @@ def _apply_rules(
         k = int(columns.get("k", signature.inputs["k"]))
         return (
             signature,
-            {"k": np.array(len(model.items), np.int32)},
+            Choices(rules.widen_similar(k, len(model.items), allowed, blocked)).to_scalars(),
             partial(rules.filter_similar, k=k, allowed=allowed, blocked=blocked),
         )
     exclude, candidates = (
         [[_to_text(name, one) for one in row] for row in columns.get(name, ())] for name in ("exclude", "candidates")
     )
+    if len(exclude) > 1:
+        _check_size("exclude", len(exclude), max(map(len, exclude)) + len(blocked), settings)
     restricted = rules.restrict(exclude, candidates, allowed, blocked)
-    changed = {name: pad_ids(rows) for name, rows in zip(("exclude", "candidates"), restricted) if rows}
-    return model.signatures["recommend"], changed, lambda outputs: outputs
+    inputs_of_rules = {name: pad_ids(rows) for name, rows in zip(("exclude", "candidates"), restricted) if rows}
+    return model.signatures["recommend"], inputs_of_rules, keep_outputs
+
+
+def keep_outputs(outputs: Outputs) -> Outputs:
+    return outputs
 
 
 def _check_answer_size(
@@ -184,8 +204,8 @@ def list_server_inputs(signature: Signature, model: LoadedModel) -> list[str]:
     """Returns the inputs that the server itself takes for a signature."""
     is_taken = {
         USERS: HISTORIES in signature.inputs and model.histories is not None,
-        WHERE: signature.name in (*LISTING, SIMILAR),
-        EXPLAIN: signature.name in LISTING,
+        WHERE: signature.name in (*RECOMMENDING, SIMILAR),
+        EXPLAIN: signature.name in RECOMMENDING,
     }
     return [name for name in is_taken if is_taken[name]]
 
@@ -217,8 +237,6 @@ def _add_histories(
 
 def find_history(user: Any, model: LoadedModel, settings: ServerSettings) -> list[str]:
     """Returns a user's last items, oldest first. Raises RequestError if the model does not hold this user's history."""
-    if model.histories is None:
-        raise RequestError("This model holds no users' histories")
     user_id = _to_text(USERS, user)
     if not model.knows_user(user_id):
         raise RequestError(f"This model does not know the user {_show(user_id)}.")
@@ -305,11 +323,15 @@ def _pad_texts(name: str, value: Any, settings: ServerSettings) -> np.ndarray:
     width = max(map(len, lists), default=0)
     if name == HISTORIES and width > settings.max_history:
         raise RequestError(f"A history may have at most {settings.max_history} items. Received: {width}")
-    size, limit = len(lists) * width, settings.max_rows * settings.max_history
-    if size > limit:
-        raise RequestError(f"`{name}` may have at most {limit} values with its padding. Received: {size}")
+    _check_size(name, len(lists), width, settings)
     array = pad_ids([[_to_text(name, value) for value in row] for row in lists])
     return array[0] if rank == 1 else array
+
+
+def _check_size(name: str, rows: int, width: int, settings: ServerSettings) -> None:
+    size, limit = rows * width, settings.max_rows * settings.max_history
+    if size > limit:
+        raise RequestError(f"`{name}` may have at most {limit} values with its padding. Received: {size}")
 
 
 def _to_text(name: str, value: Any) -> str:
@@ -322,7 +344,7 @@ def _to_text(name: str, value: Any) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise RequestError(f"`{name}` must be text that UTF-8 can hold. Received: {_show(value)}") from None
-    return value
+    return normalize_id(value)
 
 
 class _Repr(reprlib.Repr):

@@ -20,7 +20,7 @@ from bert4rec_tf.serving.http.server_settings import ServerSettings
 DRAIN_SECONDS = 1.0
 """How long clients may send one more request on an open connection. Its response closes the connection."""
 
-FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """The system's errors when it has no room for another connection."""
 
 
@@ -116,7 +116,7 @@ async def accept_connections(listener: socket.socket, make_connection: Callable[
             connection, _ = await loop.sock_accept(listener)
             await loop.connect_accepted_socket(make_connection, connection)
         except OSError as error:  # any other one is of a caller who has hung up
-            if error.errno not in FULL:
+            if error.errno not in OUT_OF_ROOM:
                 continue
             if loop.time() >= silent_until:
                 silent_until = loop.time() + 60

@@ -44,7 +44,7 @@ class ServerSettings(Settings):
     )
     max_body_bytes: int = setting(4 << 20, "maximum size of a request's body", at_least=1)
     timeout: float = setting(30.0, "maximum seconds per request", above=0)
-    poll_seconds: float = setting(2.0, "seconds between checks for a new version", above=0)
+    poll_seconds: float = setting(2.0, "seconds between checks for a new version, --attributes and --blocked", above=0)
     shutdown_seconds: float = setting(30.0, "seconds to finish open requests when the server stops", at_least=0)
 
     def __post_init__(self) -> None:

@@ -50,6 +50,19 @@ def test_titles_of_other_items_are_refused(exported, tmp_path):
         open_versions(ServerSettings(model=str(exported), titles=str(tmp_path / "titles.csv")))
 
 
+def test_a_later_version_has_the_titles_of_its_time(exported, tmp_path):
+    shutil.copytree(exported, tmp_path / "1")
+    titles = tmp_path / "titles.csv"
+    titles.write_text("id,title\na,The First\n")
+    versions = open_versions(ServerSettings(model=str(tmp_path), titles=str(titles)))
+    assert versions.current.catalogue.describe("a")["title"] == "The First"
+    titles.write_text("id,title\na,The First Again\n")
+    shutil.copytree(exported, tmp_path / "2")
+    versions.refresh()
+    versions.refresh()
+    assert versions.current.version == 2 and versions.current.catalogue.describe("a")["title"] == "The First Again"
+
+
 def test_status_and_metadata_are_those_of_tensorflow_serving(client, exported):
     status = {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
     for path in ("/v1/models/bert4rec", "/v1/models/bert4rec/versions/1"):
@@ -100,6 +113,14 @@ WRONG = {
         "`where` is an input of a signature, so it goes into `inputs`",
     ),
     "explain beside the inputs": ({"inputs": [["a"]], "explain": True}, "`explain` is an input of a signature"),
+    "where without attributes": (
+        {"inputs": {"histories": [["a"]], "where": "price < 3"}},
+        "`where`: this server has no attributes of the items (--attributes)",
+    ),
+    "reasons of scores": (
+        score(candidates=[["a"]], explain=True),
+        "`explain` must be true or false, and needs the signature serving_default or recommend",
+    ),
     "both": ({"instances": [["a"]], "inputs": [["a"]]}, "and not both"),
     "no instances": ({"instances": []}, "list of at least one"),
     "no list": ({"instances": ["a"]}, "`histories` must be a list of lists of ids. Received: ['a']"),
@@ -230,7 +251,7 @@ def test_the_page_finds_items_by_id_and_title_and_shows_their_tags(client, expor
     ]
     about = client.get("/page/model").json
     assert about["items"] == len(ITEMS) and "recommend" in about["signatures"] and not about["needs_users"]
-    assert about["card"] == card_of(exported) and about["users"] == 0 and about["max_rows"] == 20
+    assert about["card"] == card_of(exported) and about["users"] == 0 and about["can_explain"] is False
 
 
 def test_the_page_forbids_itself_all_that_comes_from_elsewhere(client):

@@ -1,20 +1,30 @@
 """What a shop asks of a server every day: rules, reasons, numbers, a description of the API, and an access log."""
 
+import concurrent.futures
+import io
 import itertools
 import json
+import os
+import shutil
 import subprocess
+import sys
+import threading
 
 import numpy as np
 import pandas as pd
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.exports import NAMES, VOCABULARY, transformer
-from support.http_server import Server
+from support.http_server import Server, wait_until
 
 import bert4rec_tf as b4r
+from bert4rec_tf.export.layout import ATTRIBUTES
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
+from bert4rec_tf.foundation.warning import ServingWarning
+from bert4rec_tf.serving import rules
 from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http.observing import AccessLog
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 HISTORY = ["two words", "日本語", "0"]
@@ -62,8 +72,8 @@ def test_a_block_list_holds_for_every_list_and_is_read_again(versions, model, tm
     near = model.similar("0", k=29)["item"].tolist()
     path.write_text("\n".join(best[:2]))
     with (
-        pytest.warns(b4r.FileWarning, match="what it held before still counts"),
-        Server(versions, blocked=str(path)) as server,
+        pytest.warns(b4r.FileWarning, match="what it held before still counts") as caught,
+        Server(versions, blocked=str(path), poll_seconds=0.02) as server,
     ):
         client = server.client()
 
@@ -73,10 +83,99 @@ def test_a_block_list_holds_for_every_list_and_is_read_again(versions, model, tm
         assert ask() == best[2:5]
         similar = client.predict(signature_name="similar", inputs={"items": ["0"], "k": 5})["outputs"]["items"][0]
         assert similar == [item for item in near if item not in best[:2]][:5]
-        path.write_text(best[0] + "\n")
-        assert ask() == best[1:4]
+        (tmp_path / "new.txt").write_text(best[0] + "\n")
+        os.replace(tmp_path / "new.txt", path)
+        wait_until(lambda: ask() == best[1:4])
         path.unlink()
+        wait_until(lambda: caught)
         assert ask() == best[1:4]
+
+
+def test_attributes_in_a_file_are_read_again(versions, tmp_path):
+    path = tmp_path / "attributes.csv"
+    frames = [pd.DataFrame({"id": NAMES, "price": prices}) for prices in (np.arange(30), np.arange(30)[::-1])]
+    before, after = (set(frame[frame["price"] > 20]["id"]) for frame in frames)
+    frames[0].to_csv(path, index=False)
+    with Server(versions, attributes=str(path), poll_seconds=0.02) as server:
+        client = server.client()
+
+        def ask():
+            inputs = {"histories": [[]], "k": 30, "where": "price > 20"}
+            return {*client.predict(signature_name="recommend", inputs=inputs)["outputs"]["items"][0]} - {""}
+
+        assert ask() == before != after
+        frames[1].to_csv(tmp_path / "new.csv", index=False)
+        os.replace(tmp_path / "new.csv", path)
+        wait_until(lambda: ask() == after)
+
+
+def test_damaged_attributes_are_found_when_the_model_is_loaded(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model")
+    (tmp_path / "model" / ATTRIBUTES).write_bytes(b"PAR1 damaged")
+    with pytest.raises(b4r.UserError, match=r"attributes\.parquet"):
+        open_versions(ServerSettings(model=str(tmp_path / "model")))
+
+
+def test_rules_in_a_store_hold_and_are_read_again(versions, memory):
+    def write(name, text):
+        memory.pipe_file(f"/bucket/{name}", text.encode())
+
+    write("attributes.csv", "id,price\n" + "\n".join(f"item {n},{n}" for n in range(5)))
+    write("blocked.txt", "item 4\n")
+    flags = {name.partition(".")[0]: f"memory://bucket/{name}" for name in ("attributes.csv", "blocked.txt")}
+    with Server(versions, poll_seconds=0.02, **flags) as server:
+        client = server.client()
+
+        def ask():
+            inputs = {"histories": [[]], "k": 30, "where": "price > 1"}
+            return {*client.predict(signature_name="recommend", inputs=inputs)["outputs"]["items"][0]} - {""}
+
+        assert ask() == {"item 2", "item 3"}
+        write("blocked.txt", "item 3\n")
+        wait_until(lambda: ask() == {"item 2", "item 4"})
+
+
+def test_a_slow_rule_does_not_hold_up_others(versions, monkeypatch):
+    began, ends = threading.Event(), threading.Event()
+
+    def wait(*_):
+        began.set()
+        assert ends.wait(10)
+
+    monkeypatch.setattr(rules, "select_allowed", wait)
+    bodies = [b'"where"', b'"\\u0077here"']
+    with Server(versions) as server, concurrent.futures.ThreadPoolExecutor() as pool:
+        for name in bodies:
+            began.clear()
+            ends.clear()
+            body = b'{"inputs": {"histories": [["0"]], %s: "price > 3"}}' % name
+            answer = pool.submit(server.client().post, body)
+            assert began.wait(60)
+            assert server.client().get("/healthz").status == 200
+            ends.set()
+            assert answer.result().status == 200
+
+
+def test_what_the_rules_leave_out_counts_within_the_limits(versions, model, tmp_path):
+    blocked = ["two words", "0"]
+    (tmp_path / "blocked.txt").write_text("\n".join(blocked))
+    limits = {"max_answer": 100, "max_rows": 20, "max_history": 3}
+    with Server(versions, blocked=str(tmp_path / "blocked.txt"), **limits) as server:
+        client = server.client()
+        found = client.predict(signature_name="similar", inputs={"items": NAMES[:14], "k": 5})["outputs"]["items"]
+        for item, row in zip(NAMES, found):
+            near = model.similar(item, k=29)["item"]
+            assert row == [one for one in near if one not in blocked][:5]
+        answer = client.post({"signature_name": "similar", "inputs": {"items": NAMES[:15], "k": 5}})
+        assert answer.status == 413 and answer.json["error"].endswith("Received: 15 rows of 7")
+        wide = {"items": NAMES[:4], "k": 5, "where": "price > 20"}
+        answer = client.post({"signature_name": "similar", "inputs": wide})
+        assert answer.status == 413 and answer.json["error"].endswith("Received: 4 rows of 28")
+        for width, status in ((1, 200), (2, 400)):
+            inputs = {"histories": [["0"]] * 20, "exclude": [NAMES[5 : 5 + width]] * 20}
+            answer = client.post({"signature_name": "recommend", "inputs": inputs})
+            assert answer.status == status, answer.body
+        assert answer.json["error"] == "`exclude` may have at most 60 values with its padding. Received: 80"
 
 
 def test_reasons_are_those_of_python(versions, model):
@@ -86,8 +185,14 @@ def test_reasons_are_those_of_python(versions, model):
         for answer, row in zip(found["explanations"][0], expected.itertuples(), strict=True):
             assert answer["reasons"] == row.reasons and answer["lift"] == pytest.approx(row.lift, rel=1e-5)
         assert [answer["reasons"] for answer in found["explanations"][1]] == [[], [], []]
+        assert server.client().get("/page/model").json["can_explain"]
         answer = server.client().post({"inputs": {"histories": [HISTORY] * 100, "explain": True}})
         assert answer.status == 400 and "`explain` takes at most" in answer.json["error"]
+    body = {"inputs": {"histories": [HISTORY], "explain": True}}
+    for max_rows, can_explain in ((52, True), (51, False)):
+        with Server(versions, max_rows=max_rows) as server:
+            assert server.client().get("/page/model").json["can_explain"] == can_explain
+            assert (server.client().post(body).status == 200) == can_explain
 
 
 def test_numbers_are_those_of_the_requests(versions):
@@ -153,6 +258,26 @@ def test_curl_needs_no_content_type_and_every_request_is_a_line_of_json(versions
         ("GET", "/nowhere", 404),
     ]
     assert all(np.isfinite(line["seconds"]) for line in lines)
+
+
+@pytest.mark.parametrize("path", ["/dev/full", "-"])
+def test_a_log_that_cannot_be_written_is_a_warning_once_and_requests_are_answered(versions, path, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb", buffering=0) as pipe, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(pipe))
+        reason = {"/dev/full": "No space left on device", "-": "Broken pipe"}[path]
+        words = rf"^{path}: cannot be written \({reason}\), so requests are not logged$"
+        with pytest.warns(ServingWarning, match=words) as caught, Server(versions, access_log=path) as server:
+            client = server.client()
+            assert [client.get("/healthz").status for _ in range(3)] == [200] * 3
+            assert client.post({"instances": [HISTORY]}).status == 200
+        assert len(caught) == 1
+
+
+def test_a_log_in_a_store_is_refused(memory):
+    with pytest.raises(b4r.UserError, match="`access_log` must be a file on this machine"):
+        AccessLog("memory://b/log")
 
 
 def test_inputs_with_a_default_may_be_null(versions):

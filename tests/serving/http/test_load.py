@@ -1,12 +1,17 @@
 """A server with more to do than it can: who waits, who is sent back, and who is answered at the end."""
 
+import http.client
 import json
+import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
-from support.http_server import Client, Fake, Server, served
+from support.http_server import Client, Fake, Server, served, wait_until
 
 from bert4rec_tf.serving.http import app
+from bert4rec_tf.serving.http.batching import Batcher
+from bert4rec_tf.serving.signatures import ModelError
 
 
 class Gate:
@@ -81,6 +86,29 @@ def test_searches_wait_for_each_other_and_too_many_are_sent_back():
     assert max(most) == 1
 
 
+def test_a_body_that_does_not_arrive_gets_408():
+    with Server(served(Fake(None)), timeout=0.2) as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+            head = "POST /v1/models/bert4rec:predict HTTP/1.1", "Host: localhost", "Content-Length: 50"
+            connection.sendall("\r\n".join([*head, "", '{"instances": ']).encode())
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            content = json.loads(answer.read())
+        assert answer.status == 408 and content == {"error": "The body did not arrive within 0.2 seconds"}
+        assert server.client().get("/healthz").status == 200
+
+
+def test_a_model_that_fails_gets_503_and_one_that_refuses_400():
+    def fail(arrays):
+        is_client_error = (arrays["histories"] == b"bad").any()
+        raise ModelError("out of memory", is_client_error=bool(is_client_error))
+
+    with Server(served(Fake(fail))) as server:
+        for item, status, words in (("a", 503, "The model failed"), ("bad", 400, "The model rejected the inputs")):
+            answer = server.client().post({"instances": [[item]]})
+            assert answer.status == status and answer.json == {"error": f"{words}: out of memory"}
+
+
 def test_a_request_beyond_the_timeout_gets_504():
     gate = Gate()
     with Server(served(Fake(gate)), timeout=0.2) as server:
@@ -91,16 +119,37 @@ def test_a_request_beyond_the_timeout_gets_504():
         assert 200 in statuses
 
 
-def test_requests_in_flight_are_answered_when_the_server_stops():
+@pytest.fixture
+def calls(monkeypatch):
+    """The calls that wait or are computed, and those that no longer do."""
+    calls, submit = SimpleNamespace(begun=[], ended=[]), Batcher.submit
+
+    async def record(batcher, call):
+        calls.begun.append(call)
+        try:
+            return await submit(batcher, call)
+        finally:
+            calls.ended.append(call)
+
+    monkeypatch.setattr(Batcher, "submit", record)
+    return calls
+
+
+def refuses_connections(server):
+    try:
+        socket.create_connection(("127.0.0.1", server.port)).close()
+    except OSError:
+        return True
+    return False
+
+
+def test_requests_in_flight_are_answered_when_the_server_stops(calls):
     gate = Gate()
     with Server(served(Fake(gate))) as server:
         answers, threads = ask_in_background(server, 3)
-        assert gate.asked.wait(30)
-        threading.Event().wait(0.1)
+        wait_until(lambda: len(calls.begun) == 3)
         server.stop()
-        threading.Event().wait(0.1)
-        with pytest.raises(OSError):
-            server.client().get("/healthz")
+        wait_until(lambda: refuses_connections(server))
         gate.open.set()
         for thread in threads:
             thread.join()
@@ -133,7 +182,7 @@ def test_the_last_answer_on_an_open_connection_says_close():
     assert not failures and set(answers) == {(200, True)}
 
 
-def test_a_caller_that_hangs_up_is_not_computed_for():
+def test_a_caller_that_hangs_up_is_not_computed_for(calls):
     gate, seen = Gate(), []
 
     def watch(arrays):
@@ -147,9 +196,9 @@ def test_a_caller_that_hangs_up_is_not_computed_for():
         gone = Client(server.port)
         body, headers = json.dumps({"instances": [["gone"]]}), {"Content-Type": "application/json"}
         gone._connection.request("POST", "/v1/models/bert4rec:predict", body, headers)
-        threading.Event().wait(0.2)
+        wait_until(lambda: len(calls.begun) == 2)
         gone._connection.close()
-        threading.Event().wait(0.2)
+        wait_until(lambda: calls.ended)
         gate.open.set()
         threads[0].join()
         server.client().post({"instances": [["b"]]})

@@ -150,10 +150,8 @@ def test_a_history_that_is_full_and_a_list_without_anything_are_reported(page):
         page.get_by_label(re.compile("^Add: ")).first.click()
     expect(page.locator("#state")).to_have_text("A history has at most 5 items.")
     assert page.locator("#history li").count() == 5
-    page.route(
-        "**/*:predict",
-        lambda route: route.fulfill(status=200, json={"outputs": {"items": [[]], "scores": [[]], "unknown": [0]}}),
-    )
+    outputs = {"items": [[]], "scores": [[]], "unknown": [0], "basis": ["popular"]}
+    page.route("**/*:predict", lambda route: route.fulfill(status=200, json={"outputs": outputs}))
     page.get_by_role("button", name="Clear").click()
     expect(page.locator("#measure")).to_have_text("No items left to recommend.")
 
@@ -161,14 +159,15 @@ def test_a_history_that_is_full_and_a_list_without_anything_are_reported(page):
 def test_the_page_sends_a_user_id_to_a_model_with_users(page, server):
     about = {"name": "bert4rec", "version": "2", "items": 1, "titles": False, "max_history": 9, "needs_users": True}
     about |= {
-        "max_rows": 64,
+        "can_explain": True,
         "signatures": ["recommend", "score"],
         "card": {"model": "BprMf", "scores": "the model's own"},
     }
     page.route("**/page/model", lambda route: route.fulfill(json=about))
     items = [{"id": "anything", "title": "", "tags": []}]
     page.route("**/page/items?*", lambda route: route.fulfill(json={"items": items}))
-    found = {"outputs": {"items": [["x", "y", ""]], "scores": [[2.5, -1, "-Infinity"]], "unknown": [1]}}
+    outputs = {"items": [["x", "y", ""]], "scores": [[2.5, -1, "-Infinity"]], "unknown": [1], "basis": ["history"]}
+    found = {"outputs": outputs}
     asked = []
     page.route("**/*:predict", lambda route: (asked.append(route.request.post_data_json), route.fulfill(json=found)))
     page.reload()
@@ -183,7 +182,11 @@ def test_the_page_sends_a_user_id_to_a_model_with_users(page, server):
     expected = {"histories": [["anything"]], "users": ["u7"], **choices}
     assert asked[-1] == {"signature_name": "recommend", "inputs": expected}
     assert {one["signature_name"] for one in asked} == {"recommend"}
-    assert "higher is better" in page.locator("#measure").text_content()
+    assert page.locator("#measure").text_content().startswith("Scores; higher is better.")
+    outputs |= {"unknown": [0], "basis": ["popular"]}
+    page.get_by_label("Show").select_option("20")
+    said = "The model does not know the user, so these are the most popular items. Scores; higher is better."
+    expect(page.locator("#measure")).to_have_text(re.compile(f"^{said}"))
 
 
 LIKELY = np.log([0.4, 0.3, 0.15, 0.1, 0.05])

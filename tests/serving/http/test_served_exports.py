@@ -1,5 +1,6 @@
 """What `saved_model.export` writes, asked over HTTP: every signature, against the same SavedModel in TensorFlow."""
 
+import unicodedata
 from types import SimpleNamespace
 from urllib.parse import urlencode
 
@@ -121,6 +122,17 @@ def test_an_unknown_user_gets_what_is_popular_beside_known_ones(served):
     alone = served.client.predict(inputs={"users": ["ann"]})["outputs"]
     assert found["basis"] == ["history", "popular", "popular"] and found["items"][0] == alone["items"][0]
     assert found["items"][1] == found["items"][2] == NAMES[: len(found["items"][1])]
+
+
+def test_an_id_is_found_in_both_forms_of_unicode(served):
+    composed, apart = (unicodedata.normalize(form, "Ünïcödé") for form in ("NFC", "NFD"))
+    answers = [
+        served.client.predict(
+            signature_name="recommend", inputs={**whom(served), "histories": [["0", one]] * 6, "exclude": [[one]]}
+        )
+        for one in (composed, apart)
+    ]
+    assert composed in NAMES and answers[0] == answers[1] and set(answers[0]["outputs"]["unknown"]) == {0}
 
 
 def test_whole_numbers_are_the_ids_of_these_texts(served):

@@ -1,4 +1,4 @@
-import { known, state } from "./state.js";
+import { itemsById, state } from "./state.js";
 
 export const RECOMMEND = "recommend";
 export const SIMILAR = "similar";
@@ -25,17 +25,17 @@ export async function fetchJson(address, options = {}) {
 /** Fetches items by a query, by their ids or by their user, and stores their titles and tags. Returns their ids. */
 export async function fetchItems(parameters, signal) {
   const { items } = await fetchJson(`page/items?${new URLSearchParams(parameters)}`, { signal });
-  for (const item of items) known.set(item.id, item);
+  for (const item of items) itemsById.set(item.id, item);
   return items.map((item) => item.id);
 }
 
 /** Fetches the titles that are not known yet, some at a time: the server reads addresses of at most 8,190 bytes. */
 export async function fetchTitles(ids, signal) {
-  const missing = state.model.titles ? [...new Set(ids)].filter((id) => !known.has(id)) : [];
+  const missing = state.model.titles ? [...new Set(ids)].filter((id) => !itemsById.has(id)) : [];
   while (missing.length) {
-    const asked = [];
-    while (missing.length && asked.length < MAX_IDS && `${new URLSearchParams(asked)}`.length < MAX_ADDRESS) asked.push(["id", missing.shift()]);
-    await fetchItems(asked, signal);
+    const idParameters = [];
+    while (missing.length && idParameters.length < MAX_IDS && `${new URLSearchParams(idParameters)}`.length < MAX_ADDRESS) idParameters.push(["id", missing.shift()]);
+    await fetchItems(idParameters, signal);
   }
 }
 

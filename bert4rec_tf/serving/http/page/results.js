@@ -6,19 +6,19 @@ import { nameOf, state } from "./state.js";
 import { showMessage } from "./tasks.js";
 
 const MAX_REASONS = 2;
-/* The server asks its model so many rows for the reasons of one list. */
-const MOST_ROWS_OF_REASONS = 52;
 const EXPLAINED = " In brackets: an item's part in raising it.";
 const PERCENT = new Intl.NumberFormat("en", { style: "percent", minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
 const LEAST_SHARE = 1e-4;
 
 let knownItems = 0;
+let isPopular = false;
 let predicting = new AbortController();
 
-/** Returns a sentence if the model knows no item of the history, because it then falls back to the most popular items. */
+/** Returns a sentence if there is a history, and yet the model falls back to the most popular items. */
 function sayMostPopular() {
-  const fallsBack = state.history.length > 0 && !knownItems && !state.model.needs_users;
-  return fallsBack ? "The model knows no item of the history, so these are the most popular items. " : "";
+  if (!isPopular || !state.history.length) return "";
+  const reason = knownItems ? "does not know the user" : "knows no item of the history";
+  return `The model ${reason}, so these are the most popular items. `;
 }
 
 /** Whether popular items are lowered, so that the scores are no longer probabilities. */
@@ -36,7 +36,7 @@ function inputsOfRecommend() {
     k: Number(byId("number").value),
     exclude_seen: !byId("seen").checked,
     [POPULARITY]: byId("popularity").valueAsNumber,
-    explain: state.history.length > 0 && state.model.max_rows > MOST_ROWS_OF_REASONS,
+    explain: state.history.length > 0 && state.model.can_explain,
   };
   if (state.model.needs_users) inputs.users = [byId("user").value];
   return inputs;
@@ -54,6 +54,7 @@ export async function recommend() {
   signal.throwIfAborted();
   const unknown = outputs.unknown[0];
   knownItems = state.history.length - unknown;
+  isPopular = outputs.basis[0] === "popular";
   showRecommendations(rows);
   if (unknown) showMessage(`The model does not know ${unknown} of the items in the history and skipped them.`);
   if (outputs.explanations && knownItems > 0) showExplanations(outputs.explanations[0]);

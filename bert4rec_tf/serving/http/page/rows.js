@@ -1,7 +1,7 @@
 import { make } from "./dom.js";
 import { SIMILAR } from "./api.js";
 import { toggleSimilar } from "./similar.js";
-import { known, nameOf, state } from "./state.js";
+import { itemsById, nameOf, state } from "./state.js";
 import { attempt } from "./tasks.js";
 
 const MAX_TAGS = 4;
@@ -9,7 +9,7 @@ const MAX_TAGS = 4;
 /** Returns the name of an item and its tags. A long name is cut; its tooltip has all of it. */
 export function nameElement(id) {
   const name = make("span", { className: "name", title: nameOf(id) }, nameOf(id));
-  const tags = (known.get(id)?.tags ?? []).slice(0, MAX_TAGS).map((tag) => make("span", { className: "tag" }, tag));
+  const tags = (itemsById.get(id)?.tags ?? []).slice(0, MAX_TAGS).map((tag) => make("span", { className: "tag" }, tag));
   return tags.length ? make("span", { className: "named" }, name, make("span", { className: "tags" }, ...tags)) : name;
 }
 

@@ -7,7 +7,7 @@ import { attempt, debounced } from "./tasks.js";
 
 const MAX_SHOWN = 20;
 
-let found = [];
+let foundIds = [];
 let searching = new AbortController();
 
 export async function search() {
@@ -15,7 +15,7 @@ export async function search() {
   searching = new AbortController();
   const query = byId("query").value;
   const ids = await fetchItems({ query }, searching.signal);
-  found = ids.slice(0, MAX_SHOWN);
+  foundIds = ids.slice(0, MAX_SHOWN);
   showFound(query);
 }
 
@@ -28,20 +28,20 @@ function showFound(query) {
   const list = byId("found");
   const place = [...list.children].indexOf(document.activeElement);
   const isPopular = !query.trim();
-  const count = found.length === MAX_SHOWN ? `The first ${MAX_SHOWN}` : `${found.length}`;
-  list.replaceChildren(...found.map(optionElement));
+  const count = foundIds.length === MAX_SHOWN ? `The first ${MAX_SHOWN}` : `${foundIds.length}`;
+  list.replaceChildren(...foundIds.map(optionElement));
   list.setAttribute("aria-label", isPopular ? "Popular items" : `${count} found for ${query}`);
   list.classList.toggle("popular", isPopular);
-  byId("found-count").textContent = isPopular ? "" : found.length ? `${count} found` : "Nothing found.";
-  byId("found-count").classList.toggle("unseen", found.length > 0);
+  byId("found-count").textContent = isPopular ? "" : foundIds.length ? `${count} found` : "Nothing found.";
+  byId("found-count").classList.toggle("unseen", foundIds.length > 0);
   showFoundList(true);
   setTabStop(list.children[0]);
-  if (place >= 0) (list.children[Math.min(place, found.length - 1)] ?? byId("query")).focus();
+  if (place >= 0) (list.children[Math.min(place, foundIds.length - 1)] ?? byId("query")).focus();
 }
 
 /** Opens or closes the list of found items. */
 export function showFoundList(opens) {
-  byId("found").hidden = !opens || !found.length;
+  byId("found").hidden = !opens || !foundIds.length;
 }
 
 /** Makes one of the found items the only one that Tab reaches. */
@@ -91,11 +91,11 @@ function closeFound() {
 
 function pickFocused(place) {
   byId("query").focus();
-  pick(found[place]);
+  pick(foundIds[place]);
 }
 
 export async function pickFirst() {
-  if ((await attempt(search)) && found.length && byId("query").value.trim()) pick(found[0]);
+  if ((await attempt(search)) && foundIds.length && byId("query").value.trim()) pick(foundIds[0]);
 }
 
 /** Adds an item that was found, in place of the example. Then the search can begin anew. */
