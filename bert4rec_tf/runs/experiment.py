@@ -356,6 +356,9 @@ class Experiment:
             raise self._missing_start_error()
         else:
             self.start.apply_to(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
+            named_share = self.run.flatten().get("network_share")
+            if named_share is not None:
+                model.network_share.assign(named_share)  # in place of that of the weights
 
     def _compute_growth(self, name: str) -> float:
         """Returns how many times the steps of SELECT a fresh training after it takes."""
