@@ -15,7 +15,7 @@ from support.profiles import slow_but
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, RETRAIN, SELECT, SELECT_AND_RETRAIN
+from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, RETRAIN, SELECT, SELECT_AND_RETRAIN, Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
@@ -247,6 +247,17 @@ def test_factors_that_cannot_be_chosen_are_refused_before_the_folder_is_made(tmp
     with pytest.raises(UserError, match=f"`evidence_gain` and `evidence_popularity` {message}") as error:
         open_run(tmp_path / "work", evidence="transitions", protocol=protocol, **SMALL, **given)
     assert len(str(error.value).splitlines()) == 1 and not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("protocol", [FIXED_STEPS, SELECT])
+def test_a_share_that_is_not_chosen_must_be_given(protocol):
+    """The search chooses it together with the gain and the popularity, or not at all."""
+    given = {"evidence_gain": 2.0, "evidence_popularity": -0.3}
+    settings = {**SMALL, "dataset": "beauty", "model": "auto", "protocol": protocol, **given}
+    with pytest.raises(UserError, match="`network_share` must be given to auto with `evidence_gain`.*=None") as error:
+        Run.make(**settings)
+    assert len(str(error.value).splitlines()) == 1
+    assert Run.make(**settings, network_share=0.25).given_mix == (2.0, -0.3, 1.0)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"settings": {"window": 0}, "ndcg@10": 1}', "{}"])
