@@ -1,5 +1,6 @@
 """Plans a run for a budget of time, by the first calls of its first training."""
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Collection, Sequence
@@ -69,7 +70,7 @@ class Planner:
     def choose_steps(self) -> Run:
         """Returns the run with the steps that fit. Raises UserError if they are too few."""
         self._check_steps(MIN_PLANNED_STEPS)
-        steps = min(self._count_steps(), MAX_STEPS_RATIO * self._preset_steps)
+        steps = self._count_steps()
         is_named = "evaluate_every" in self._budget.named
         self.run = self.run.change(
             steps=steps,
@@ -94,10 +95,10 @@ class Planner:
         )
 
     def _count_steps(self) -> int:
-        """Returns how many steps fit into what is left of the budget."""
-        fixed = self._estimate_total(0)
-        left = 60 * self._budget.minutes * (1 - RESERVE) - self._budget.spent - fixed
-        return max(int(left / (self._estimate_total(1) - fixed)), 0)
+        """Returns how many steps fit into what is left of the budget, at most MAX_STEPS_RATIO times the preset's."""
+        left = 60 * self._budget.minutes * (1 - RESERVE) - self._budget.spent
+        numbers = range(1, MAX_STEPS_RATIO * self._preset_steps + 1)
+        return bisect.bisect_right(numbers, left, key=self._estimate_total)
 
     def _check_steps(self, steps: int) -> None:
         """Raises UserError if the budget has no time for so many steps."""
@@ -113,7 +114,9 @@ class Planner:
     def _estimate_total(self, steps: int) -> float:
         """Returns the seconds of everything, with a first training of so many steps."""
         costs = self._costs
-        validation = costs.first_measurement + (MEASUREMENTS - 1) * costs.measurement
+        is_named = "evaluate_every" in self._budget.named
+        number = math.ceil(steps / self.run.training.evaluate_every) if is_named else MEASUREMENTS
+        validation = costs.first_measurement + (number - 1) * costs.measurement
         return costs.compiling + steps * costs.step + validation + self._estimate_rest(steps)
 
     def _estimate_rest(self, steps: int) -> float:

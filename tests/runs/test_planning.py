@@ -72,6 +72,15 @@ def test_what_is_planned_takes_the_budget_without_its_reserve(spent, growth):
     assert spent + both_trainings + reporting == pytest.approx(4 * 60 * (1 - RESERVE), abs=2)
 
 
+def test_a_plan_has_time_for_all_measurements_at_a_named_distance():
+    large = make_run(steps=10_000_000, evaluate_every=10)
+    run, _ = plan(large, 4, 5.0, 0.01, 2.0, 0.5, named=("final_share", "evaluate_every"))
+    steps = run.training.steps
+    measuring = 2.0 + 0.5 * (math.ceil(steps / 10) - 1)
+    reporting = 1.5 * (5.0 + 2.0)
+    assert 2 * (5.0 + 0.01 * steps) + measuring + reporting == pytest.approx(4 * 60 * (1 - RESERVE), abs=2)
+
+
 @pytest.mark.parametrize(("width", "named", "planned"), [(64, (), 32), (64, ("hidden_dim",), 64), (8, (), 8)])
 def test_a_small_budget_narrows_a_wide_model_unless_its_width_is_named(width, named, planned):
     run, _ = plan(make_run(steps=10_000_000, hidden_dim=width), 1, 1.0, 0.01, 1.0, 0.1, named=named)
