@@ -270,9 +270,10 @@ def test_a_damaged_record_of_the_transitions_is_refused_in_one_line(tmp_path, co
 
 
 def test_transitions_are_counted_as_an_item_transitions_run_says(tmp_path):
-    """Given settings stay, and the others are chosen."""
-    experiment = open_run(tmp_path, "item_transitions", window=3, smoothing=7.0, num_negatives=10)
+    """Given settings stay, and the others are chosen. The baseline reads as much of a history as the run."""
+    experiment = open_run(tmp_path, "item_transitions", window=3, smoothing=7.0, max_history=1, num_negatives=10)
     metrics = execute(experiment)
+    assert metrics["test"] == metrics["item_transitions"] and metrics["beyond_counting"]["high"] == 0
     settings = metrics["transitions"]["settings"]
     assert (settings["window"], settings["smoothing"]) == (3, 7.0) and None not in {
         settings[name] for name in settings if name != "num_neighbors"
