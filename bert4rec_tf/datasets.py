@@ -18,10 +18,12 @@ from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.epochs import lay_out_once, make_epochs
 from bert4rec_tf.data.examples.joined import make_model_feed
 from bert4rec_tf.data.examples.masked import MaskedExamples
-from bert4rec_tf.data.examples.rows import Examples, Feed
-from bert4rec_tf.data.sequences import Sequences, Vocabulary, pad_rows
+from bert4rec_tf.data.examples.rows import Examples, Feed, gather_ragged
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.foundation.errors import UserError, speak_python
+from bert4rec_tf.foundation.graphs import no_autograph
+from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.batch_checks import check_numbers
 from bert4rec_tf.models.raw_ids import check_catalogue, check_sequences, number_items
 from bert4rec_tf.models.recommender import Recommender
@@ -150,16 +152,22 @@ def next_item_batches(sequences: Sequences, batch_size: int = 256) -> tf.data.Da
     """Returns pairs to measure a model by `fit(validation_data=...)` or `evaluate`: a history and its last item.
 
     They give the loss and the metrics of `compile`. The history is `users [b]`, `items [b, n]` and `lengths [b]`,
-    without the last item. Users with one are skipped.
+    without the last item, right-padded with 0 to the longest of its batch. Users with one item are skipped.
     """
     check_sequences(sequences)
     check_size("batch_size", batch_size)
     users = np.flatnonzero(sequences.lengths >= 2)
-    starts, lengths = sequences.splits[users], sequences.lengths[users] - 1
+    begins, lengths = sequences.splits[users], sequences.lengths[users].astype(np.int32) - 1
     targets = sequences.items[sequences.splits[users + 1] - 1]
-    items = pad_rows(sequences.items, starts, lengths, int(lengths.max(initial=1)))
-    histories = {"users": users.astype(np.int32), "items": items, "lengths": lengths.astype(np.int32)}
-    return tf.data.Dataset.from_tensor_slices((histories, targets)).batch(batch_size)
+    flat = tf.constant(sequences.items)
+
+    @no_autograph
+    def lay_out(users: Tensor, begins: Tensor, lengths: Tensor, targets: Tensor) -> tuple[Batch, Tensor]:
+        items = gather_ragged(flat, begins, lengths, tf.reduce_max(lengths))
+        return {"users": users, "items": items, "lengths": lengths}, targets
+
+    rows = tf.data.Dataset.from_tensor_slices((users.astype(np.int32), begins, lengths, targets))
+    return rows.batch(batch_size).map(lay_out)
 
 
 def __dir__() -> list[str]:

@@ -80,9 +80,10 @@ class RankingTask:
         """Returns the number of items that each target is ranked among, without itself, int64 [k]."""
         if protocol not in (FULL, ANY):
             return np.count_nonzero(self.negatives[protocol], axis=1)
-        parts = np.array_split(np.arange(len(self.users)), 64)
         list_left_out = self.list_seen if protocol == FULL else self.list_unknown
-        num_left_out = np.concatenate([np.count_nonzero(list_left_out(rows), axis=1) for rows in parts])
+        num_left_out = np.zeros(len(self.users), np.int64)
+        for rows in self.cut_by_length(len(self.users)):
+            num_left_out[rows] = np.count_nonzero(list_left_out(rows), axis=1)
         return self.histories.num_items - 1 - num_left_out
 
     def list_candidates(self, rows: np.ndarray | slice) -> np.ndarray:
