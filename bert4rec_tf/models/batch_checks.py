@@ -1,6 +1,7 @@
 """The one check of what Keras' methods get: which columns there are, and whole numbers in their ranges."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -169,15 +170,13 @@ def _check_shapes(columns: Mapping[str, Tensor]) -> None:
 
 
 def _check_width(model: Any, columns: Mapping[str, Tensor]) -> None:
-    """Raises UserError for rows with more columns than BERT4Rec has positions."""
-    if (
-        model.examples == "masked"
-        and model.positions is not None
-        and (columns["items"].shape[1] or 0) > model.max_length
-    ):
+    """Raises UserError for rows with more columns than the model has positions."""
+    if getattr(model, "positions", None) is None or "items" not in columns:
+        return
+    most, width = getattr(model.settings, "max_length", math.inf), columns["items"].shape[1] or 0
+    if width > most:
         raise UserError(
-            f"`items` must be [b, n], n at most `max_length`, {model.max_length}. "
-            f"Received: {tuple(columns['items'].shape)}"
+            f"`items` must be [b, n], n at most `max_length`, {most}. Received: {tuple(columns['items'].shape)}"
         )
 
 

@@ -230,10 +230,14 @@ def test_columns_of_other_shapes_are_refused(changes, message):
             use({**HISTORIES, **changes})
 
 
-def test_rows_wider_than_the_positions_are_refused_in_training():
-    model = make("bert4rec")
+@pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
+def test_rows_wider_than_the_positions_are_refused_in_training(name):
+    model = make(name)
     model.compile("adam", run_eagerly=True)
-    batch = {"items": np.ones((2, 9), int), "mask_positions": np.array([[0]] * 2), "mask_targets": np.array([[3]] * 2)}
+    wide, column = np.ones((2, 9), int), np.ones((2, 1), int)
+    batch = {"items": wide, "targets": wide, "negatives": wide[:, :, None]}
+    if name == "bert4rec":
+        batch = {"items": wide, "mask_positions": column, "mask_targets": column}
     with pytest.raises(UserError, match=r"`items` must be \[b, n\], n at most `max_length`, 8\. Received: \(2, 9\)"):
         model.fit(batch, verbose=0)
 
