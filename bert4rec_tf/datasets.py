@@ -65,14 +65,14 @@ def sequences_of(histories: Sequence[Sequence[int]], num_items: int | None = Non
 
     Raises UserError for what is no whole number in that range, and for no items at all.
     """
-    most = MOST_ITEMS if num_items is None else num_items
+    most = MOST_ITEMS if num_items is None else check_size("num_items", num_items)
     rows = [check_numbers("histories", history, 1, most) for history in histories]
     if not all(row.ndim == 1 for row in rows):
         raise UserError("`histories` must be a list of lists of item numbers, such as [[1, 2], [3]]")
     if not any(map(len, rows)):
         raise UserError("`histories` must have items. Received: none")
     items = np.concatenate(rows)
-    vocabulary = number_items(int(items.max()) if num_items is None else num_items)
+    vocabulary = number_items(int(items.max()) if num_items is None else most)
     counts = np.bincount(items, minlength=vocabulary.num_items + 1)[1:]
     users = np.arange(len(rows)).astype(str).astype(object)
     splits = np.concatenate([[0], np.cumsum([len(row) for row in rows])])

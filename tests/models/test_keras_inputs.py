@@ -306,6 +306,7 @@ ENTRIES = [
     (lambda: b4r.datasets.sequences_of([1, 2, 3]), "`histories` must be a list of lists"),
     (lambda: b4r.datasets.sequences_of([[[1, 2]]]), "`histories` must be a list of lists"),
     (lambda: b4r.datasets.sequences_of([]), "`histories` must have items"),
+    (lambda: b4r.datasets.sequences_of([[1]], np.float64(2)), "`num_items` must be a whole number. Received: .*2.0"),
     (lambda: b4r.datasets.sequences_of([[], []]), "`histories` must have items"),
 ]
 
@@ -321,6 +322,9 @@ def test_whole_fractions_are_the_integer_ids_of_a_model():
     model = b4r.BERT4Rec(sequences.num_items, max_length=6, hidden_dim=8, num_layers=1)
     model.adapt(sequences)
     pd.testing.assert_frame_equal(model.recommend([7.0, np.float64(900)], k=2), model.recommend([7, 900], k=2))
+    assert set(model.grow([8.0, np.float64(9)]).ids.vocabulary.items) == {"7", "900", "12", "5", "8", "9"}
+    with pytest.raises(UserError, match="`new_items` must be new, each once. Received: 1 that are not"):
+        model.grow([7.0])
 
 
 def test_a_model_of_users_recommends_to_the_users_of_its_data(tmp_path):
