@@ -176,8 +176,8 @@ class Training:
         """Trains, or resumes from the folder's newest checkpoint. The model then has its best weights.
 
         Raises:
-            UserError: if the loss or the gradient norm is NaN or infinite, the checkpoints are damaged, or a step does
-                not fit into memory.
+            UserError: if the loss or the gradient norm is NaN or infinite, the checkpoints are damaged or have more
+                steps than there are to take, or a step does not fit into memory.
             KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is written.
         """
         self.last_step = self.settings.training.stop_after or self.settings.training.steps
@@ -185,6 +185,11 @@ class Training:
             files.make_folder(self.folder)
         if saved := self.checkpoints.restore(self.variables):
             self.state = State(**saved)
+        if self.state.step > self.last_step:
+            raise UserError(
+                f"{self.folder}: is at step {self.state.step}, after the last one, {self.last_step}; delete "
+                f"{checkpoints.name_repeated(self.folder)} to train again"
+            )
         self.team.agree({"checkpoint": f"of step {self.state.step}"})
         if self.watch.report is not None:
             for row in self.state.curve:
@@ -364,11 +369,11 @@ def restore_best(model: Any, folder: Path, state: State) -> None:
     try:
         step = checkpoints.restore(folder / BEST, {"model": model.variables})["step"]
     except CorruptFileError as error:
-        raise UserError(f"{error}; delete {folder} to train again") from error
+        raise UserError(f"{error}; delete {checkpoints.name_repeated(folder)} to train again") from error
     if step != state.best_step:
         raise UserError(
-            f"{folder / BEST}: is from step {step}, but the best step was {state.best_step}; delete {folder} to train "
-            "again"
+            f"{folder / BEST}: is from step {step}, but the best step was {state.best_step}; delete "
+            f"{checkpoints.name_repeated(folder)} to train again"
         )
 
 
