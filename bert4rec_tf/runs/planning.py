@@ -2,6 +2,7 @@
 
 import bisect
 import dataclasses
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -128,14 +129,20 @@ class Planner:
 
 
 def _choose_sizes(run: Run, named_settings: Collection[str], share: float) -> dict[str, Any]:
-    """Returns the smaller sizes of a model that has time for this share of the preset's steps; empty for the same."""
-    change = {}
+    """Returns the smaller sizes of a model that has time for this share of the preset's steps; empty for the same.
+
+    The heads that stay divide the width, and windows still slide.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(run.architecture)}
+    following = {name: None for name in FOLLOWING if name not in named_settings and defaults.get(name, 1) is None}
+    heads = 1 if "num_heads" in following else getattr(run.architecture, "num_heads", 1)
+    shortest = next(length for length in itertools.count(1) if int(run.masking.window_step * length))
+    change: dict[str, Any] = {}
     for name, least in MIN_SIZES.items():
         size = getattr(run.architecture, name, 0)
-        if share < WANTED_SHARE and size > least and name not in named_settings:
-            change[name] = max(size // 2, least)
+        smaller = max(size // 2, least)
+        smaller = math.ceil(smaller / heads) * heads if name == "hidden_dim" else max(smaller, shortest)
+        if share < WANTED_SHARE and size > smaller and name not in named_settings:
+            change[name] = smaller
             share *= 2
-    if "hidden_dim" in change:
-        defaults = {field.name: field.default for field in dataclasses.fields(run.architecture)}
-        change |= {name: None for name in FOLLOWING if name not in named_settings and defaults.get(name, 1) is None}
-    return change
+    return {**change, **(following if "hidden_dim" in change else {})}

@@ -102,6 +102,22 @@ def test_heads_and_inner_width_follow_a_narrower_model(model, named, heads, inne
     assert getattr(architecture, "intermediate_dim", None) == inner
 
 
+@pytest.mark.parametrize(
+    ("model", "settings", "planned"),
+    [
+        ("sasrec", {"hidden_dim": 50, "num_heads": 5, "max_length": 10}, (35, 10)),
+        ("sasrec", {"hidden_dim": 33, "num_heads": 33, "max_length": 10}, (33, 10)),
+        ("bert4rec", {"hidden_dim": 32, "max_length": 20, "window_step": 0.06, "mask_copies": 1}, (32, 17)),
+    ],
+)
+def test_smaller_sizes_suit_the_named_settings(model, settings, planned):
+    """No size is refused that the user never gave."""
+    run = make_run(model, steps=10_000_000, **settings)
+    named = [name for name in settings if name in ("num_heads", "window_step")]
+    architecture = plan(run, 1, 1.0, 0.01, 1.0, 0.1, named=named)[0].architecture
+    assert (architecture.hidden_dim, architecture.max_length) == planned
+
+
 def test_the_distance_of_measurements_stays_if_it_is_named():
     assert plan(make_run(), 60, 1.0, 0.01, 1.0, 0.1, named=("evaluate_every",))[0].training.evaluate_every == 4
 
