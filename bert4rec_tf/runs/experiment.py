@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +43,15 @@ from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.runs import warm_start
 from bert4rec_tf.runs.folder import RawIds, WorkDirectory
 from bert4rec_tf.runs.planning import Planner
-from bert4rec_tf.runs.trainings import list_trainings, load_model, make_model, needs_users
+from bert4rec_tf.runs.trainings import (
+    compute_final_share,
+    list_trainings,
+    load_model,
+    make_final_settings,
+    make_model,
+    needs_users,
+    scale_steps,
+)
 from bert4rec_tf.runs.warm_start import StartWeights
 from bert4rec_tf.training import loop, workers
 
@@ -52,9 +60,6 @@ MASKED = "masked"
 
 VALIDATION_USERS = 10_000
 """The most users who are measured during training if targets are ranked among all items. They are always the same."""
-
-FINAL_RATE = 0.1
-"""The share of the learning rate with which a final training continues from the selected weights (`final_share`)."""
 
 COUNTED, HISTORY_LENGTHS, TARGET_COUNTS = "counted", "lengths", "target_counts"
 """Arrays of the ranks' file, int [users]: the target's rank among all items by item_transitions, the length of the
@@ -343,7 +348,7 @@ class Experiment:
         validate = self.make_validation(model) if name == SELECT else None
         settings = self._make_loop_settings(name, selected)
         last = self.trainings[-1]
-        later_steps = 0 if name == last else _scale_steps(self.run.training.steps, self._compute_final_share(last))
+        later_steps = 0 if name == last else scale_steps(self.run.training.steps, self._compute_final_share(last))
         watch = loop.Watch("final training" if selected else "training", self.silent, later_steps, self.watch)
         return loop.Training(model, self.make_feed(name, model), settings, folder, validate, watch)
 
@@ -361,28 +366,19 @@ class Experiment:
                 model.network_share.assign(named_share)  # in place of that of the weights
 
     def _compute_growth(self, name: str) -> float:
-        """Returns how many times the steps of SELECT a fresh training after it takes."""
-        if not self.run.training.scale_final_steps:
-            return 1.0
+        """Returns how many times the actions of SELECT a training after it learns from."""
         return self.select_data(name).num_actions / self.select_data(SELECT).num_actions
 
     def _compute_final_share(self, name: str) -> float:
-        """Returns how many times the steps of SELECT a training after it takes."""
-        return self.run.training.final_share or self._compute_growth(name)
+        return compute_final_share(self.run.training, self._compute_growth(name))
 
     def _make_loop_settings(self, name: str, selected: _Trained | None) -> loop.LoopSettings:
         training = self.run.training
         if selected is None:
             plan = self.workdir.read_config().plan or {}
             return loop.LoopSettings(training, self.execution, plan.get("max_seconds"))
-        share = self._compute_final_share(name)
-        steps = _scale_steps(selected.best_step, share)
-        if training.final_share:
-            rate = FINAL_RATE * training.learning_rate
-            training = replace(training, steps=steps, warmup_steps=steps // 10, learning_rate=rate, stop_after=0)
-        else:
-            training = replace(training, steps=_scale_steps(training.steps, share), stop_after=steps)
-        return loop.LoopSettings(training, self.execution)
+        final = make_final_settings(training, selected.best_step, self._compute_final_share(name))
+        return loop.LoopSettings(final, self.execution)
 
     def make_feed(self, name: str, model: Recommender) -> Feed | JoinedFeed:
         """Returns the training batches of a training."""
@@ -524,10 +520,6 @@ class Experiment:
                 for name, state in states.items()
             },
         }
-
-
-def _scale_steps(steps: int, share: float) -> int:
-    return max(round(share * steps), 1)
 
 
 def _compare_with_counting(ranks: np.ndarray, counted_ranks: np.ndarray) -> dict[str, float] | None:

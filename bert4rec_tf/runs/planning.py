@@ -12,6 +12,7 @@ from bert4rec_tf.config.presets.own import MEASUREMENTS, space_measurements
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.config.time_budget import FOLLOWING, MIN_SIZES, Budget
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs.trainings import compute_final_share
 from bert4rec_tf.training.loop import Costs, Training
 
 MIN_PLANNED_STEPS = 50
@@ -39,7 +40,7 @@ class Planner:
     Args:
         run: with the steps that the preset takes without a budget.
         budget: the time for everything, and the settings that stay because the user named them.
-        growths: of each later training, how many times the steps of the first one it takes if it starts anew.
+        growths: of each later training, how many times the actions of the first one it learns from.
     """
 
     def __init__(self, run: Run, budget: Budget, growths: Sequence[float]) -> None:
@@ -123,7 +124,7 @@ class Planner:
     def _estimate_rest(self, steps: int) -> float:
         """Returns the seconds of everything after the first training."""
         costs = self._costs
-        shares = [self.run.training.final_share or growth for growth in self._growths]
+        shares = [compute_final_share(self.run.training, growth) for growth in self._growths]
         later_trainings = sum(costs.compiling + share * steps * costs.step for share in shares)
         return later_trainings + REPORTING * (costs.compiling + costs.first_measurement)
 

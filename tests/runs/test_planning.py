@@ -65,7 +65,7 @@ def test_a_large_budget_takes_a_few_times_the_steps_of_the_preset():
 
 @pytest.mark.parametrize(("spent", "growth"), [(0.0, 1.0), (120.0, 1.0), (0.0, 1.4)])
 def test_what_is_planned_takes_the_budget_without_its_reserve(spent, growth):
-    large = make_run(steps=10_000_000)
+    large = make_run(steps=10_000_000, scale_final_steps=True)
     run, _ = plan(large, 4, 5.0, 0.01, 2.0, 0.5, named=("final_share",), spent=spent, growth=growth)
     both_trainings = 2 * 5.0 + (1 + growth) * 0.01 * run.training.steps + 2.0 + 0.5 * (MEASUREMENTS - 1)
     reporting = 1.5 * (5.0 + 2.0)
