@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import samples_items
 from bert4rec_tf.config.run_record import MaskingSettings
-from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.epochs import lay_out_once, make_epochs
 from bert4rec_tf.data.examples.joined import make_model_feed
+from bert4rec_tf.data.examples.kinds import make_examples
 from bert4rec_tf.data.examples.masked import MaskedExamples
-from bert4rec_tf.data.examples.rows import Examples, Feed, gather_ragged
+from bert4rec_tf.data.examples.rows import Feed, gather_ragged
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.foundation.errors import UserError, speak_python
@@ -139,10 +139,7 @@ def training_batches(
     check_catalogue(model, sequences)
 
     def make_feed(network: Recommender, batch_size: int) -> Feed:
-        if network.examples == "masked":
-            examples: Examples = MaskedExamples(sequences, network.max_length, masking or MaskingSettings())
-        else:
-            examples = in_memory.EXAMPLE_KINDS[network.examples](sequences, **network.example_options)
+        examples = make_examples(network, sequences, masking or MaskingSettings())
         return Feed(examples, batch_size, seed, samples_items(network.settings))
 
     return make_epochs(make_model_feed(model, batch_size, make_feed))

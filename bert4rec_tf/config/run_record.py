@@ -222,8 +222,8 @@ class Run:
         mix = settings.evidence_gain, settings.evidence_popularity
         if None not in mix and self.flatten().get("network_share", 1.0) is None:
             raise UserError(
-                f"`network_share` must be given to {self.model} with `evidence_gain` and `evidence_popularity`, because "
-                "it is chosen only together with them. Received: network_share=None"
+                f"`network_share` must be given to {self.model} with `evidence_gain` and `evidence_popularity`: it is "
+                "chosen only together with them. Received: network_share=None"
             )
         needs_both = mix != (None, None) or settings.evidence_temperature != 1.0
         if None not in mix or not (needs_both or SELECT not in TRAININGS[self.training.protocol]):

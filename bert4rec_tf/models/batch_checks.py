@@ -10,12 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.examples.joined import join_columns, split_columns
+from bert4rec_tf.data.examples.kinds import MASKED
 from bert4rec_tf.data.sequences import PAD, mask_token
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.foundation.warning import UnknownIdWarning, warn
 
-TRAINING_COLUMNS = {"masked": ("items", "mask_positions", "mask_targets"), "shifted": ("items", "targets")}
+TRAINING_COLUMNS = {MASKED: ("items", "mask_positions", "mask_targets"), "shifted": ("items", "targets")}
 """Kind of examples -> the columns that its batches must have. The other kinds need `targets`."""
 
 ITEM_COLUMNS = ("items", "mask_targets", "targets", "negatives", "shared")
@@ -191,7 +192,7 @@ def _refuse_other_loss(model: Any) -> None:
 def _list_ranges(model: Any, columns: Mapping[str, Tensor], to_train: bool) -> dict[str, tuple[int, int]]:
     """Returns name of a column -> its least and largest number, for the columns that the model reads."""
     num_items, width = model.num_items, columns["items"].shape[1] if "items" in columns else None
-    most = mask_token(num_items) if to_train and model.examples == "masked" else num_items
+    most = mask_token(num_items) if to_train and model.examples == MASKED else num_items
     ranges = {"items": (PAD, most), **{name: (PAD, num_items) for name in ITEM_COLUMNS[1:]}}
     if model.needs_users:
         ranges["users"] = (UNKNOWN_USER if model.scores_unknown_users else 0, model.num_users - 1)

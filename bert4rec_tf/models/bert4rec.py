@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 from bert4rec_tf.config.model_settings import BERT4RecSettings
+from bert4rec_tf.data.examples.kinds import MASKED
 from bert4rec_tf.data.sequences import Sequences, mask_token
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.feature_recommender import FeatureRecommender
@@ -47,7 +48,7 @@ class BERT4Rec(FeatureRecommender):
     """
 
     settings_type: ClassVar = BERT4RecSettings
-    examples: ClassVar[str] = "masked"
+    examples: ClassVar[str] = MASKED
     positions: Any
 
     def __init__(

@@ -17,6 +17,7 @@ from bert4rec_tf.config.model_settings import (
 )
 from bert4rec_tf.config.setting_fields import Settings
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
+from bert4rec_tf.data.examples.kinds import MASKED
 from bert4rec_tf.data.feature_values import Features, select_features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
@@ -180,7 +181,7 @@ class Recommender(KerasModel):
             drawn = tf.random.stateless_uniform(size, NEXT_ITEMS_SEED, 1, self.num_items, tf.int32, alg="philox")
             return drawn + tf.cast(drawn >= tf.reshape(targets, [rows, *[1] * len(shape)]), tf.int32)
 
-        if self.examples == "masked":
+        if self.examples == MASKED:
             items, places = self.append_mask(batch)
             return {**columns, "items": items, "mask_positions": places[:, None], "mask_targets": targets[:, None]}
         items, lengths = last_items_in_order(batch, options.get("context", options.get("max_length", 0)))

@@ -21,9 +21,10 @@ from bert4rec_tf.config.model_settings import MASKED_MODELS, samples_items
 from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
-from bert4rec_tf.data.examples import in_memory, preparation
+from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.data.examples.joined import JoinedFeed, make_model_feed
-from bert4rec_tf.data.examples.masked import MaskedExamples, StoredExamples
+from bert4rec_tf.data.examples.kinds import MASKED, make_examples
+from bert4rec_tf.data.examples.masked import StoredExamples
 from bert4rec_tf.data.examples.rows import Examples, Feed
 from bert4rec_tf.data.feature_values import select_features
 from bert4rec_tf.data.id_types import drop_wrong_types
@@ -54,9 +55,6 @@ from bert4rec_tf.runs.trainings import (
 )
 from bert4rec_tf.runs.warm_start import StartWeights
 from bert4rec_tf.training import loop, workers
-
-MASKED = "masked"
-"""The kind of examples that static masks prepare on disk. All others are made in memory."""
 
 VALIDATION_USERS = 10_000
 """The most users who are measured during training if targets are ranked among all items. They are always the same."""
@@ -385,14 +383,10 @@ class Experiment:
         return make_model_feed(model, self.run.training.batch_size, functools.partial(self._make_feed, name))
 
     def _make_feed(self, name: str, model: Recommender, batch_size: int) -> Feed:
-        if model.examples == MASKED:
-            examples: Examples = (
-                self._prepare_examples(name)
-                if self._has_static_masks
-                else MaskedExamples(self.select_data(name), model.max_length, self.run.masking)
-            )
+        if model.examples == MASKED and self._has_static_masks:
+            examples: Examples = self._prepare_examples(name)
         else:
-            examples = in_memory.EXAMPLE_KINDS[model.examples](self.select_data(name), **model.example_options)
+            examples = make_examples(model, self.select_data(name), self.run.masking)
         return Feed(examples, batch_size, self.run.seed, samples_items(self.run.architecture))
 
     def make_validation(self, model: Recommender) -> Callable[[], dict[str, float]]:

@@ -101,7 +101,7 @@ def keep_attributes(workdir: WorkDirectory, features: Any, columns: Mapping[str,
 
 
 def _refuse_lost_updates(folder: Path, ids: RawIds) -> None:
-    """Raises UserError if an export in `folder` has more actions than the run of `ids`, maybe because it was updated."""
+    """Raises UserError if an export in `folder` has more actions than the run of `ids`, as one that was updated."""
     path = folder / CARD_OF_SAVED_MODEL
     if not isinstance(path, Path) or not path.exists():
         return

@@ -323,7 +323,7 @@ def test_whole_fractions_are_the_integer_ids_of_a_model():
     model.adapt(sequences)
     pd.testing.assert_frame_equal(model.recommend([7.0, np.float64(900)], k=2), model.recommend([7, 900], k=2))
     assert set(model.grow([8.0, np.float64(9)]).ids.vocabulary.items) == {"7", "900", "12", "5", "8", "9"}
-    with pytest.raises(UserError, match="`new_items` must be new, each once. Received: 1 that are not"):
+    with pytest.raises(UserError, match="`new_items` must be new, each once"):
         model.grow([7.0])
 
 
