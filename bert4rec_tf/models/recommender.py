@@ -37,7 +37,7 @@ NEXT_ITEMS_SEED = (1, 0)
 """Draws the negatives of `expect_next_items`: always the same, so that the losses of two passes compare."""
 
 LARGE_TABLE = 1 << 24
-"""A table with at least this many numbers is large."""
+"""A table with at least this many numbers is initialised in a graph."""
 
 
 class Recommender(KerasModel):
@@ -305,27 +305,18 @@ class Recommender(KerasModel):
         """Sets initial weights from the training sequences, before the first step. By default, sets none."""
 
     def add_table(
-        self,
-        name: str,
-        rows: int,
-        width: int,
-        initializer: float | str | keras.Initializer,
-        row_kind: str | None,
-        large: int = LARGE_TABLE,
+        self, name: str, rows: int, width: int, initializer: float | str | keras.Initializer, row_kind: str | None
     ) -> keras.Variable:
         """Makes a table of embeddings [rows, width].
 
         `initializer` is a Keras initializer, or the standard deviation of a normal distribution. `row_kind` says what
-        the rows are (`mark_rows`); None if their number is always the same. A table of `large` numbers or more is
-        initialised in a graph.
+        the rows are (`mark_rows`); None if their number is always the same.
         """
         if isinstance(initializer, float):
             initializer = keras.initializers.RandomNormal(stddev=initializer)
         initializer = keras.initializers.get(initializer)
-        if rows * width >= large:
-            initializer = tf_function(
-                initializer
-            )  # which scales in place; else each operation has its own copy of the table
+        if rows * width >= LARGE_TABLE:  # a graph scales in place; else each operation has its own copy of the table
+            initializer = tf_function(initializer)
         table = TiedTable(rows, width, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name)
         table.build()
         self._tables[name] = table

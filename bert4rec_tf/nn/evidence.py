@@ -120,7 +120,6 @@ class TransitionEvidence(keras.layers.Layer):
         """
         if not self.built:
             self.build((len(neighbors),))
-            self.built = True
         if len(neighbors) != self.num_pairs:
             raise UserError(
                 f"`sequences` must have {self.num_pairs} pairs of items, as those counted before; count others "

@@ -87,11 +87,6 @@ class Watch:
     later_steps: int = 0
     report: Callable[[dict[str, float]], None] | None = None
 
-    def start_progress(self, last_step: int, done: int, batch_size: int, num_pauses: int) -> Progress:
-        return Progress(
-            self.title, last_step, done, batch_size, silent=self.silent, later=self.later_steps, num_pauses=num_pauses
-        )
-
 
 class Costs(NamedTuple):
     """What the parts of a training take, in seconds.
@@ -207,7 +202,15 @@ class Training:
         is_compiled = "calls" in self.__dict__
         calls, pace = self.calls, self._make_pace(self.calls)
         num_pauses = -(-self.last_step // training.evaluate_every) - state.step // training.evaluate_every
-        self.progress = self.watch.start_progress(self.last_step, state.step, calls.feed.batch_size, num_pauses)
+        self.progress = Progress(
+            self.watch.title,
+            self.last_step,
+            state.step,
+            calls.feed.batch_size,
+            silent=self.watch.silent,
+            later=self.watch.later_steps,
+            num_pauses=num_pauses,
+        )
         if not is_compiled:
             self.progress.say(f"{self.watch.title}: compiling the graph, which makes the first step slow")
         self.tensorboard = TensorBoardWriter(
