@@ -117,9 +117,9 @@ class MixSearch:
         share = popularity / gain if gain else self._start
         own = Mix(gain, np.float32(share), np.float32(model.get_network_share()))
         alone = [_combine(GAINS, [share], [network]) for network in (1.0, 0.0)]
-        joined, *values = map(compute_ndcg, self._rank_all([own, *itertools.chain(*alone)]))
+        together, *values = map(compute_ndcg, self._rank_all([own, *itertools.chain(*alone)]))
         first, second = max(values[: len(GAINS)]), max(values[len(GAINS) :])
-        return joined, dict(zip(model.networks, (first, second)))
+        return together, dict(zip(model.networks, (first, second)))
 
     def _rank_all(self, mixes: list[Mix]) -> np.ndarray:
         """Returns the ranks with each of the mixes, int64 [m, k]."""

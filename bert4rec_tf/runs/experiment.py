@@ -391,17 +391,17 @@ class Experiment:
 
     def make_validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
         """Returns what measures the model on the validation items, and first chooses how evidence joins its scores."""
-        protocol, team = self.run.training.selection_metric, workers.current_team()
+        ranked_among, team = self.run.training.selection_metric, workers.current_team()
         among_all = self._make_selection_task()
-        task = among_all if protocol == FULL else self.make_task("validation")
+        task = among_all if ranked_among == FULL else self.make_task("validation")
         ranker = Ranker(model)
         is_chosen = self.run.uses_evidence and self.run.given_mix is None
         search = MixSearch(model, among_all, self.transitions) if is_chosen else None
 
         def measure() -> dict[str, float]:
             ranks = None if search is None else search.choose()
-            if ranks is None or protocol != FULL:
-                ranks = team.sum(ranker.rank(task, share=(team.index, team.count))[protocol])
+            if ranks is None or ranked_among != FULL:
+                ranks = team.sum(ranker.rank(task, share=(team.index, team.count))[ranked_among])
             return metrics.compute_metrics(ranks)
 
         return measure
@@ -417,7 +417,7 @@ class Experiment:
         """
         planner = Planner(self.run, budget, [self._compute_growth(name) for name in self.trainings[1:]])
         planner.measure(training)
-        if planner.narrow():
+        if planner.shrink():
             self.run = planner.run
             training = self._open_training(SELECT, self._new_model(SELECT), None)
             planner.measure(training)
@@ -467,12 +467,12 @@ class Experiment:
                 HISTORY_LENGTHS: task.histories.lengths[task.users],
             }
             npz.write(self.workdir.ranks, arrays)
-            few = ranked.num_candidates[POPULAR] < self.run.evaluation.num_negatives
+            has_fewer_candidates = ranked.num_candidates[POPULAR] < self.run.evaluation.num_negatives
             content = {
                 **self._describe(),
                 "users": len(task.users),
                 "users_not_evaluated": self.split.num_not_evaluated,
-                "users_with_fewer_candidates": int(few.sum()),
+                "users_with_fewer_candidates": int(has_fewer_candidates.sum()),
                 "repeats": {**self.repeats, "test": float(task.is_repeat.mean())},
                 "test": ranked.compute_metrics(),
                 "measured": self.measured_training,
@@ -492,10 +492,10 @@ class Experiment:
 
     def _compare_networks(self, model: Recommender) -> dict[str, Any]:
         """Returns how networks were joined on the validation items: their shares, and NDCG@10 of both and of each."""
-        joined, alone = MixSearch(model, self._make_selection_task(), self.transitions).compare_networks()
+        together, alone = MixSearch(model, self._make_selection_task(), self.transitions).compare_networks()
         first, second = model.networks
         share = model.get_network_share()
-        return {"shares": {first: share, second: 1 - share}, "joined": joined, "alone": alone}
+        return {"shares": {first: share, second: 1 - share}, "joined": together, "alone": alone}
 
     def _describe(self) -> dict[str, Any]:
         """Returns what `metrics.json` says of the run, its data and its trainings."""

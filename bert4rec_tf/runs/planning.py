@@ -54,8 +54,8 @@ class Planner:
             self._costs = costs
             self._check_steps(0)
 
-    def narrow(self) -> bool:
-        """Makes the final training short if time is short, and then the model narrower. Returns whether it is.
+    def shrink(self) -> bool:
+        """Makes the final training short if time is short, and then the model smaller. Returns whether the model is.
 
         If there is time for less than WANTED_SHARE of the preset's steps, the width is halved, which about halves the
         time of a step. If that is not enough, the longest history is halved too. What the user named stays, and so do

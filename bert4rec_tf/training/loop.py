@@ -23,7 +23,7 @@ from bert4rec_tf.training.calls import CALL_SECONDS, Feed, ReadAhead, TrainingCa
 from bert4rec_tf.training.optimizer import count_decay_steps, make_optimizer, make_schedule
 from bert4rec_tf.training.tensorboard import TensorBoardWriter
 
-SELECTION_METRIC = "ndcg@10"
+BEST_STEP_METRIC = "ndcg@10"
 """The validation metric that decides which step is best."""
 
 BEST = "best.npz"
@@ -217,7 +217,7 @@ class Training:
             self.folder / "tensorboard" if self.team.is_chief else None, training.clip_norm
         )
         reader = ReadAhead(calls.read)
-        begin, saved = time.monotonic() - state.seconds, time.monotonic()
+        begin, last_saved_at = time.monotonic() - state.seconds, time.monotonic()
         with (
             contextlib.closing(self.progress),
             contextlib.closing(self.tensorboard),
@@ -239,11 +239,11 @@ class Training:
                         self._evaluate()
                     state.seconds = time.monotonic() - begin
                 stops = self._agree_to_stop(is_interrupted())
-                if is_due or stops or time.monotonic() - saved >= self.settings.execution.checkpoint_seconds:
+                if is_due or stops or time.monotonic() - last_saved_at >= self.settings.execution.checkpoint_seconds:
                     if self.team.is_chief:
                         self.checkpoints.save(self.variables, state.step, asdict(state))
                     self.tensorboard.flush()
-                    saved = time.monotonic()
+                    last_saved_at = time.monotonic()
                 if stops:
                     raise KeyboardInterrupt
 
@@ -298,7 +298,7 @@ class Training:
             row.update(metrics)
         state.curve.append(row)
         best = state.best()
-        if self.validate is not None and (best is None or row[SELECTION_METRIC] > best[SELECTION_METRIC]):
+        if self.validate is not None and (best is None or row[BEST_STEP_METRIC] > best[BEST_STEP_METRIC]):
             state.best_step = state.step
             if self.team.is_chief:
                 checkpoints.save(self.folder / BEST, self.variables, asdict(state))
@@ -309,7 +309,7 @@ class Training:
             write_curve(self.folder / "curve.csv", state.curve)
             if state.finished and plots.is_available():
                 plots.plot_curve(self.folder / "curve.png", state.curve, self.watch.title)
-        values = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", SELECTION_METRIC) if name in row)
+        values = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", BEST_STEP_METRIC) if name in row)
         self.progress.say(f"{self.watch.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {values}")
         if self.watch.report is not None:
             self.watch.report(row)

@@ -46,12 +46,12 @@ class Timed:
 
 
 def plan(run, minutes, *seconds, named=(), spent=0.0, growth=1.0):
-    """Plans a run of two trainings, with the same seconds before and after it is narrowed."""
+    """Plans a run of two trainings, with the same seconds before and after it is made smaller."""
     budget = Budget(minutes, named)
     object.__setattr__(budget, "begin", budget.begin - spent)
     planner = Planner(run, budget, [growth])
     planner.measure(Timed(*seconds))
-    if planner.narrow():
+    if planner.shrink():
         planner.measure(Timed(*seconds))
     return planner.choose_steps(), planner.record()
 
