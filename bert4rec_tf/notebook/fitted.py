@@ -44,8 +44,9 @@ from bert4rec_tf.models import MODELS
 from bert4rec_tf.notebook.id_texts import list_users, load_titles, to_text, to_texts
 from bert4rec_tf.notebook.measuring import measure_actions
 from bert4rec_tf.runs import exporting, updating
-from bert4rec_tf.runs.experiment import COUNTED, HISTORY_LENGTHS, TARGET_COUNTS, open_experiment, run_mode
+from bert4rec_tf.runs.experiment import open_experiment, run_mode
 from bert4rec_tf.runs.folder import WorkDirectory
+from bert4rec_tf.runs.measuring import COUNTED, HISTORY_LENGTHS, TARGET_COUNTS
 from bert4rec_tf.runs.trainings import list_trainings
 from bert4rec_tf.runs.updating import join_more
 from bert4rec_tf.serving import batch

@@ -1,13 +1,13 @@
-"""One run, in the order of the work: open a folder with data, prepare, train, evaluate.
+"""One run, in the order of the work: open a folder with data, prepare, train.
 
-`exporting` turns the folder of a finished run into a model to serve.
+`measuring` evaluates the trained model, and `exporting` turns the folder of a finished run into a model to serve.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,18 +30,16 @@ from bert4rec_tf.data.feature_values import select_features
 from bert4rec_tf.data.id_types import drop_wrong_types
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation import candidates, metrics
-from bert4rec_tf.evaluation.baselines import measure_baselines
 from bert4rec_tf.evaluation.evidence_search import search_settings
 from bert4rec_tf.evaluation.metrics import FULL, NDCG, POPULAR
 from bert4rec_tf.evaluation.mix_search import MixSearch
 from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.evaluation.ranking_task import RankingTask
-from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.environment import describe_environment
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.runs import warm_start
+from bert4rec_tf.runs import measuring, warm_start
 from bert4rec_tf.runs.folder import RawIds, WorkDirectory
 from bert4rec_tf.runs.planning import Planner
 from bert4rec_tf.runs.trainings import (
@@ -58,10 +56,6 @@ from bert4rec_tf.training import loop, workers
 
 VALIDATION_USERS = 10_000
 """The most users who are measured during training if targets are ranked among all items. They are always the same."""
-
-COUNTED, HISTORY_LENGTHS, TARGET_COUNTS = "counted", "lengths", "target_counts"
-"""Arrays of the ranks' file, int [users]: the target's rank among all items by item_transitions, the length of the
-history, and how often training saw the target."""
 
 
 @dataclass(frozen=True)
@@ -392,7 +386,7 @@ class Experiment:
     def make_validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
         """Returns what measures the model on the validation items, and first chooses how evidence joins its scores."""
         ranked_among, team = self.run.training.selection_metric, workers.current_team()
-        among_all = self._make_selection_task()
+        among_all = self.make_selection_task()
         task = among_all if ranked_among == FULL else self.make_task("validation")
         ranker = Ranker(model)
         is_chosen = self.run.uses_evidence and self.run.given_mix is None
@@ -406,7 +400,7 @@ class Experiment:
 
         return measure
 
-    def _make_selection_task(self) -> RankingTask:
+    def make_selection_task(self) -> RankingTask:
         """Returns the validation items of the users who are measured during training, among all items."""
         return RankingTask.from_split(self.split, "validation", {}, all_items=True).sample(VALIDATION_USERS)
 
@@ -451,74 +445,4 @@ class Experiment:
     def evaluate(self, model: Recommender) -> dict[str, Any]:
         """Measures a model on the test items. Writes the ranks and `metrics.json`, and returns the latter."""
         with self.workdir.lock():
-            task, learned = self.make_task("test", all_items=True), self.select_data(self.measured_training)
-            ranked = Ranker(model).rank_and_list(task, None if self.silent else "measuring on test")
-            baselines, counted = measure_baselines(
-                self.run, self.split, task, ranked.num_candidates, learned, self.transitions
-            )
-            target_counts = learned.count_items()[task.targets]
-            arrays = {
-                "users": task.users,
-                **ranked.ranks,
-                **{f"{protocol}_candidates": number for protocol, number in ranked.num_candidates.items()},
-                **({"is_repeat": task.is_repeat} if task.is_repeat.any() else {}),
-                COUNTED: counted[FULL],
-                TARGET_COUNTS: target_counts,
-                HISTORY_LENGTHS: task.histories.lengths[task.users],
-            }
-            npz.write(self.workdir.ranks, arrays)
-            has_fewer_candidates = ranked.num_candidates[POPULAR] < self.run.evaluation.num_negatives
-            content = {
-                **self._describe(),
-                "users": len(task.users),
-                "users_not_evaluated": self.split.num_not_evaluated,
-                "users_with_fewer_candidates": int(has_fewer_candidates.sum()),
-                "repeats": {**self.repeats, "test": float(task.is_repeat.mean())},
-                "test": ranked.compute_metrics(),
-                "measured": self.measured_training,
-                **baselines,
-                "beyond_counting": _compare_with_counting(ranked.ranks[FULL], counted[FULL]),
-            }
-            if SELECT in self.trainings:
-                selected = model if self.measured_training == SELECT else self.load_trained_model(SELECT)
-                content["validation"] = Ranker(selected).measure(self.make_task("validation", all_items=True))
-                if selected.networks:
-                    content["networks"] = self._compare_networks(selected)
-            if self.sequences.features:
-                cold = metrics.compute_cold_metrics(ranked.ranks[FULL], target_counts)
-                content[metrics.COLD] = {"below": metrics.COLD_BELOW, **cold}
-            files.write_json(self.workdir.metrics, content)
-            return content
-
-    def _compare_networks(self, model: Recommender) -> dict[str, Any]:
-        """Returns how networks were joined on the validation items: their shares, and NDCG@10 of both and of each."""
-        together, alone = MixSearch(model, self._make_selection_task(), self.transitions).compare_networks()
-        first, second = model.networks
-        share = model.get_network_share()
-        return {"shares": {first: share, second: 1 - share}, "joined": together, "alone": alone}
-
-    def _describe(self) -> dict[str, Any]:
-        """Returns what `metrics.json` says of the run, its data and its trainings."""
-        config = self.workdir.read_config()
-        states = {name: loop.read_state(self.workdir.path / name) for name in self.trainings}
-        return {
-            "run": self.run.to_dict(),
-            "digest": self.run.digest,
-            "data_fingerprint": self.sequences.fingerprint,
-            "environment": config.environment,
-            "evaluated_with": describe_environment(),
-            "transitions": self.workdir.read_transitions(),
-            **({} if config.initial is None else {"initial": config.initial}),
-            **{
-                name: {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
-                for name, state in states.items()
-            },
-        }
-
-
-def _compare_with_counting(ranks: np.ndarray, counted_ranks: np.ndarray) -> dict[str, float] | None:
-    """Returns by how much NDCG@10 among all items exceeds that of counting; None for too few users."""
-    if len(ranks) < metrics.MIN_USERS:
-        return None
-    counted, ours = (metrics.compute_per_user(NDCG, some_ranks) for some_ranks in (counted_ranks, ranks))
-    return asdict(metrics.compute_difference(counted, ours))
+            return measuring.measure(self, model)
