@@ -206,6 +206,11 @@ class BERT4Rec(FeatureRecommender):
         """Returns the number of real masked positions plus the original's epsilon, float32 []."""
         return tf.reduce_sum(tf.cast(batch["mask_targets"] > 0, tf.float32)) + LOSS_EPSILON
 
+    def expect_next_items(self, batch: Batch, targets: Tensor) -> Batch:
+        items, places = self.append_mask(batch)
+        columns = self._start_next_items(batch, targets)
+        return {**columns, "items": items, "mask_positions": places[:, None], "mask_targets": targets[:, None]}
+
     def append_mask(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the test input (section 3.6): the last N - 1 items, then the mask token.
 
