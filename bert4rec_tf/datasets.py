@@ -14,14 +14,16 @@ import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import samples_items
 from bert4rec_tf.config.run_record import MaskingSettings
-from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.epochs import lay_out_once, make_epochs
 from bert4rec_tf.data.examples.joined import make_model_feed
+from bert4rec_tf.data.examples.kinds import make_examples
 from bert4rec_tf.data.examples.masked import MaskedExamples
-from bert4rec_tf.data.examples.rows import Examples, Feed
-from bert4rec_tf.data.sequences import Sequences, Vocabulary, make_splits, pad_rows
+from bert4rec_tf.data.examples.rows import Feed, gather_ragged
+from bert4rec_tf.data.sequences import Sequences, Vocabulary, make_splits
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.foundation.errors import UserError, speak_python
+from bert4rec_tf.foundation.graphs import no_autograph
+from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.batch_checks import check_numbers
 from bert4rec_tf.models.raw_ids import check_catalogue, check_sequences, number_items
 from bert4rec_tf.models.recommender import Recommender
@@ -63,14 +65,14 @@ def sequences_of(histories: Sequence[Sequence[int]], num_items: int | None = Non
 
     Raises UserError for what is no whole number in that range, and for no items at all.
     """
-    most = MOST_ITEMS if num_items is None else num_items
+    most = MOST_ITEMS if num_items is None else check_size("num_items", num_items)
     rows = [check_numbers("histories", history, 1, most) for history in histories]
     if not all(row.ndim == 1 for row in rows):
         raise UserError("`histories` must be a list of lists of item numbers, such as [[1, 2], [3]]")
     if not any(map(len, rows)):
         raise UserError("`histories` must have items. Received: none")
     items = np.concatenate(rows)
-    vocabulary = number_items(int(items.max()) if num_items is None else num_items)
+    vocabulary = number_items(int(items.max()) if num_items is None else most)
     counts = np.bincount(items, minlength=vocabulary.num_items + 1)[1:]
     users = np.arange(len(rows)).astype(str).astype(object)
     splits = make_splits([len(row) for row in rows])
@@ -137,10 +139,7 @@ def training_batches(
     check_catalogue(model, sequences)
 
     def make_feed(network: Recommender, batch_size: int) -> Feed:
-        if network.examples == "masked":
-            examples: Examples = MaskedExamples(sequences, network.max_length, masking or MaskingSettings())
-        else:
-            examples = in_memory.EXAMPLE_KINDS[network.examples](sequences, **network.example_options)
+        examples = make_examples(network, sequences, masking or MaskingSettings())
         return Feed(examples, batch_size, seed, samples_items(network.settings))
 
     return make_epochs(make_model_feed(model, batch_size, make_feed))
@@ -150,16 +149,22 @@ def next_item_batches(sequences: Sequences, batch_size: int = 256) -> tf.data.Da
     """Returns pairs to measure a model by `fit(validation_data=...)` or `evaluate`: a history and its last item.
 
     They give the loss and the metrics of `compile`. The history is `users [b]`, `items [b, n]` and `lengths [b]`,
-    without the last item. Users with one are skipped.
+    without the last item, right-padded with 0 to the longest of its batch. Users with one item are skipped.
     """
     check_sequences(sequences)
     check_size("batch_size", batch_size)
     users = np.flatnonzero(sequences.lengths >= 2)
-    starts, lengths = sequences.splits[users], sequences.lengths[users] - 1
+    begins, lengths = sequences.splits[users], sequences.lengths[users].astype(np.int32) - 1
     targets = sequences.items[sequences.splits[users + 1] - 1]
-    items = pad_rows(sequences.items, starts, lengths, int(lengths.max(initial=1)))
-    histories = {"users": users.astype(np.int32), "items": items, "lengths": lengths.astype(np.int32)}
-    return tf.data.Dataset.from_tensor_slices((histories, targets)).batch(batch_size)
+    flat = tf.constant(sequences.items)
+
+    @no_autograph
+    def lay_out(users: Tensor, begins: Tensor, lengths: Tensor, targets: Tensor) -> tuple[Batch, Tensor]:
+        items = gather_ragged(flat, begins, lengths, tf.reduce_max(lengths))
+        return {"users": users, "items": items, "lengths": lengths}, targets
+
+    rows = tf.data.Dataset.from_tensor_slices((users.astype(np.int32), begins, lengths, targets))
+    return rows.batch(batch_size).map(lay_out)
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.types import Tensor
-from bert4rec_tf.nn.layers import match_targets
 from bert4rec_tf.nn.losses import (
     binary_cross_entropy,
     bpr,
@@ -26,6 +25,7 @@ from bert4rec_tf.nn.losses import (
     top1,
     top1_max,
 )
+from bert4rec_tf.nn.targets import match_targets
 
 __all__ = [
     "BPR",

@@ -11,7 +11,8 @@ import keras
 from keras import ops
 
 from bert4rec_tf.foundation.types import Tensor
-from bert4rec_tf.nn.layers import check_size, match_rank, match_targets
+from bert4rec_tf.nn.layers import check_size
+from bert4rec_tf.nn.targets import match_rank, match_targets
 
 __all__ = ["MRR", "NDCG", "HitRate"]
 

@@ -124,6 +124,14 @@ def test_next_item_batches_are_histories_and_their_last_items():
     ((histories, targets),) = b4r.datasets.next_item_batches(SEQUENCES, SEQUENCES.num_users)
     for user, row, length, target in zip(histories["users"], histories["items"], histories["lengths"], targets):
         assert [*row[:length].numpy().tolist(), int(target)] == SEQUENCES[int(user)].tolist()
+        assert not row[length:].numpy().any()
+
+
+def test_next_item_batches_are_as_wide_as_their_longest_history():
+    sequences = b4r.datasets.sequences_of([[1, 2], [3], range(1, 90), [2, 3, 1], [1, 2]])
+    widths = [histories["items"].shape for histories, _ in b4r.datasets.next_item_batches(sequences, 2)]
+    assert widths == [(2, 88), (2, 2)]
+    assert not list(b4r.datasets.next_item_batches(b4r.datasets.sequences_of([[1]])))
 
 
 def test_plain_lists_become_sequences():

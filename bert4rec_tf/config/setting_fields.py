@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bert4rec_tf.foundation.errors import UserError, wrong_type_error
+from bert4rec_tf.foundation.errors import UserError, unknown_name_error, wrong_type_error
 
 
 def setting(
@@ -103,6 +103,21 @@ class Settings:
         later = [field for field in dataclasses.fields(self) if field.metadata.get("is_later")]
         left_out = {field.name for field in later if getattr(self, field.name) == field.default}
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
+
+
+def resolve_settings(kind: type[Settings], settings: Settings | None, fields: dict[str, Any]) -> Settings:
+    """Returns the given settings, or those made from single fields. Raises UserError if both are given."""
+    if settings is None:
+        names = [field.name for field in dataclasses.fields(kind)]
+        for name in fields:
+            if name not in names:
+                raise unknown_name_error(f"field of {kind.__name__}", name, names)
+        return kind(**fields)
+    if type(settings) is not kind:
+        raise UserError(f"`settings` must be {kind.__name__}. Received: settings={settings!r}")
+    if fields:
+        raise UserError(f"`{next(iter(fields))}` must be given in `settings` or by its name. Received: both")
+    return settings
 
 
 def describe_setting(field: dataclasses.Field) -> str:

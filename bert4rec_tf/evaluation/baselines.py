@@ -35,7 +35,7 @@ def measure_baselines(
     """
     ranked: dict[str, RankingResult] = {}
     for name in COUNT_BASELINES:
-        model = MODELS[name](training.num_items)
+        model = MODELS[name](training.num_items, transitions if name == "item_transitions" else None)
         model.adapt(training, transitions)
         ranked[name] = Ranker(model).rank_and_list(task)
     baselines = {name: result.compute_metrics() for name, result in ranked.items()}

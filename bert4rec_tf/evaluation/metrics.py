@@ -153,8 +153,7 @@ def compute_cold_metrics(ranks: np.ndarray, counts: np.ndarray) -> dict[str, Any
     def summarize(part: np.ndarray) -> dict[str, float | None]:
         if not len(part):
             return dict.fromkeys(("hr@10", "ndcg@10", "median_rank"))
-        means = {name: float(compute_per_user(name, part).mean()) for name in ("hr@10", "ndcg@10")}
-        return {**means, "median_rank": float(np.median(part)) + 1}
+        return {**compute_metrics(part, ("hr@10", "ndcg@10")), "median_rank": float(np.median(part)) + 1}
 
     return {name: {"targets": len(part), **summarize(part)} for name, part in parts.items()}
 

@@ -97,7 +97,10 @@ class MixSearch:
 
     def choose(self) -> np.ndarray:
         """Chooses the mix, sets it in the model, and returns the ranks with it, int64 [k]."""
-        mix, ranks = self._find_best(self._propose_mixes())
+        mixes = self._propose_mixes()
+        all_ranks = self._rank_all(mixes)
+        best = int(np.argmax([compute_ndcg(ranks) for ranks in all_ranks]))  # the first of equal ones
+        mix = mixes[best]
         blocks, targets = [], []
         for rows in self._task.cut_by_length(self._batch_size, rows=np.flatnonzero(self._is_scaled)):
             scores, sums = self._score(make_batch(self._task, rows, self._model.max_history))
@@ -105,7 +108,7 @@ class MixSearch:
             targets.append(self._task.targets[rows] - 1)
         scale = find_best_scale(np.concatenate(blocks), np.concatenate(targets))
         self._model.set_mix([mix.gain, mix.gain * mix.popularity, scale], float(mix.network))
-        return ranks
+        return all_ranks[best]
 
     def compare_networks(self) -> tuple[float, dict[str, float]]:
         """Returns NDCG@10 with the model's mix, and the best of each network without the other, beside evidence."""
@@ -114,15 +117,9 @@ class MixSearch:
         share = popularity / gain if gain else self._start
         own = Mix(gain, np.float32(share), np.float32(model.get_network_share()))
         alone = [_combine(GAINS, [share], [network]) for network in (1.0, 0.0)]
-        joined, *values = map(compute_ndcg, self._rank_all([own, *itertools.chain(*alone)]))
+        together, *values = map(compute_ndcg, self._rank_all([own, *itertools.chain(*alone)]))
         first, second = max(values[: len(GAINS)]), max(values[len(GAINS) :])
-        return joined, dict(zip(model.networks, (first, second)))
-
-    def _find_best(self, mixes: list[Mix]) -> tuple[Mix, np.ndarray]:
-        """Returns the first of the mixes with the best NDCG@10, and the ranks with it."""
-        ranks = self._rank_all(mixes)
-        best = int(np.argmax([compute_ndcg(row) for row in ranks]))
-        return mixes[best], ranks[best]
+        return together, dict(zip(model.networks, (first, second)))
 
     def _rank_all(self, mixes: list[Mix]) -> np.ndarray:
         """Returns the ranks with each of the mixes, int64 [m, k]."""

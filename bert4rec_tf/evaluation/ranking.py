@@ -157,8 +157,8 @@ class Ranker:
             for rows in parts:
                 batch, candidates = make_batch(task, rows, self.max_history), task.list_candidates(rows)
                 seen = task.list_seen(rows) if task.all_items else candidates[:, :0]
-                unknown = task.list_unknown(rows) if task.with_seen else seen[:, :0]
-                *results, has_nan = rank(batch, candidates, seen, unknown, *constants)
+                left_out_beyond_history = task.list_left_out_beyond_history(rows) if task.with_seen else seen[:, :0]
+                *results, has_nan = rank(batch, candidates, seen, left_out_beyond_history, *constants)
                 if has_nan:
                     raise UserError("`scores` must be numbers. Received: NaN; the training has diverged")
                 ranks, lists = (dict(zip(task.protocols, map(np.asarray, part))) for part in results)
@@ -193,7 +193,7 @@ class Ranker:
     def _make_graph(
         self, num_items: int, sizes: tuple[int, ...], all_items: bool, with_seen: bool, k: int, num_constants: int
     ) -> Callable[..., Any]:
-        """Returns a graph: (batch, candidates, seen, unknown, *constants) -> ranks, lists, whether a score is NaN.
+        """Returns the graph `rank` below: it returns ranks, lists, and whether a score is NaN.
 
         Ranks and lists are in the order of `RankingTask.protocols`.
 
@@ -203,10 +203,10 @@ class Ranker:
         """
 
         def rank(
-            batch: Batch, candidates: Tensor, seen: Tensor, unknown: Tensor, *constants: Tensor
+            batch: Batch, candidates: Tensor, seen: Tensor, left_out_beyond_history: Tensor, *constants: Tensor
         ) -> tuple[list, list, Tensor]:
-            listed = tf.concat([candidates, unknown, seen], axis=1)
-            hidden = (seen, unknown if with_seen else None)
+            listed = tf.concat([candidates, left_out_beyond_history, seen], axis=1)
+            hidden = (seen, left_out_beyond_history if with_seen else None)
             if not all_items:
                 read = _read_listed(self._score_users(batch, listed), listed)
             elif self._has_shared_scores:
@@ -218,13 +218,13 @@ class Ranker:
                 vectors = self._model.user_vectors(batch)
                 blocks = Blocks.from_products(constants, vectors, num_items, _choose_height(num_items))
                 read = read_scores(blocks, listed, *hidden, k, expect_scores(constants, vectors, candidates[:, 0]))
-            ends = [*itertools.accumulate([*sizes, tf.shape(unknown)[1]], initial=1), None]
-            *groups, unknown_group, seen_group = (  # the target with the candidates of each protocol, and with others
+            ends = [*itertools.accumulate([*sizes, tf.shape(left_out_beyond_history)[1]], initial=1), None]
+            *groups, beyond_group, seen_group = (  # the target with the candidates of each protocol, and with others
                 [tf.concat([part[:, :1], part[:, begin:end]], axis=1) for part in (read.scores, listed)]
                 for begin, end in itertools.pairwise(ends)
             )
             among_all = count_others(read.num_reached, num_items)
-            among_unseen, among_any = (among_all - count_reached(*group) for group in (seen_group, unknown_group))
+            among_unseen, among_any = (among_all - count_reached(*group) for group in (seen_group, beyond_group))
             ranks = [*(count_reached(*group) for group in groups), among_unseen, among_any]
             lists = []
             for group in groups if k else ():
@@ -252,7 +252,8 @@ class ReadScores(NamedTuple):
         scores: float32 [b, c], of the listed items; HIDDEN for 0.
         num_reached: int32 [b], how many scores are at least that of the first listed item, its own included.
         has_nan: bool [], whether a score is NaN.
-        best, best_of_all: int32 [b, k], the best items that are not `seen`, or not `unknown`; 0 where there are fewer.
+        best, best_of_all: int32 [b, k], the best items without the `seen` ones, or without those of
+            `left_out_beyond_history` alone; 0 where there are fewer.
     """
 
     scores: tf.Tensor
@@ -263,14 +264,20 @@ class ReadScores(NamedTuple):
 
 
 def read_scores(
-    blocks: Blocks, listed: Tensor, seen: Tensor, unknown: Tensor | None, k: int, expected: Tensor | None = None
+    blocks: Blocks,
+    listed: Tensor,
+    seen: Tensor,
+    left_out_beyond_history: Tensor | None,
+    k: int,
+    expected: Tensor | None = None,
 ) -> ReadScores:
     """Reads the scores of all items once.
 
     Args:
         listed: int32 [b, c], the target and other items; 0 for none.
         seen: int32 [b, any], items that are not among the best; 0 for none.
-        unknown: those of them that are not among the best with the seen ones either; None not to find these.
+        left_out_beyond_history: those of them that are not in the history, which `best_of_all` leaves out alone; None
+            not to find `best_of_all`.
         expected: float32 [b], the targets' scores; they are only needed for several blocks, because a target may be in
             the last one. If they are rounded differently from those in the blocks, everything is read again.
     """
@@ -284,8 +291,8 @@ def read_scores(
             targets = scores[:, 0] if limit is None else limit
             num_reached += tf.reduce_sum(tf.cast(block.scores >= targets[:, None], tf.int32), axis=1)
             has_nan |= tf.reduce_any(tf.math.is_nan(block.scores))
-            if k and unknown is not None:
-                best_of_all = block.hide(unknown).add_best(best_of_all, k)
+            if k and left_out_beyond_history is not None:
+                best_of_all = block.hide(left_out_beyond_history).add_best(best_of_all, k)
             if k:
                 best = block.hide(seen).add_best(best, k)
             return scores, num_reached, has_nan, best, best_of_all
@@ -321,7 +328,7 @@ class SharedScores(NamedTuple):
         num_reached = len(order) - np.searchsorted(np.sort(scores[1:]), scores)
         return cls(*map(tf.convert_to_tensor, (scores, num_reached.astype(np.int32), order)))
 
-    def read(self, listed: Tensor, seen: Tensor, unknown: Tensor | None, k: int) -> ReadScores:
+    def read(self, listed: Tensor, seen: Tensor, left_out_beyond_history: Tensor | None, k: int) -> ReadScores:
         """Does what `read_scores` does."""
         # The best unseen items are among these.
         best = tf.tile(self.order[None, : k + tf.shape(seen)[1]], [tf.shape(listed)[0], 1])
@@ -330,7 +337,7 @@ class SharedScores(NamedTuple):
         def list_others(hidden: Tensor) -> tf.Tensor:
             return select_top(tf.where(is_contained(best, hidden), HIDDEN, scores), best, k)[0]
 
-        best_of_all = best[:, :0] if unknown is None else list_others(unknown)
+        best_of_all = best[:, :0] if left_out_beyond_history is None else list_others(left_out_beyond_history)
         has_nan = tf.reduce_any(tf.math.is_nan(self.scores))
         num_reached = tf.gather(self.num_reached, listed[:, 0])
         return ReadScores(tf.gather(self.scores, listed), num_reached, has_nan, list_others(seen), best_of_all)

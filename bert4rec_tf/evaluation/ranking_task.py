@@ -80,9 +80,10 @@ class RankingTask:
         """Returns the number of items that each target is ranked among, without itself, int64 [k]."""
         if protocol not in (FULL, ANY):
             return np.count_nonzero(self.negatives[protocol], axis=1)
-        parts = np.array_split(np.arange(len(self.users)), 64)
-        list_left_out = self.list_seen if protocol == FULL else self.list_unknown
-        num_left_out = np.concatenate([np.count_nonzero(list_left_out(rows), axis=1) for rows in parts])
+        list_left_out = self.list_seen if protocol == FULL else self.list_left_out_beyond_history
+        num_left_out = np.zeros(len(self.users), np.int64)
+        for rows in self.cut_by_length(len(self.users)):
+            num_left_out[rows] = np.count_nonzero(list_left_out(rows), axis=1)
         return self.histories.num_items - 1 - num_left_out
 
     def list_candidates(self, rows: np.ndarray | slice) -> np.ndarray:
@@ -102,8 +103,11 @@ class RankingTask:
         repeated[:, 1:] = items[:, 1:] == items[:, :-1]
         return np.where(repeated | (items == self.targets[rows, None]), PAD, items)
 
-    def list_unknown(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the items of `list_seen` that are not in the history, which ANY leaves out, int32 [rows, any]."""
+    def list_left_out_beyond_history(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the items of `list_seen` that are not in the user's history, int32 [rows, any]; 0 for none.
+
+        FULL leaves out all items of `list_seen`. ANY ranks those of the history too, and leaves out only these.
+        """
         if self.excluded is None:
             return np.zeros([len(rows), 0], np.int32)
         seen, histories = self.list_seen(rows), self.histories.select_users(self.users[rows])

@@ -1,5 +1,6 @@
 """Reads and writes `.npz` files without pickle, and detects damage."""
 
+import hashlib
 import io
 import struct
 import zipfile
@@ -41,6 +42,14 @@ def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray
             }
     except (*DAMAGE_ERRORS, MemoryError) as error:  # a damaged header can claim any number of values
         raise CorruptFileError(str(files.unreadable_error(path, error))) from error
+
+
+def compute_fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
+    """Returns the SHA-256 of named arrays, in their order: of their names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name, array in arrays.items():
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
 
 
 def encode_lines(texts: Iterable[str]) -> np.ndarray:

@@ -50,10 +50,11 @@ def register(kind: type[Recommender]) -> type[Recommender]:
     if kind.examples not in (None, *EXAMPLE_KINDS):
         names = ", ".join(map(repr, EXAMPLE_KINDS))
         raise UserError(f"`examples` of {kind.__name__} must be None or one of {names}. Received: {kind.examples!r}")
-    name, known_name = find_name(kind), f"{kind.__module__}.{kind.__qualname__}"
-    if (known := MODELS.get(name)) not in (None, kind) and f"{known.__module__}.{known.__qualname__}" != known_name:
-        raise UserError(f"{kind.__name__} must have another name: {known.__name__} is known as {name!r}")
-    if known is not kind:
+    name, full_name = find_name(kind), f"{kind.__module__}.{kind.__qualname__}"
+    registered = MODELS.get(name)
+    if registered not in (None, kind) and f"{registered.__module__}.{registered.__qualname__}" != full_name:
+        raise UserError(f"{kind.__name__} must have another name: {registered.__name__} is known as {name!r}")
+    if registered is not kind:
         keras.saving.register_keras_serializable(package="own")(kind)
     MODELS[name], MODEL_SETTINGS[name] = kind, settings
     presets.add_own_model(name, is_trained=kind.examples is not None)

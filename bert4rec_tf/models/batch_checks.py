@@ -1,6 +1,7 @@
 """The one check of what Keras' methods get: which columns there are, and whole numbers in their ranges."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,12 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.data.examples.joined import join_columns, split_columns
+from bert4rec_tf.data.examples.kinds import MASKED
 from bert4rec_tf.data.sequences import PAD, mask_token
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.foundation.warning import UnknownIdWarning, warn
 
-TRAINING_COLUMNS = {"masked": ("items", "mask_positions", "mask_targets"), "shifted": ("items", "targets")}
+TRAINING_COLUMNS = {MASKED: ("items", "mask_positions", "mask_targets"), "shifted": ("items", "targets")}
 """Kind of examples -> the columns that its batches must have. The other kinds need `targets`."""
 
 ITEM_COLUMNS = ("items", "mask_targets", "targets", "negatives", "shared")
@@ -169,15 +171,13 @@ def _check_shapes(columns: Mapping[str, Tensor]) -> None:
 
 
 def _check_width(model: Any, columns: Mapping[str, Tensor]) -> None:
-    """Raises UserError for rows with more columns than BERT4Rec has positions."""
-    if (
-        model.examples == "masked"
-        and model.positions is not None
-        and (columns["items"].shape[1] or 0) > model.max_length
-    ):
+    """Raises UserError for rows with more columns than the model has positions."""
+    if getattr(model, "positions", None) is None or "items" not in columns:
+        return
+    most, width = getattr(model.settings, "max_length", math.inf), columns["items"].shape[1] or 0
+    if width > most:
         raise UserError(
-            f"`items` must be [b, n], n at most `max_length`, {model.max_length}. "
-            f"Received: {tuple(columns['items'].shape)}"
+            f"`items` must be [b, n], n at most `max_length`, {most}. Received: {tuple(columns['items'].shape)}"
         )
 
 
@@ -192,7 +192,7 @@ def _refuse_other_loss(model: Any) -> None:
 def _list_ranges(model: Any, columns: Mapping[str, Tensor], to_train: bool) -> dict[str, tuple[int, int]]:
     """Returns name of a column -> its least and largest number, for the columns that the model reads."""
     num_items, width = model.num_items, columns["items"].shape[1] if "items" in columns else None
-    most = mask_token(num_items) if to_train and model.examples == "masked" else num_items
+    most = mask_token(num_items) if to_train and model.examples == MASKED else num_items
     ranges = {"items": (PAD, most), **{name: (PAD, num_items) for name in ITEM_COLUMNS[1:]}}
     if model.needs_users:
         ranges["users"] = (UNKNOWN_USER if model.scores_unknown_users else 0, model.num_users - 1)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 from bert4rec_tf.config.model_settings import BERT4RecSettings
+from bert4rec_tf.data.examples.kinds import MASKED
 from bert4rec_tf.data.sequences import Sequences, mask_token
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.feature_recommender import FeatureRecommender
@@ -47,7 +48,7 @@ class BERT4Rec(FeatureRecommender):
     """
 
     settings_type: ClassVar = BERT4RecSettings
-    examples: ClassVar[str] = "masked"
+    examples: ClassVar[str] = MASKED
     positions: Any
 
     def __init__(
@@ -204,6 +205,11 @@ class BERT4Rec(FeatureRecommender):
     def loss_weight(self, batch: Batch) -> Tensor:
         """Returns the number of real masked positions plus the original's epsilon, float32 []."""
         return tf.reduce_sum(tf.cast(batch["mask_targets"] > 0, tf.float32)) + LOSS_EPSILON
+
+    def expect_next_items(self, batch: Batch, targets: Tensor) -> Batch:
+        items, places = self.append_mask(batch)
+        columns = self._start_next_items(batch, targets)
+        return {**columns, "items": items, "mask_positions": places[:, None], "mask_targets": targets[:, None]}
 
     def append_mask(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the test input (section 3.6): the last N - 1 items, then the mask token.

@@ -8,6 +8,7 @@ import tensorflow as tf
 from bert4rec_tf.config.model_settings import AutoSettings
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.examples.joined import join_columns, split_columns
+from bert4rec_tf.data.examples.kinds import MASKED
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.bert4rec import BERT4Rec
@@ -58,7 +59,7 @@ class Ensemble(EvidenceRecommender):
     def choose_batch_sizes(self, batch_size: int) -> dict[str, int]:
         """Returns the examples of each network in a step, for a run's `batch_size`."""
         masked = self.settings.masked_batch_size or batch_size
-        return {name: masked if network.examples == "masked" else batch_size for name, network in self.networks.items()}
+        return {name: masked if network.examples == MASKED else batch_size for name, network in self.networks.items()}
 
     def row_kind(self, variable: keras.Variable) -> str | None:
         kinds = (network.row_kind(variable) for network in self.networks.values())

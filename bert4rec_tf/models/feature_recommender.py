@@ -171,7 +171,7 @@ class FeatureRecommender(EvidenceRecommender):
             states, targets, weights: float [t, d], int32 [t] and float [t].
             table: float [rows, d], from `training_table`.
             bias: float [rows]; None for no bias.
-            batch: with a sample, its `draw`, int64 [b, 2], is the same in each row (`data.examples.batches.add_draws`).
+            batch: with a sample, its `draw`, int64 [b, 2], is the same in each row (`Feed.has_sample`).
         """
         if self.loss_entry.negatives != SAMPLE:
             return self.apply_loss(states, table, bias, targets, weights)

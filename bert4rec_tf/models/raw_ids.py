@@ -126,7 +126,7 @@ def grow(model: Any, new_items: Iterable[Any] | Vocabulary, features: Mapping[st
     elif isinstance(new_items, str) or not isinstance(new_items, Iterable):
         raise UserError(f"`new_items` must be the ids of new items, or a vocabulary. Received: new_items={new_items!r}")
     else:
-        added = [str(raw) for raw in new_items]
+        added = [ids.to_text(raw) for raw in new_items]
         if repeated := len(old) + len(added) - len({*old, *added}):
             raise UserError(f"`new_items` must be new, each once. Received: {repeated} that are not")
         counts = np.concatenate([ids.vocabulary.counts, np.zeros(len(added), np.int64)])

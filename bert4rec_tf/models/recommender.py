@@ -15,11 +15,11 @@ from bert4rec_tf.config.model_settings import (
     list_used_features,
     samples_items,
 )
-from bert4rec_tf.config.setting_fields import Settings
+from bert4rec_tf.config.setting_fields import Settings, resolve_settings
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.feature_values import Features, select_features
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
-from bert4rec_tf.foundation.errors import UserError, unknown_name_error
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
 from bert4rec_tf.models import raw_ids
@@ -27,7 +27,7 @@ from bert4rec_tf.models.keras_model import KerasModel
 from bert4rec_tf.models.raw_ids import ModelIds
 from bert4rec_tf.models.rows import ITEMS, USERS
 from bert4rec_tf.nn import losses
-from bert4rec_tf.nn.layers import TiedTable, check_size
+from bert4rec_tf.nn.layers import check_size
 
 KERAS_OPTIONS = ("name", "dtype", "trainable")
 """Constructor arguments that are Keras' own."""
@@ -36,7 +36,31 @@ NEXT_ITEMS_SEED = (1, 0)
 """Draws the negatives of `expect_next_items`: always the same, so that the losses of two passes compare."""
 
 LARGE_TABLE = 1 << 24
-"""A table with at least this many numbers is large."""
+"""A table with at least this many numbers is initialised in a graph."""
+
+
+class TiedTable(keras.layers.ReversibleEmbedding):
+    """A table of a model [rows, width], which gives it a row of `summary`.
+
+    The model tracks the variable too, as a weight of its own, and saves it.
+    """
+
+    def build(self, input_shape: Shape | None = None) -> None:
+        self._embeddings = self.add_weight(
+            name=self.name,
+            shape=(self.input_dim, self.output_dim),
+            initializer=self.embeddings_initializer,
+            autocast=False,
+        )
+
+    def enable_lora(self, *arguments: Any, **options: Any) -> None:
+        raise NotImplementedError("LoRA works for the dense layers of a model, not for its tables")
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves nothing: the model does."""
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads nothing: the model does."""
 
 
 class Recommender(KerasModel):
@@ -131,6 +155,37 @@ class Recommender(KerasModel):
     def make_variables(self) -> None:
         """Makes the weights and layers. The constructor calls it last, after it has set the attributes above."""
 
+    def add_table(
+        self, name: str, rows: int, width: int, initializer: float | str | keras.Initializer, row_kind: str | None
+    ) -> keras.Variable:
+        """Makes a table of embeddings [rows, width].
+
+        `initializer` is a Keras initializer, or the standard deviation of a normal distribution. `row_kind` says what
+        the rows are (`mark_rows`); None if their number is always the same.
+        """
+        if isinstance(initializer, float):
+            initializer = keras.initializers.RandomNormal(stddev=initializer)
+        initializer = keras.initializers.get(initializer)
+        if rows * width >= LARGE_TABLE:  # a graph scales in place; else each operation has its own copy of the table
+            initializer = tf_function(initializer)
+        table = TiedTable(rows, width, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name)
+        table.build()
+        self._tables[name] = table
+        return self.mark_rows(table.embeddings, row_kind)
+
+    def add_bias(self, name: str, rows: int) -> keras.Variable:
+        """Makes the biases of items, float [rows], which are 0 at first."""
+        bias = self.add_weight(name=name, shape=(rows,), initializer="zeros", autocast=False)
+        return self.mark_rows(bias, ITEMS)
+
+    def mark_rows(self, variable: keras.Variable, row_kind: str | None) -> keras.Variable:
+        """Records what the rows of a weight are (ITEMS, USERS, ...). Returns the weight.
+
+        Mark every weight that grows with the items, users, features or `max_length`: a warm start moves its rows.
+        """
+        self._row_kinds[variable.path] = row_kind
+        return variable
+
     def build(self, input_shape: Shape | None = None) -> None:
         """Does nothing: `make_variables` has made the variables."""
 
@@ -170,19 +225,13 @@ class Recommender(KerasModel):
             batch: `items [b, n]` and `lengths [b]`, as for `score`; `users [b]` if the model reads users.
             targets: int32 [b]; 0 for a row that does not count.
         """
-        options, rows = self.example_options, tf.shape(targets)[0]
-        columns = {"users": batch.get("users", tf.zeros([rows], tf.int32))}
-        if samples_items(self.settings):
-            columns["draw"] = tf.tile(tf.constant([NEXT_ITEMS_SEED], tf.int64), [rows, 1])
+        options, rows, columns = self.example_options, tf.shape(targets)[0], self._start_next_items(batch, targets)
 
         def draw(*shape: Tensor | int) -> tf.Tensor:
             size = [rows, *shape]
             drawn = tf.random.stateless_uniform(size, NEXT_ITEMS_SEED, 1, self.num_items, tf.int32, alg="philox")
             return drawn + tf.cast(drawn >= tf.reshape(targets, [rows, *[1] * len(shape)]), tf.int32)
 
-        if self.examples == "masked":
-            items, places = self.append_mask(batch)
-            return {**columns, "items": items, "mask_positions": places[:, None], "mask_targets": targets[:, None]}
         items, lengths = last_items_in_order(batch, options.get("context", options.get("max_length", 0)))
         columns |= {"items": items, "lengths": lengths}
         if self.examples == "contexts":
@@ -196,6 +245,14 @@ class Recommender(KerasModel):
             "shared": draw(options.get("num_shared", 0)),
         }
         return {**columns, "targets": tf.where(is_last, targets[:, None], 0)}
+
+    def _start_next_items(self, batch: Batch, targets: Tensor) -> dict[str, Tensor]:
+        """Returns the columns of `expect_next_items` that all kinds of examples have."""
+        rows = tf.shape(targets)[0]
+        columns = {"users": batch.get("users", tf.zeros([rows], tf.int32))}
+        if samples_items(self.settings):
+            columns["draw"] = tf.tile(tf.constant([NEXT_ITEMS_SEED], tf.int64), [rows, 1])
+        return columns
 
     def score(self, batch: Batch, candidates: Tensor | None = None) -> Tensor:
         """Scores what may come next; higher is better.
@@ -303,46 +360,6 @@ class Recommender(KerasModel):
     def initialise(self, sequences: Sequences) -> None:
         """Sets initial weights from the training sequences, before the first step. By default, sets none."""
 
-    def add_table(
-        self,
-        name: str,
-        rows: int,
-        width: int,
-        initializer: float | str | keras.Initializer,
-        row_kind: str | None,
-        large: int = LARGE_TABLE,
-    ) -> keras.Variable:
-        """Makes a table of embeddings [rows, width].
-
-        `initializer` is a Keras initializer, or the standard deviation of a normal distribution. `row_kind` says what
-        the rows are (`mark_rows`); None if their number is always the same. A table of `large` numbers or more is
-        initialised in a graph.
-        """
-        if isinstance(initializer, float):
-            initializer = keras.initializers.RandomNormal(stddev=initializer)
-        initializer = keras.initializers.get(initializer)
-        if rows * width >= large:
-            initializer = tf_function(
-                initializer
-            )  # which scales in place; else each operation has its own copy of the table
-        table = TiedTable(rows, width, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name)
-        table.build()
-        self._tables[name] = table
-        return self.mark_rows(table.embeddings, row_kind)
-
-    def add_bias(self, name: str, rows: int) -> keras.Variable:
-        """Makes the biases of items, float [rows], which are 0 at first."""
-        bias = self.add_weight(name=name, shape=(rows,), initializer="zeros", autocast=False)
-        return self.mark_rows(bias, ITEMS)
-
-    def mark_rows(self, variable: keras.Variable, row_kind: str | None) -> keras.Variable:
-        """Records what the rows of a weight are (ITEMS, USERS, ...). Returns the weight.
-
-        Mark every weight that grows with the items, users, features or `max_length`: a warm start moves its rows.
-        """
-        self._row_kinds[variable.path] = row_kind
-        return variable
-
     def row_kind(self, variable: keras.Variable) -> str | None:
         """Returns what `mark_rows` recorded for a weight; None if it was not marked."""
         return self._row_kinds.get(variable.path)
@@ -357,21 +374,6 @@ class Recommender(KerasModel):
         if self.features:
             users["features"] = {name: features.sizes for name, features in self.features.items()}
         return {**super().get_config(), "num_items": self.num_items, **users, **dataclasses.asdict(self.settings)}
-
-
-def resolve_settings(kind: type[Settings], settings: Settings | None, fields: dict[str, Any]) -> Settings:
-    """Returns the given settings, or those made from single fields. Raises UserError if both are given."""
-    if settings is None:
-        names = [field.name for field in dataclasses.fields(kind)]
-        for name in fields:
-            if name not in names:
-                raise unknown_name_error(f"field of {kind.__name__}", name, names)
-        return kind(**fields)
-    if type(settings) is not kind:
-        raise UserError(f"`settings` must be {kind.__name__}. Received: settings={settings!r}")
-    if fields:
-        raise UserError(f"`{next(iter(fields))}` must be given in `settings` or by its name. Received: both")
-    return settings
 
 
 def multiply_rows(

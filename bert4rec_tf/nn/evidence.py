@@ -35,7 +35,7 @@ def choose_sum(num_items: int) -> str:
     return PRODUCT if tf.config.list_logical_devices("GPU") else ROWS
 
 
-def multiply_rows(table: Tensor, items: Tensor, weights: Tensor) -> tf.Tensor:
+def sum_table_rows(table: Tensor, items: Tensor, weights: Tensor) -> tf.Tensor:
     """Returns the weighted sums of rows of a table, float32 [n, n], by ROWS or PRODUCT: float32 [b, n].
 
     `items`, `weights`: int32 [b, w] and float32 [b, w]. Items of 0 do not count.
@@ -60,7 +60,7 @@ class TransitionEvidence(keras.layers.Layer):
 
     E is sparse: a list of pairs (b, a) with their evidence, ordered by b. w weighs the items of a history by their age
     (`weigh`). p is the items' popularity. `assign` sets all but `mix`: the gain, the share, and the scale by which the
-    sum of this and a network's scores is multiplied (`FeatureRecommender.score_vectors`). Nothing is trained.
+    sum of this and a network's scores is multiplied (`EvidenceRecommender.score_vectors`). Nothing is trained.
 
     The weights of the pairs are made by `build`, once it is known how many pairs there are.
 
@@ -120,7 +120,6 @@ class TransitionEvidence(keras.layers.Layer):
         """
         if not self.built:
             self.build((len(neighbors),))
-            self.built = True
         if len(neighbors) != self.num_pairs:
             raise UserError(
                 f"`sequences` must have {self.num_pairs} pairs of items, as those counted before; count others "
@@ -176,8 +175,8 @@ class TransitionEvidence(keras.layers.Layer):
             return self._add_pairs(items, weights)
         table = tf.convert_to_tensor(self._table)
         if table.shape.is_fully_defined():
-            return multiply_rows(table, items, weights)
-        by_rows, by_pairs = (lambda: multiply_rows(table, items, weights)), (lambda: self._add_pairs(items, weights))
+            return sum_table_rows(table, items, weights)
+        by_rows, by_pairs = (lambda: sum_table_rows(table, items, weights)), (lambda: self._add_pairs(items, weights))
         has_both = (tf.size(table) > 0) & tf.reduce_any(items != 0)  # TensorFlow's product needs both
         sums = tf.cond(has_both, by_rows, by_pairs)
         sums.set_shape([None, self.num_items + 1])

@@ -95,24 +95,6 @@ def check_size(name: str, size: int, least: int = 1) -> int:
     return number
 
 
-def match_targets(targets: Tensor, scores: Tensor) -> Tensor:
-    """Returns item numbers, [...] or [..., 1], as int32 [...], for scores [..., rows]. Raises ValueError for others."""
-    targets = ops.convert_to_tensor(targets)
-    if len(targets.shape) == len(scores.shape) and targets.shape[-1] != 1:
-        raise ValueError(
-            "`y_true` must be item numbers, one for each row of scores; `argmax` makes them of one-hot rows. "
-            f"Received: y_true of shape {tuple(targets.shape)}"
-        )
-    return match_rank(ops.cast(targets, "int32"), len(scores.shape) - 1)
-
-
-def match_rank(column: Tensor, rank: int) -> Tensor:
-    """Returns a column with axes of size 1 added or taken away at the end, as Keras' own metrics do with [b, 1]."""
-    while len(column.shape) < rank:
-        column = column[..., None]
-    return ops.squeeze(column, axis=-1) if len(column.shape) > rank else column
-
-
 class Layer(keras.layers.Layer):
     """A layer that passes the mask of its inputs on, and whose outputs have the shape of its inputs.
 
@@ -130,30 +112,6 @@ class Layer(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **{name: getattr(self, name) for name in self.arguments}}
-
-
-class TiedTable(keras.layers.ReversibleEmbedding):
-    """A table of a model [rows, width], which gives it a row of `summary`.
-
-    The model tracks the variable too, as a weight of its own, and saves it.
-    """
-
-    def build(self, input_shape: Shape | None = None) -> None:
-        self._embeddings = self.add_weight(
-            name=self.name,
-            shape=(self.input_dim, self.output_dim),
-            initializer=self.embeddings_initializer,
-            autocast=False,
-        )
-
-    def enable_lora(self, *arguments: Any, **options: Any) -> None:
-        raise NotImplementedError("LoRA works for the dense layers of a model, not for its tables")
-
-    def save_own_variables(self, store: Any) -> None:
-        """Saves nothing: the model does."""
-
-    def load_own_variables(self, store: Any) -> None:
-        """Loads nothing: the model does."""
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")

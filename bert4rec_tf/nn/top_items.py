@@ -1,6 +1,6 @@
 """The best items for many users, how many items beat a target, and single scores, with bounded memory.
 
-Ranking and serving go through all items in the same way, block by block (`scan_items`).
+Ranking and serving go through all items in the same way, block by block (`scan_blocks`).
 """
 
 from collections.abc import Callable

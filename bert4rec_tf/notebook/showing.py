@@ -9,8 +9,8 @@ from bert4rec_tf.config.run_record import ALL
 from bert4rec_tf.evaluation.metrics import ANY, COUNT_BASELINES, FULL, NDCG, POPULAR, compute_per_user
 from bert4rec_tf.foundation import npz, plots
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.experiment import COUNTED, HISTORY_LENGTHS, TARGET_COUNTS
 from bert4rec_tf.runs.folder import WorkDirectory
+from bert4rec_tf.runs.measuring import COUNTED, HISTORY_LENGTHS, TARGET_COUNTS
 from bert4rec_tf.runs.trainings import list_trainings
 from bert4rec_tf.training import loop
 

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, Difference, compute_difference, compute_per_user
+from bert4rec_tf.evaluation.metrics import (
+    METRICS,
+    PROTOCOLS,
+    Difference,
+    compute_difference,
+    compute_metrics,
+    compute_per_user,
+)
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.folder import WorkDirectory
@@ -17,10 +24,7 @@ Comparison = dict[str, dict[str, Difference]]
 def measure(path: Path, names: Iterable[str] = METRICS) -> dict[str, dict[str, float]]:
     """Returns protocol -> metric -> its mean over the users. Raises UserError as `compare`."""
     ranks = _read_ranks(WorkDirectory(path))
-    return {
-        protocol: {name: float(compute_per_user(name, ranks[protocol]).mean()) for name in names}
-        for protocol in PROTOCOLS
-    }
+    return {protocol: compute_metrics(ranks[protocol], names) for protocol in PROTOCOLS}
 
 
 def _read_ranks(folder: WorkDirectory) -> dict[str, np.ndarray]:

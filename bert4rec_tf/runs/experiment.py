@@ -1,13 +1,13 @@
-"""One run, in the order of the work: open a folder with data, prepare, train, evaluate.
+"""One run, in the order of the work: open a folder with data, prepare, train.
 
-`exporting` turns the folder of a finished run into a model to serve.
+`measuring` evaluates the trained model, and `exporting` turns the folder of a finished run into a model to serve.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,44 +21,41 @@ from bert4rec_tf.config.model_settings import MASKED_MODELS, samples_items
 from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT, Run
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
-from bert4rec_tf.data.examples import in_memory, preparation
+from bert4rec_tf.data.examples import preparation
 from bert4rec_tf.data.examples.joined import JoinedFeed, make_model_feed
-from bert4rec_tf.data.examples.masked import MaskedExamples, StoredExamples
+from bert4rec_tf.data.examples.kinds import MASKED, make_examples
+from bert4rec_tf.data.examples.masked import StoredExamples
 from bert4rec_tf.data.examples.rows import Examples, Feed
 from bert4rec_tf.data.feature_values import select_features
 from bert4rec_tf.data.id_types import drop_wrong_types
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation import candidates, metrics
-from bert4rec_tf.evaluation.baselines import measure_baselines
 from bert4rec_tf.evaluation.evidence_search import search_settings
 from bert4rec_tf.evaluation.metrics import FULL, NDCG, POPULAR
 from bert4rec_tf.evaluation.mix_search import MixSearch
 from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.evaluation.ranking_task import RankingTask
-from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.environment import describe_environment
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.models import MODELS, Recommender
-from bert4rec_tf.runs import warm_start
+from bert4rec_tf.runs import measuring, warm_start
 from bert4rec_tf.runs.folder import RawIds, WorkDirectory
 from bert4rec_tf.runs.planning import Planner
-from bert4rec_tf.runs.trainings import list_trainings, load_model, make_model, needs_users
+from bert4rec_tf.runs.trainings import (
+    compute_final_share,
+    list_trainings,
+    load_model,
+    make_final_settings,
+    make_model,
+    needs_users,
+    scale_steps,
+)
 from bert4rec_tf.runs.warm_start import StartWeights
 from bert4rec_tf.training import loop, workers
 
-MASKED = "masked"
-"""The kind of examples that static masks prepare on disk. All others are made in memory."""
-
 VALIDATION_USERS = 10_000
 """The most users who are measured during training if targets are ranked among all items. They are always the same."""
-
-FINAL_RATE = 0.1
-"""The share of the learning rate with which a final training continues from the selected weights (`final_share`)."""
-
-COUNTED, HISTORY_LENGTHS, TARGET_COUNTS = "counted", "lengths", "target_counts"
-"""Arrays of the ranks' file, int [users]: the target's rank among all items by item_transitions, the length of the
-history, and how often training saw the target."""
 
 
 @dataclass(frozen=True)
@@ -343,7 +340,7 @@ class Experiment:
         validate = self.make_validation(model) if name == SELECT else None
         settings = self._make_loop_settings(name, selected)
         last = self.trainings[-1]
-        later_steps = 0 if name == last else _scale_steps(self.run.training.steps, self._compute_final_share(last))
+        later_steps = 0 if name == last else scale_steps(self.run.training.steps, self._compute_final_share(last))
         watch = loop.Watch("final training" if selected else "training", self.silent, later_steps, self.watch)
         return loop.Training(model, self.make_feed(name, model), settings, folder, validate, watch)
 
@@ -356,64 +353,54 @@ class Experiment:
             raise self._missing_start_error()
         else:
             self.start.apply_to(model, self.sequences.vocabulary.items.tolist(), self.sequences.users.tolist())
+            named_share = self.run.flatten().get("network_share")
+            if named_share is not None:
+                model.network_share.assign(named_share)  # in place of that of the weights
 
     def _compute_growth(self, name: str) -> float:
-        """Returns how many times the steps of SELECT a fresh training after it takes."""
-        if not self.run.training.scale_final_steps:
-            return 1.0
+        """Returns how many times the actions of SELECT a training after it learns from."""
         return self.select_data(name).num_actions / self.select_data(SELECT).num_actions
 
     def _compute_final_share(self, name: str) -> float:
-        """Returns how many times the steps of SELECT a training after it takes."""
-        return self.run.training.final_share or self._compute_growth(name)
+        return compute_final_share(self.run.training, self._compute_growth(name))
 
     def _make_loop_settings(self, name: str, selected: _Trained | None) -> loop.LoopSettings:
         training = self.run.training
         if selected is None:
             plan = self.workdir.read_config().plan or {}
             return loop.LoopSettings(training, self.execution, plan.get("max_seconds"))
-        share = self._compute_final_share(name)
-        steps = _scale_steps(selected.best_step, share)
-        if training.final_share:
-            rate = FINAL_RATE * training.learning_rate
-            training = replace(training, steps=steps, warmup_steps=steps // 10, learning_rate=rate, stop_after=0)
-        else:
-            training = replace(training, steps=_scale_steps(training.steps, share), stop_after=steps)
-        return loop.LoopSettings(training, self.execution)
+        final = make_final_settings(training, selected.best_step, self._compute_final_share(name))
+        return loop.LoopSettings(final, self.execution)
 
     def make_feed(self, name: str, model: Recommender) -> Feed | JoinedFeed:
         """Returns the training batches of a training."""
         return make_model_feed(model, self.run.training.batch_size, functools.partial(self._make_feed, name))
 
     def _make_feed(self, name: str, model: Recommender, batch_size: int) -> Feed:
-        if model.examples == MASKED:
-            examples: Examples = (
-                self._prepare_examples(name)
-                if self._has_static_masks
-                else MaskedExamples(self.select_data(name), model.max_length, self.run.masking)
-            )
+        if model.examples == MASKED and self._has_static_masks:
+            examples: Examples = self._prepare_examples(name)
         else:
-            examples = in_memory.EXAMPLE_KINDS[model.examples](self.select_data(name), **model.example_options)
+            examples = make_examples(model, self.select_data(name), self.run.masking)
         return Feed(examples, batch_size, self.run.seed, samples_items(self.run.architecture))
 
     def make_validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
         """Returns what measures the model on the validation items, and first chooses how evidence joins its scores."""
-        protocol, team = self.run.training.selection_metric, workers.current_team()
-        among_all = self._make_selection_task()
-        task = among_all if protocol == FULL else self.make_task("validation")
+        ranked_among, team = self.run.training.selection_metric, workers.current_team()
+        among_all = self.make_selection_task()
+        task = among_all if ranked_among == FULL else self.make_task("validation")
         ranker = Ranker(model)
         is_chosen = self.run.uses_evidence and self.run.given_mix is None
         search = MixSearch(model, among_all, self.transitions) if is_chosen else None
 
         def measure() -> dict[str, float]:
             ranks = None if search is None else search.choose()
-            if ranks is None or protocol != FULL:
-                ranks = team.sum(ranker.rank(task, share=(team.index, team.count))[protocol])
+            if ranks is None or ranked_among != FULL:
+                ranks = team.sum(ranker.rank(task, share=(team.index, team.count))[ranked_among])
             return metrics.compute_metrics(ranks)
 
         return measure
 
-    def _make_selection_task(self) -> RankingTask:
+    def make_selection_task(self) -> RankingTask:
         """Returns the validation items of the users who are measured during training, among all items."""
         return RankingTask.from_split(self.split, "validation", {}, all_items=True).sample(VALIDATION_USERS)
 
@@ -424,7 +411,7 @@ class Experiment:
         """
         planner = Planner(self.run, budget, [self._compute_growth(name) for name in self.trainings[1:]])
         planner.measure(training)
-        if planner.narrow():
+        if planner.shrink():
             self.run = planner.run
             training = self._open_training(SELECT, self._new_model(SELECT), None)
             planner.measure(training)
@@ -458,78 +445,4 @@ class Experiment:
     def evaluate(self, model: Recommender) -> dict[str, Any]:
         """Measures a model on the test items. Writes the ranks and `metrics.json`, and returns the latter."""
         with self.workdir.lock():
-            task, learned = self.make_task("test", all_items=True), self.select_data(self.measured_training)
-            ranked = Ranker(model).rank_and_list(task, None if self.silent else "measuring on test")
-            baselines, counted = measure_baselines(
-                self.run, self.split, task, ranked.num_candidates, learned, self.transitions
-            )
-            target_counts = learned.count_items()[task.targets]
-            arrays = {
-                "users": task.users,
-                **ranked.ranks,
-                **{f"{protocol}_candidates": number for protocol, number in ranked.num_candidates.items()},
-                **({"is_repeat": task.is_repeat} if task.is_repeat.any() else {}),
-                COUNTED: counted[FULL],
-                TARGET_COUNTS: target_counts,
-                HISTORY_LENGTHS: task.histories.lengths[task.users],
-            }
-            npz.write(self.workdir.ranks, arrays)
-            few = ranked.num_candidates[POPULAR] < self.run.evaluation.num_negatives
-            content = {
-                **self._describe(),
-                "users": len(task.users),
-                "users_not_evaluated": self.split.num_not_evaluated,
-                "users_with_fewer_candidates": int(few.sum()),
-                "repeats": {**self.repeats, "test": float(task.is_repeat.mean())},
-                "test": ranked.compute_metrics(),
-                "measured": self.measured_training,
-                **baselines,
-                "beyond_counting": _compare_with_counting(ranked.ranks[FULL], counted[FULL]),
-            }
-            if SELECT in self.trainings:
-                selected = model if self.measured_training == SELECT else self.load_trained_model(SELECT)
-                content["validation"] = Ranker(selected).measure(self.make_task("validation", all_items=True))
-                if selected.networks:
-                    content["networks"] = self._compare_networks(selected)
-            if self.sequences.features:
-                cold = metrics.compute_cold_metrics(ranked.ranks[FULL], target_counts)
-                content[metrics.COLD] = {"below": metrics.COLD_BELOW, **cold}
-            files.write_json(self.workdir.metrics, content)
-            return content
-
-    def _compare_networks(self, model: Recommender) -> dict[str, Any]:
-        """Returns how networks were joined on the validation items: their shares, and NDCG@10 of both and of each."""
-        joined, alone = MixSearch(model, self._make_selection_task(), self.transitions).compare_networks()
-        first, second = model.networks
-        share = model.get_network_share()
-        return {"shares": {first: share, second: 1 - share}, "joined": joined, "alone": alone}
-
-    def _describe(self) -> dict[str, Any]:
-        """Returns what `metrics.json` says of the run, its data and its trainings."""
-        config = self.workdir.read_config()
-        states = {name: loop.read_state(self.workdir.path / name) for name in self.trainings}
-        return {
-            "run": self.run.to_dict(),
-            "digest": self.run.digest,
-            "data_fingerprint": self.sequences.fingerprint,
-            "environment": config.environment,
-            "evaluated_with": describe_environment(),
-            "transitions": self.workdir.read_transitions(),
-            **({} if config.initial is None else {"initial": config.initial}),
-            **{
-                name: {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
-                for name, state in states.items()
-            },
-        }
-
-
-def _scale_steps(steps: int, share: float) -> int:
-    return max(round(share * steps), 1)
-
-
-def _compare_with_counting(ranks: np.ndarray, counted_ranks: np.ndarray) -> dict[str, float] | None:
-    """Returns by how much NDCG@10 among all items exceeds that of counting; None for too few users."""
-    if len(ranks) < metrics.MIN_USERS:
-        return None
-    counted, ours = (metrics.compute_per_user(NDCG, some_ranks) for some_ranks in (counted_ranks, ranks))
-    return asdict(metrics.compute_difference(counted, ours))
+            return measuring.measure(self, model)

@@ -42,7 +42,7 @@ def export(
     Returns the folder.
 
     Raises UserError if the training has not finished, the work directory is damaged, `folder` has other content or an
-    export with the actions of updates, or the model cannot have the format or the options.
+    export with more actions, or the model cannot have the format or the options.
     """
     config = workdir.read_config()
     run = config.run
@@ -100,7 +100,7 @@ def keep_attributes(workdir: WorkDirectory, features: Any, columns: Mapping[str,
 
 
 def _refuse_lost_updates(folder: Path, ids: RawIds) -> None:
-    """Raises UserError if an export in `folder` has more actions than the run of `ids`, because it was updated."""
+    """Raises UserError if an export in `folder` has more actions than the run of `ids`, as one that was updated."""
     path = folder / CARD_OF_SAVED_MODEL
     if not isinstance(path, Path) or not path.exists():
         return
@@ -110,8 +110,8 @@ def _refuse_lost_updates(folder: Path, ids: RawIds) -> None:
     num_added = card.get("data", {}).get("actions", 0) - int(ids.vocabulary.counts.sum())
     if num_added > 0:
         raise UserError(
-            f"{folder}: holds {num_added:,} actions of updates, which this export would lose; name another "
-            "--export_dir, or delete that folder"
+            f"{folder}: has {num_added:,} more actions than this run, of updates or of other data, which this export "
+            "would lose; name another --export_dir, or delete that folder"
         )
 
 

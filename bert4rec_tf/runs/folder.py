@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,10 +63,7 @@ class RawIds:
     @cached_property
     def fingerprint(self) -> str:
         """The SHA-256 of the ids and counts, in their order."""
-        digest = hashlib.sha256()
-        for name, array in self.arrays().items():
-            digest.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
-        return digest.hexdigest()
+        return npz.compute_fingerprint(self.arrays())
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "RawIds":
@@ -162,7 +158,7 @@ class WorkDirectory:
         return cls(path or Path("runs") / f"{run.dataset}-{run.model}-{run.digest}{planned}", prepared)
 
     def features_path(self, name: str) -> Path:
-        """Returns the file of the features `name`, in the order of the vocabulary or the users (`data.features`)."""
+        """Returns the file of the features `name`, with rows in the order of the vocabulary or users."""
         return self.path / f"{name}.npz"
 
     @contextlib.contextmanager

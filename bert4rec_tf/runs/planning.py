@@ -1,6 +1,8 @@
 """Plans a run for a budget of time, by the first calls of its first training."""
 
+import bisect
 import dataclasses
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -10,6 +12,7 @@ from bert4rec_tf.config.presets.own import MEASUREMENTS, space_measurements
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.config.time_budget import FOLLOWING, MIN_SIZES, Budget
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs.trainings import compute_final_share
 from bert4rec_tf.training.loop import Costs, Training
 
 MIN_PLANNED_STEPS = 50
@@ -37,7 +40,7 @@ class Planner:
     Args:
         run: with the steps that the preset takes without a budget.
         budget: the time for everything, and the settings that stay because the user named them.
-        growths: of each later training, how many times the steps of the first one it takes if it starts anew.
+        growths: of each later training, how many times the actions of the first one it learns from.
     """
 
     def __init__(self, run: Run, budget: Budget, growths: Sequence[float]) -> None:
@@ -51,8 +54,8 @@ class Planner:
             self._costs = costs
             self._check_steps(0)
 
-    def narrow(self) -> bool:
-        """Makes the final training short if time is short, and then the model narrower. Returns whether it is.
+    def shrink(self) -> bool:
+        """Makes the final training short if time is short, and then the model smaller. Returns whether the model is.
 
         If there is time for less than WANTED_SHARE of the preset's steps, the width is halved, which about halves the
         time of a step. If that is not enough, the longest history is halved too. What the user named stays, and so do
@@ -69,7 +72,7 @@ class Planner:
     def choose_steps(self) -> Run:
         """Returns the run with the steps that fit. Raises UserError if they are too few."""
         self._check_steps(MIN_PLANNED_STEPS)
-        steps = min(self._count_steps(), MAX_STEPS_RATIO * self._preset_steps)
+        steps = self._count_steps()
         is_named = "evaluate_every" in self._budget.named
         self.run = self.run.change(
             steps=steps,
@@ -94,10 +97,10 @@ class Planner:
         )
 
     def _count_steps(self) -> int:
-        """Returns how many steps fit into what is left of the budget."""
-        fixed = self._estimate_total(0)
-        left = 60 * self._budget.minutes * (1 - RESERVE) - self._budget.spent - fixed
-        return max(int(left / (self._estimate_total(1) - fixed)), 0)
+        """Returns how many steps fit into what is left of the budget, at most MAX_STEPS_RATIO times the preset's."""
+        left = 60 * self._budget.minutes * (1 - RESERVE) - self._budget.spent
+        numbers = range(1, MAX_STEPS_RATIO * self._preset_steps + 1)
+        return bisect.bisect_right(numbers, left, key=self._estimate_total)
 
     def _check_steps(self, steps: int) -> None:
         """Raises UserError if the budget has no time for so many steps."""
@@ -113,26 +116,34 @@ class Planner:
     def _estimate_total(self, steps: int) -> float:
         """Returns the seconds of everything, with a first training of so many steps."""
         costs = self._costs
-        validation = costs.first_measurement + (MEASUREMENTS - 1) * costs.measurement
+        is_named = "evaluate_every" in self._budget.named
+        number = math.ceil(steps / self.run.training.evaluate_every) if is_named else MEASUREMENTS
+        validation = costs.first_measurement + (number - 1) * costs.measurement
         return costs.compiling + steps * costs.step + validation + self._estimate_rest(steps)
 
     def _estimate_rest(self, steps: int) -> float:
         """Returns the seconds of everything after the first training."""
         costs = self._costs
-        shares = [self.run.training.final_share or growth for growth in self._growths]
+        shares = [compute_final_share(self.run.training, growth) for growth in self._growths]
         later_trainings = sum(costs.compiling + share * steps * costs.step for share in shares)
         return later_trainings + REPORTING * (costs.compiling + costs.first_measurement)
 
 
 def _choose_sizes(run: Run, named_settings: Collection[str], share: float) -> dict[str, Any]:
-    """Returns the smaller sizes of a model that has time for this share of the preset's steps; empty for the same."""
-    change = {}
+    """Returns the smaller sizes of a model that has time for this share of the preset's steps; empty for the same.
+
+    The heads that stay divide the width, and windows still slide.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(run.architecture)}
+    following = {name: None for name in FOLLOWING if name not in named_settings and defaults.get(name, 1) is None}
+    heads = 1 if "num_heads" in following else getattr(run.architecture, "num_heads", 1)
+    shortest = next(length for length in itertools.count(1) if int(run.masking.window_step * length))
+    change: dict[str, Any] = {}
     for name, least in MIN_SIZES.items():
         size = getattr(run.architecture, name, 0)
-        if share < WANTED_SHARE and size > least and name not in named_settings:
-            change[name] = max(size // 2, least)
+        smaller = max(size // 2, least)
+        smaller = math.ceil(smaller / heads) * heads if name == "hidden_dim" else max(smaller, shortest)
+        if share < WANTED_SHARE and size > smaller and name not in named_settings:
+            change[name] = smaller
             share *= 2
-    if "hidden_dim" in change:
-        defaults = {field.name: field.default for field in dataclasses.fields(run.architecture)}
-        change |= {name: None for name in FOLLOWING if name not in named_settings and defaults.get(name, 1) is None}
-    return change
+    return {**change, **(following if "hidden_dim" in change else {})}

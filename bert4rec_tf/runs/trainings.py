@@ -1,19 +1,23 @@
-"""Which trainings a run has, and its model: a new one, or a trained one."""
+"""Which trainings a run has, how long a later one is, and its model: a new one, or a trained one."""
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import USER_FEATURES, list_used_features
-from bert4rec_tf.config.run_record import RETRAIN, TRAININGS, Run
+from bert4rec_tf.config.run_record import RETRAIN, TRAININGS, Run, TrainingSettings
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.foundation import devices
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.training import loop
+
+FINAL_RATE = 0.1
+"""The share of the learning rate with which a final training continues from the selected weights (`final_share`)."""
 
 
 def list_trainings(run: Run) -> list[str]:
@@ -25,6 +29,27 @@ def list_trainings(run: Run) -> list[str]:
     if MODELS[run.model].examples is None and RETRAIN in trainings:
         return [RETRAIN]
     return list(trainings)
+
+
+def compute_final_share(training: TrainingSettings, growth: float) -> float:
+    """Returns how many times the steps of SELECT a training after it takes.
+
+    `growth`: how many times the actions of SELECT it learns from.
+    """
+    return training.final_share or (growth if training.scale_final_steps else 1.0)
+
+
+def scale_steps(steps: int, share: float) -> int:
+    return max(round(share * steps), 1)
+
+
+def make_final_settings(training: TrainingSettings, best_step: int, share: float) -> TrainingSettings:
+    """Returns the settings of a training after SELECT. `share`: from `compute_final_share`."""
+    steps = scale_steps(best_step, share)
+    if not training.final_share:
+        return replace(training, steps=scale_steps(training.steps, share), stop_after=steps)
+    rate = FINAL_RATE * training.learning_rate
+    return replace(training, steps=steps, warmup_steps=steps // 10, learning_rate=rate, stop_after=0)
 
 
 def needs_users(run: Run) -> bool:

@@ -1,7 +1,6 @@
 """Warm starts: reads the weights that a run starts from, and copies them. Rows of items and users match by raw id."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,10 +64,7 @@ class StartWeights:
         arrays = {name: npz.encode_lines(texts) for name, texts in lists.items()}
         weights = map(np.asarray, select_transferable(self.model))
         arrays |= {f"weights/{number:03d}": value for number, value in enumerate(weights)}
-        digest = hashlib.sha256()
-        for name, value in arrays.items():
-            digest.update(f"{name} {value.dtype.str} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
-        return digest.hexdigest()[:32]
+        return npz.compute_fingerprint(arrays)[:32]
 
     def check(self, run: Run) -> None:
         """Raises UserError if a run cannot start from these weights."""

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import keras
 import numpy as np
 
+from bert4rec_tf.config.run_record import ALL, RETRAIN, SELECT
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.npz import CorruptFileError
@@ -112,8 +113,15 @@ class Series:
                 warn(f"{failure}; resuming from {path.name}", FileWarning)
             return result
         if failure:
-            raise CorruptFileError(f"{failure}, and there is no older one; delete {self.folder} to start again")
+            folders = name_repeated(self.folder)
+            raise CorruptFileError(f"{failure}, and there is no older one; delete {folders} to start again")
         return None
+
+
+def name_repeated(folder: Path) -> str:
+    """Returns the folders to delete to repeat a training: its own, and that of a training whose steps it selected."""
+    later = [folder.with_name(name) for name in (RETRAIN, ALL)] if folder.name == SELECT else []
+    return " and ".join(map(str, [folder, *(path for path in later if path.exists())]))
 
 
 def _name_variables(groups: Groups) -> list[tuple[str, keras.Variable]]:

@@ -23,7 +23,7 @@ from bert4rec_tf.training.calls import CALL_SECONDS, Feed, ReadAhead, TrainingCa
 from bert4rec_tf.training.optimizer import count_decay_steps, make_optimizer, make_schedule
 from bert4rec_tf.training.tensorboard import TensorBoardWriter
 
-SELECTION_METRIC = "ndcg@10"
+BEST_STEP_METRIC = "ndcg@10"
 """The validation metric that decides which step is best."""
 
 BEST = "best.npz"
@@ -86,11 +86,6 @@ class Watch:
     silent: bool = False
     later_steps: int = 0
     report: Callable[[dict[str, float]], None] | None = None
-
-    def start_progress(self, last_step: int, done: int, batch_size: int, num_pauses: int) -> Progress:
-        return Progress(
-            self.title, last_step, done, batch_size, silent=self.silent, later=self.later_steps, num_pauses=num_pauses
-        )
 
 
 class Costs(NamedTuple):
@@ -176,8 +171,8 @@ class Training:
         """Trains, or resumes from the folder's newest checkpoint. The model then has its best weights.
 
         Raises:
-            UserError: if the loss or the gradient norm is NaN or infinite, the checkpoints are damaged, or a step does
-                not fit into memory.
+            UserError: if the loss or the gradient norm is NaN or infinite, the checkpoints are damaged or have more
+                steps than there are to take, or a step does not fit into memory.
             KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is written.
         """
         self.last_step = self.settings.training.stop_after or self.settings.training.steps
@@ -185,6 +180,11 @@ class Training:
             files.make_folder(self.folder)
         if saved := self.checkpoints.restore(self.variables):
             self.state = State(**saved)
+        if self.state.step > self.last_step:
+            raise UserError(
+                f"{self.folder}: is at step {self.state.step}, after the last one, {self.last_step}; delete "
+                f"{checkpoints.name_repeated(self.folder)} to train again"
+            )
         self.team.agree({"checkpoint": f"of step {self.state.step}"})
         if self.watch.report is not None:
             for row in self.state.curve:
@@ -202,14 +202,22 @@ class Training:
         is_compiled = "calls" in self.__dict__
         calls, pace = self.calls, self._make_pace(self.calls)
         num_pauses = -(-self.last_step // training.evaluate_every) - state.step // training.evaluate_every
-        self.progress = self.watch.start_progress(self.last_step, state.step, calls.feed.batch_size, num_pauses)
+        self.progress = Progress(
+            self.watch.title,
+            self.last_step,
+            state.step,
+            calls.feed.batch_size,
+            silent=self.watch.silent,
+            later=self.watch.later_steps,
+            num_pauses=num_pauses,
+        )
         if not is_compiled:
             self.progress.say(f"{self.watch.title}: compiling the graph, which makes the first step slow")
         self.tensorboard = TensorBoardWriter(
             self.folder / "tensorboard" if self.team.is_chief else None, training.clip_norm
         )
         reader = ReadAhead(calls.read)
-        begin, saved = time.monotonic() - state.seconds, time.monotonic()
+        begin, last_saved_at = time.monotonic() - state.seconds, time.monotonic()
         with (
             contextlib.closing(self.progress),
             contextlib.closing(self.tensorboard),
@@ -231,11 +239,11 @@ class Training:
                         self._evaluate()
                     state.seconds = time.monotonic() - begin
                 stops = self._agree_to_stop(is_interrupted())
-                if is_due or stops or time.monotonic() - saved >= self.settings.execution.checkpoint_seconds:
+                if is_due or stops or time.monotonic() - last_saved_at >= self.settings.execution.checkpoint_seconds:
                     if self.team.is_chief:
                         self.checkpoints.save(self.variables, state.step, asdict(state))
                     self.tensorboard.flush()
-                    saved = time.monotonic()
+                    last_saved_at = time.monotonic()
                 if stops:
                     raise KeyboardInterrupt
 
@@ -290,7 +298,7 @@ class Training:
             row.update(metrics)
         state.curve.append(row)
         best = state.best()
-        if self.validate is not None and (best is None or row[SELECTION_METRIC] > best[SELECTION_METRIC]):
+        if self.validate is not None and (best is None or row[BEST_STEP_METRIC] > best[BEST_STEP_METRIC]):
             state.best_step = state.step
             if self.team.is_chief:
                 checkpoints.save(self.folder / BEST, self.variables, asdict(state))
@@ -301,7 +309,7 @@ class Training:
             write_curve(self.folder / "curve.csv", state.curve)
             if state.finished and plots.is_available():
                 plots.plot_curve(self.folder / "curve.png", state.curve, self.watch.title)
-        values = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", SELECTION_METRIC) if name in row)
+        values = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", BEST_STEP_METRIC) if name in row)
         self.progress.say(f"{self.watch.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {values}")
         if self.watch.report is not None:
             self.watch.report(row)
@@ -364,11 +372,11 @@ def restore_best(model: Any, folder: Path, state: State) -> None:
     try:
         step = checkpoints.restore(folder / BEST, {"model": model.variables})["step"]
     except CorruptFileError as error:
-        raise UserError(f"{error}; delete {folder} to train again") from error
+        raise UserError(f"{error}; delete {checkpoints.name_repeated(folder)} to train again") from error
     if step != state.best_step:
         raise UserError(
-            f"{folder / BEST}: is from step {step}, but the best step was {state.best_step}; delete {folder} to train "
-            "again"
+            f"{folder / BEST}: is from step {step}, but the best step was {state.best_step}; delete "
+            f"{checkpoints.name_repeated(folder)} to train again"
         )
 
 

@@ -23,7 +23,7 @@ from support.ranking_oracle import (
 
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.data.sequences import LeaveOneOut
-from bert4rec_tf.evaluation import ranking
+from bert4rec_tf.evaluation import ranking, ranking_task
 from bert4rec_tf.evaluation.candidates import SAMPLERS, draw_popular
 from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW, POPULAR, PROTOCOLS, compute_metrics, compute_random_metrics
 from bert4rec_tf.evaluation.ranking import Ranker
@@ -239,6 +239,20 @@ def test_ranks_do_not_depend_on_how_many_scores_are_held_at_a_time(most_scores, 
     np.testing.assert_equal(Ranker(score, 9, batch_size=16).rank(task), expected)
     assert sum(sizes) == len(task.users)
     assert max(sizes) == max(1, min(16, most_scores // NUM_ITEMS))
+
+
+def test_candidates_are_counted_without_a_table_of_all_users_by_the_longest_history(monkeypatch):
+    long, short = np.arange(1, 60_001), np.arange(1, 4)
+    split = LeaveOneOut(make_sequences([long, *[short] * 6_400], len(long)))
+    task, sizes, list_seen = RankingTask.from_split(split, "test", {}), [], RankingTask.list_seen
+
+    def list_and_note(self, rows):
+        sizes.append(list_seen(self, rows).size)
+        return list_seen(self, rows)
+
+    monkeypatch.setattr(RankingTask, "list_seen", list_and_note)
+    assert task.count_candidates(FULL).tolist() == [0, *[len(long) - 3] * 6_400]
+    assert max(sizes) <= ranking_task.MAX_CELLS
 
 
 # POP

@@ -230,10 +230,14 @@ def test_columns_of_other_shapes_are_refused(changes, message):
             use({**HISTORIES, **changes})
 
 
-def test_rows_wider_than_the_positions_are_refused_in_training():
-    model = make("bert4rec")
+@pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
+def test_rows_wider_than_the_positions_are_refused_in_training(name):
+    model = make(name)
     model.compile("adam", run_eagerly=True)
-    batch = {"items": np.ones((2, 9), int), "mask_positions": np.array([[0]] * 2), "mask_targets": np.array([[3]] * 2)}
+    wide, column = np.ones((2, 9), int), np.ones((2, 1), int)
+    batch = {"items": wide, "targets": wide, "negatives": wide[:, :, None]}
+    if name == "bert4rec":
+        batch = {"items": wide, "mask_positions": column, "mask_targets": column}
     with pytest.raises(UserError, match=r"`items` must be \[b, n\], n at most `max_length`, 8\. Received: \(2, 9\)"):
         model.fit(batch, verbose=0)
 
@@ -302,6 +306,7 @@ ENTRIES = [
     (lambda: b4r.datasets.sequences_of([1, 2, 3]), "`histories` must be a list of lists"),
     (lambda: b4r.datasets.sequences_of([[[1, 2]]]), "`histories` must be a list of lists"),
     (lambda: b4r.datasets.sequences_of([]), "`histories` must have items"),
+    (lambda: b4r.datasets.sequences_of([[1]], np.float64(2)), "`num_items` must be a whole number. Received: .*2.0"),
     (lambda: b4r.datasets.sequences_of([[], []]), "`histories` must have items"),
 ]
 
@@ -317,6 +322,9 @@ def test_whole_fractions_are_the_integer_ids_of_a_model():
     model = b4r.BERT4Rec(sequences.num_items, max_length=6, hidden_dim=8, num_layers=1)
     model.adapt(sequences)
     pd.testing.assert_frame_equal(model.recommend([7.0, np.float64(900)], k=2), model.recommend([7, 900], k=2))
+    assert set(model.grow([8.0, np.float64(9)]).ids.vocabulary.items) == {"7", "900", "12", "5", "8", "9"}
+    with pytest.raises(UserError, match="`new_items` must be new, each once"):
+        model.grow([7.0])
 
 
 def test_a_model_of_users_recommends_to_the_users_of_its_data(tmp_path):

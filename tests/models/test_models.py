@@ -36,7 +36,7 @@ from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.models import MODELS
+from bert4rec_tf.models import MODELS, recommender
 from bert4rec_tf.nn.dropout import Dropout
 from bert4rec_tf.runs.trainings import make_model
 
@@ -215,9 +215,12 @@ def test_the_names_of_a_run_s_weights_do_not_depend_on_what_was_made_before(name
     assert [layer.name for layer in first._flatten_layers()] == [layer.name for layer in second._flatten_layers()]
 
 
-def test_large_tables_begin_with_the_values_of_small_ones():
+def test_large_tables_begin_with_the_values_of_small_ones(monkeypatch):
     for initializer in (0.02, keras.initializers.TruncatedNormal(stddev=0.02, seed=3)):
-        tables = [make("pop").add_table("table", 9, 4, initializer, None, **options) for options in ({}, {"large": 1})]
+        tables = []
+        for large in (1 << 24, 1):
+            monkeypatch.setattr(recommender, "LARGE_TABLE", large)
+            tables.append(make("pop").add_table("table", 9, 4, initializer, None))
         np.testing.assert_array_equal(*tables)
 
 

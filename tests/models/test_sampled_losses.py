@@ -20,8 +20,7 @@ from support.models import (
 )
 
 from bert4rec_tf.config.run_record import MaskingSettings, TrainingSettings
-from bert4rec_tf.data.examples import in_memory
-from bert4rec_tf.data.examples.masked import MaskedExamples
+from bert4rec_tf.data.examples.kinds import make_examples
 from bert4rec_tf.data.examples.rows import Feed
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.nn import sampling
@@ -35,10 +34,8 @@ SAMPLE = {"loss": "sampled_softmax", "shared_negatives": 24, "negative_sampling"
 
 def drawn(model, size=16, first=0):
     """Batches with their draws."""
-    if model.examples == "masked":
-        examples = MaskedExamples(SEQUENCES, 8, MaskingSettings(mask_proportion=0.4, max_predictions=4, mask_copies=2))
-    else:
-        examples = in_memory.EXAMPLE_KINDS[model.examples](SEQUENCES, **model.example_options)
+    masking = MaskingSettings(mask_proportion=0.4, max_predictions=4, mask_copies=2)
+    examples = make_examples(model, SEQUENCES, masking)
     return map(tensors, read_endlessly(Feed(examples, size, 5, has_sample=True), first))
 
 

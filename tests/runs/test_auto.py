@@ -88,6 +88,13 @@ def test_given_shares_are_kept_and_need_no_validation(tmp_path):
         b4r.fit(FRAME, model="auto", silent=True, protocol="fixed", evidence_gain=1.0, **SMALL)
 
 
+@pytest.mark.long
+def test_a_named_share_replaces_that_of_the_weights_to_start_from(fitted, tmp_path):
+    named = {"network_share": 0.1, "protocol": SELECT}
+    warm = b4r.fit(FRAME, model="auto", silent=True, init_from=fitted.workdir, workdir=tmp_path, **SMALL, **named)
+    assert load_model(WorkDirectory(warm.workdir)).get_network_share() == pytest.approx(0.1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["onnx", "litert"])
 def test_it_is_exported_for_other_runtimes(fitted, tmp_path, form):

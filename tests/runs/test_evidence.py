@@ -15,7 +15,7 @@ from support.profiles import slow_but
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config import presets
-from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, RETRAIN, SELECT, SELECT_AND_RETRAIN
+from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, RETRAIN, SELECT, SELECT_AND_RETRAIN, Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
@@ -249,6 +249,17 @@ def test_factors_that_cannot_be_chosen_are_refused_before_the_folder_is_made(tmp
     assert len(str(error.value).splitlines()) == 1 and not (tmp_path / "work").exists()
 
 
+@pytest.mark.parametrize("protocol", [FIXED_STEPS, SELECT])
+def test_a_share_that_is_not_chosen_must_be_given(protocol):
+    """The search chooses it together with the gain and the popularity, or not at all."""
+    given = {"evidence_gain": 2.0, "evidence_popularity": -0.3}
+    settings = {**SMALL, "dataset": "beauty", "model": "auto", "protocol": protocol, **given}
+    with pytest.raises(UserError, match="`network_share` must be given to auto with `evidence_gain`") as error:
+        Run.make(**settings)
+    assert len(str(error.value).splitlines()) == 1
+    assert Run.make(**settings, network_share=0.25).given_mix == (2.0, -0.3, 1.0)
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"settings": {"window": 0}, "ndcg@10": 1}', "{}"])
 def test_a_damaged_record_of_the_transitions_is_refused_in_one_line(tmp_path, content):
     workdir = WorkDirectory(tmp_path)
@@ -259,9 +270,10 @@ def test_a_damaged_record_of_the_transitions_is_refused_in_one_line(tmp_path, co
 
 
 def test_transitions_are_counted_as_an_item_transitions_run_says(tmp_path):
-    """Given settings stay, and the others are chosen."""
-    experiment = open_run(tmp_path, "item_transitions", window=3, smoothing=7.0, num_negatives=10)
+    """Given settings stay, and the others are chosen. The baseline reads as much of a history as the run."""
+    experiment = open_run(tmp_path, "item_transitions", window=3, smoothing=7.0, max_history=1, num_negatives=10)
     metrics = execute(experiment)
+    assert metrics["test"] == metrics["item_transitions"] and metrics["beyond_counting"]["high"] == 0
     settings = metrics["transitions"]["settings"]
     assert (settings["window"], settings["smoothing"]) == (3, 7.0) and None not in {
         settings[name] for name in settings if name != "num_neighbors"

@@ -46,12 +46,12 @@ class Timed:
 
 
 def plan(run, minutes, *seconds, named=(), spent=0.0, growth=1.0):
-    """Plans a run of two trainings, with the same seconds before and after it is narrowed."""
+    """Plans a run of two trainings, with the same seconds before and after it is made smaller."""
     budget = Budget(minutes, named)
     object.__setattr__(budget, "begin", budget.begin - spent)
     planner = Planner(run, budget, [growth])
     planner.measure(Timed(*seconds))
-    if planner.narrow():
+    if planner.shrink():
         planner.measure(Timed(*seconds))
     return planner.choose_steps(), planner.record()
 
@@ -65,11 +65,20 @@ def test_a_large_budget_takes_a_few_times_the_steps_of_the_preset():
 
 @pytest.mark.parametrize(("spent", "growth"), [(0.0, 1.0), (120.0, 1.0), (0.0, 1.4)])
 def test_what_is_planned_takes_the_budget_without_its_reserve(spent, growth):
-    large = make_run(steps=10_000_000)
+    large = make_run(steps=10_000_000, scale_final_steps=True)
     run, _ = plan(large, 4, 5.0, 0.01, 2.0, 0.5, named=("final_share",), spent=spent, growth=growth)
     both_trainings = 2 * 5.0 + (1 + growth) * 0.01 * run.training.steps + 2.0 + 0.5 * (MEASUREMENTS - 1)
     reporting = 1.5 * (5.0 + 2.0)
     assert spent + both_trainings + reporting == pytest.approx(4 * 60 * (1 - RESERVE), abs=2)
+
+
+def test_a_plan_has_time_for_all_measurements_at_a_named_distance():
+    large = make_run(steps=10_000_000, evaluate_every=10)
+    run, _ = plan(large, 4, 5.0, 0.01, 2.0, 0.5, named=("final_share", "evaluate_every"))
+    steps = run.training.steps
+    measuring = 2.0 + 0.5 * (math.ceil(steps / 10) - 1)
+    reporting = 1.5 * (5.0 + 2.0)
+    assert 2 * (5.0 + 0.01 * steps) + measuring + reporting == pytest.approx(4 * 60 * (1 - RESERVE), abs=2)
 
 
 @pytest.mark.parametrize(("width", "named", "planned"), [(64, (), 32), (64, ("hidden_dim",), 64), (8, (), 8)])
@@ -91,6 +100,22 @@ def test_heads_and_inner_width_follow_a_narrower_model(model, named, heads, inne
     architecture = run.architecture
     assert (architecture.hidden_dim, architecture.num_heads) == (64, heads)
     assert getattr(architecture, "intermediate_dim", None) == inner
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "planned"),
+    [
+        ("sasrec", {"hidden_dim": 50, "num_heads": 5, "max_length": 10}, (35, 10)),
+        ("sasrec", {"hidden_dim": 33, "num_heads": 33, "max_length": 10}, (33, 10)),
+        ("bert4rec", {"hidden_dim": 32, "max_length": 20, "window_step": 0.06, "mask_copies": 1}, (32, 17)),
+    ],
+)
+def test_smaller_sizes_suit_the_named_settings(model, settings, planned):
+    """No size is refused that the user never gave."""
+    run = make_run(model, steps=10_000_000, **settings)
+    named = [name for name in settings if name in ("num_heads", "window_step")]
+    architecture = plan(run, 1, 1.0, 0.01, 1.0, 0.1, named=named)[0].architecture
+    assert (architecture.hidden_dim, architecture.max_length) == planned
 
 
 def test_the_distance_of_measurements_stays_if_it_is_named():

@@ -254,7 +254,7 @@ def test_an_export_does_not_replace_one_that_was_updated(counted, tmp_path, monk
         lambda: exporting.export(WorkDirectory(work)),
         lambda: b4r.fit(FRAME, model="item_transitions", workdir=work, silent=True),
     ):
-        with pytest.raises(b4r.UserError, match="holds 34 actions of updates, which this export would lose"):
+        with pytest.raises(b4r.UserError, match="has 34 more actions than this run, of updates or of"):
             export()
     exporting.export(WorkDirectory(work), tmp_path / "another")
 

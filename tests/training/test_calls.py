@@ -10,9 +10,8 @@ from support.trainings import Walks, curve_without_time, interrupted_during, new
 from bert4rec_tf.config.execution import ExecutionSettings
 from bert4rec_tf.config.model_settings import samples_items
 from bert4rec_tf.config.run_record import MaskingSettings, TrainingSettings
-from bert4rec_tf.data.examples import in_memory
 from bert4rec_tf.data.examples.joined import JoinedFeed
-from bert4rec_tf.data.examples.masked import MaskedExamples
+from bert4rec_tf.data.examples.kinds import make_examples
 from bert4rec_tf.data.examples.rows import Feed
 from bert4rec_tf.foundation import devices
 from bert4rec_tf.foundation.errors import UserError
@@ -44,10 +43,7 @@ def make_feed(model, masking="static shares", size=16):
     if model.networks:
         sizes = {"bert4rec": size, "sasrec": size + 3}
         return JoinedFeed({name: make_feed(model.networks[name], masking, rows) for name, rows in sizes.items()})
-    if model.examples == "masked":
-        examples = MaskedExamples(SEQUENCES, model.max_length, MASKS[masking])
-    else:
-        examples = in_memory.EXAMPLE_KINDS[model.examples](SEQUENCES, **model.example_options)
+    examples = make_examples(model, SEQUENCES, MASKS[masking])
     return Feed(examples, size, 1, samples_items(model.settings))
 
 

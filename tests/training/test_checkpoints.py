@@ -178,6 +178,24 @@ def test_where_all_are_damaged_the_folder_to_delete_is_named(tmp_path):
     assert len(names(tmp_path)) == 2
 
 
+def test_the_training_whose_steps_a_damaged_one_selected_is_named_too(tmp_path):
+    """Else it would go on as it began, with another number of steps."""
+    for name in ("select", "retrain", "prepared"):
+        (tmp_path / name).mkdir()
+        series_of(tmp_path / name, 10)
+    expected = {"select": f"{tmp_path / 'select'} and {tmp_path / 'retrain'}", "retrain": f"{tmp_path / 'retrain'}"}
+    for name, folders in expected.items():
+        flip(tmp_path / name / "step-000000010.npz", 4_000)
+        with pytest.raises(UserError, match=f"delete {folders} to start again"):
+            Series(tmp_path / name).read_state()
+
+
+def test_a_training_beyond_its_last_step_is_refused_in_one_line(trained):
+    with pytest.raises(UserError, match=r"is at step 40, after the last one, 30; delete .* to train again") as error:
+        train(trained, validate=scripted([]), steps=30)
+    assert len(str(error.value).splitlines()) == 1
+
+
 def test_a_checkpoint_of_another_model_is_not_passed_over(tmp_path):
     series = series_of(tmp_path, 10)
     checkpoints.save(tmp_path / "step-000000020.npz", {"model": [keras.Variable(np.zeros(3))]}, {"step": 20})

@@ -188,4 +188,4 @@ EXAMPLE_KINDS: dict[str | None, Callable[..., Examples]] = {
     "contexts": ContextTargetExamples,
     "shifted": NextItemExamples,
 }
-"""Value of `Recommender.examples` -> its class. Others are "masked", and None, for no training."""
+"""Value of `Recommender.examples` -> its class."""

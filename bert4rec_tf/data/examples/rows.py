@@ -119,7 +119,7 @@ def choose_index_type(size: int) -> Any:
     return np.int32 if size < 2**31 else np.int64
 
 
-def gather_ragged(flat: Tensor, begins: Tensor, lengths: Tensor, width: int) -> tf.Tensor:
+def gather_ragged(flat: Tensor, begins: Tensor, lengths: Tensor, width: Tensor | int) -> tf.Tensor:
     """Returns rows of a flat table, int32 [b, width], right-padded with 0.
 
     Row i has the `lengths[i]` values from `begins[i]` on, at most `width`. `flat`: integers [values].

@@ -1,0 +1,105 @@
+"""Measures the model of a run on the test items: its ranks and `metrics.json`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bert4rec_tf.config.run_record import SELECT
+from bert4rec_tf.evaluation import metrics
+from bert4rec_tf.evaluation.baselines import measure_baselines
+from bert4rec_tf.evaluation.metrics import FULL, NDCG, POPULAR
+from bert4rec_tf.evaluation.mix_search import MixSearch
+from bert4rec_tf.evaluation.ranking import Ranker
+from bert4rec_tf.foundation import files, npz
+from bert4rec_tf.foundation.environment import describe_environment
+from bert4rec_tf.models import Recommender
+from bert4rec_tf.training import loop
+
+if TYPE_CHECKING:
+    from bert4rec_tf.runs.experiment import Experiment
+
+COUNTED, HISTORY_LENGTHS, TARGET_COUNTS = "counted", "lengths", "target_counts"
+"""Arrays of the ranks' file, int [users]: the target's rank among all items by item_transitions, the length of the
+history, and how often training saw the target."""
+
+
+def measure(experiment: Experiment, model: Recommender) -> dict[str, Any]:
+    """Does what `Experiment.evaluate` says."""
+    workdir, measured = experiment.workdir, experiment.measured_training
+    task, learned = experiment.make_task("test", all_items=True), experiment.select_data(measured)
+    ranked = Ranker(model).rank_and_list(task, None if experiment.silent else "measuring on test")
+    baselines, counted = measure_baselines(
+        experiment.run, experiment.split, task, ranked.num_candidates, learned, experiment.transitions
+    )
+    target_counts = learned.count_items()[task.targets]
+    arrays = {
+        "users": task.users,
+        **ranked.ranks,
+        **{f"{protocol}_candidates": number for protocol, number in ranked.num_candidates.items()},
+        **({"is_repeat": task.is_repeat} if task.is_repeat.any() else {}),
+        COUNTED: counted[FULL],
+        TARGET_COUNTS: target_counts,
+        HISTORY_LENGTHS: task.histories.lengths[task.users],
+    }
+    npz.write(workdir.ranks, arrays)
+    has_fewer_candidates = ranked.num_candidates[POPULAR] < experiment.run.evaluation.num_negatives
+    content = {
+        **_describe_run(experiment),
+        "users": len(task.users),
+        "users_not_evaluated": experiment.split.num_not_evaluated,
+        "users_with_fewer_candidates": int(has_fewer_candidates.sum()),
+        "repeats": {**experiment.repeats, "test": float(task.is_repeat.mean())},
+        "test": ranked.compute_metrics(),
+        "measured": measured,
+        **baselines,
+        "beyond_counting": _compare_with_counting(ranked.ranks[FULL], counted[FULL]),
+    }
+    if SELECT in experiment.trainings:
+        selected = model if measured == SELECT else experiment.load_trained_model(SELECT)
+        content["validation"] = Ranker(selected).measure(experiment.make_task("validation", all_items=True))
+        if selected.networks:
+            content["networks"] = _compare_networks(experiment, selected)
+    if experiment.sequences.features:
+        cold = metrics.compute_cold_metrics(ranked.ranks[FULL], target_counts)
+        content[metrics.COLD] = {"below": metrics.COLD_BELOW, **cold}
+    files.write_json(workdir.metrics, content)
+    return content
+
+
+def _describe_run(experiment: Experiment) -> dict[str, Any]:
+    """Returns what `metrics.json` says of a run, its data and its trainings."""
+    workdir, config = experiment.workdir, experiment.workdir.read_config()
+    states = {name: loop.read_state(workdir.path / name) for name in experiment.trainings}
+    return {
+        "run": experiment.run.to_dict(),
+        "digest": experiment.run.digest,
+        "data_fingerprint": experiment.sequences.fingerprint,
+        "environment": config.environment,
+        "evaluated_with": describe_environment(),
+        "transitions": workdir.read_transitions(),
+        **({} if config.initial is None else {"initial": config.initial}),
+        **{
+            name: {"steps": state.step, "seconds": state.seconds, "best_step": state.best_step}
+            for name, state in states.items()
+        },
+    }
+
+
+def _compare_with_counting(ranks: np.ndarray, counted_ranks: np.ndarray) -> dict[str, float] | None:
+    """Returns by how much NDCG@10 among all items exceeds that of counting; None for too few users."""
+    if len(ranks) < metrics.MIN_USERS:
+        return None
+    counted, ours = (metrics.compute_per_user(NDCG, some_ranks) for some_ranks in (counted_ranks, ranks))
+    return asdict(metrics.compute_difference(counted, ours))
+
+
+def _compare_networks(experiment: Experiment, model: Recommender) -> dict[str, Any]:
+    """Returns how networks were joined on the validation items: their shares, and NDCG@10 of both and of each."""
+    search = MixSearch(model, experiment.make_selection_task(), experiment.transitions)
+    together, alone = search.compare_networks()
+    first, second = model.networks
+    share = model.get_network_share()
+    return {"shares": {first: share, second: 1 - share}, "joined": together, "alone": alone}
