@@ -57,7 +57,7 @@ def read_flags(values: flags.FlagValues, arguments: Sequence[str]) -> tuple[dict
         raise UserError(str(error)) from error
     given = [name for name in values if values[name].present]
     for name in LISTS & set(given):
-        if values[name].present > 1:
+        if values[name].present > 1 and values[name].flag_type() == "string":
             raise UserError(f"--{name} must be given once ({values[name].help})")
     return {name: values[name].value for name in given}, words
 

@@ -143,6 +143,8 @@ def main(arguments: list[str]) -> None:
     if options.interactions is not None:
         interactions = Interactions(options.interactions, **columns)
         sequences = inputs.load_any(interactions, to_train=False, known_columns=model.columns)[1]
+        names = ", ".join(f"{role} {column['name']!r}" for role, column in sequences.columns.items())
+        print(f"{options.interactions}: {names}", flush=True)
     elif options.users is not None:
         sequences = model.select_histories(read_users(options.users, model))
     cluster = None

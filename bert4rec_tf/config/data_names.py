@@ -119,7 +119,7 @@ class Interactions(Settings):
             raise UserError(f"`separator` must be one character, :: or \\t. Received: separator={self.separator!r}")
         if (self.event_column is None) != (self.events is None):
             raise UserError(f"`event_column` and `events` need each other. Received: events={self.events}")
-        if self.events is not None and not self.events.strip():
+        if self.events is not None and not any(split_names(self.events)):
             raise UserError(f"`events` must name kinds of events. Received: events={self.events!r}")
 
     @property

@@ -301,7 +301,8 @@ class AutoSettings(BERT4RecSettings):
     )
     network_share: float | None = _declare_changeable(
         None,
-        "weight of BERT4Rec's scores; SASRec's have the rest to 1 (default: chosen on the validation items)",
+        "weight of BERT4Rec's scores; SASRec's have the rest to 1 (default: chosen on the validation items; a given "
+        "gain needs it)",
         at_least=0,
         at_most=1,
     )

@@ -220,11 +220,6 @@ class Run:
         """Raises UserError if only a part of the evidence's mix is given, or nothing and nothing can be chosen."""
         settings = self.architecture
         mix = settings.evidence_gain, settings.evidence_popularity
-        if None not in mix and self.flatten().get("network_share", 1.0) is None:
-            raise UserError(
-                f"`network_share` must be given to {self.model} with `evidence_gain` and `evidence_popularity`: it is "
-                "chosen only together with them. Received: network_share=None"
-            )
         needs_both = mix != (None, None) or settings.evidence_temperature != 1.0
         if None not in mix or not (needs_both or SELECT not in TRAININGS[self.training.protocol]):
             return
@@ -309,6 +304,11 @@ class Run:
                 )
         settings = self.flatten()
         given = {name for name in names if settings.get(name) is not None}
+        if "evidence_gain" in given and settings.get("network_share", 1.0) is None:
+            raise UserError(
+                f"`network_share` must be given to {self.model} with `evidence_gain` and `evidence_popularity`: it is "
+                "chosen only together with them. Received: network_share=None"
+            )
         for _, field in _list_fields(self.model):
             for other, values in field.metadata["only_with"].items() if field.name in given else ():
                 if other in settings and settings[other] not in values:

@@ -313,7 +313,8 @@ class FittedModel:
             more: new actions, as the data of `fit`. Known ones among them count once, and all are ordered by time. If
                 the known or the new ones have no times, the new ones follow, and all count (`overlaps.join_actions`).
             test_from: as for `fit`, but for the new actions alone. That of `fit` does not apply.
-            train: whether to train; None if there are options, or new actions are TRAINED_SHARE of the known ones.
+            train: whether to train; None if there are options or a `test_from`, or new actions are TRAINED_SHARE of
+                the known ones.
             **options: as for `fit`, except those in FIXED. Settings that are not named are those of this model.
 
         Raises:
@@ -326,6 +327,10 @@ class FittedModel:
         options_of_training = options.keys() - {"silent"} | ({"test_from"} if test_from is not None else set())
         if train is False and options_of_training:
             raise UserError(f"`{min(options_of_training)}` needs a training. Received: train=False")
+        if fixed := options.keys() & FIXED:
+            raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
+        if train or options_of_training:
+            self._require_workdir()
         new = inputs.load_any(more, **columns, test_from=test_from, to_train=False, known_columns=self.saved.columns)[1]
         data = updating.join_more(self.saved, new)
         if train is None:
@@ -339,24 +344,21 @@ class FittedModel:
                 )
         if not train:
             return self._update(data)
-        if self.workdir is None:
-            raise UserError("`continue_training` needs the work directory of the training: open that")
+        workdir = self._require_workdir()
         passed_on = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
-        if fixed := options.keys() & FIXED:
-            raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
-        run = WorkDirectory(self.workdir).read_config().run
-        new_features = {name: options.pop(name) for name in (ITEM_FEATURES, USER_FEATURES) if name in options}
-        settings_for_features(run.model, new_features)  # refuses those that the model cannot use
-        features = WorkDirectory(self.workdir).read_features()
+        run = workdir.read_config().run
+        given = {name: options.pop(name, None) for name in (ITEM_FEATURES, USER_FEATURES)}
+        new_features = {name: source for name, source in given.items() if source is not None}
+        settings_for_features(run.model, new_features.keys() - {ITEM_FEATURES})  # refuses those that nothing reads
+        features = workdir.read_features()
         features |= {name: new.features[name] for name in features if name in new.features} | new_features
-        data = with_features(
-            data, **features, new_items=options.pop("new_items", False), silent=passed_on.get("silent", False)
-        )
+        new_items, silent = options.pop("new_items", False), passed_on.get("silent", False)
+        data = with_features(data, **features, new_items=new_items, silent=silent)
         run = presets.change_run(run, inputs.FRAME, **options)
         attributes = self.saved.attributes and self.saved.attributes.frame.reset_index()
-        selected, start_weights = self.workdir / SELECT, None
+        selected, start_weights = workdir.path / SELECT, None
         if MODELS[run.model].examples is not None:
-            start_weights = selected if selected.exists() else self.workdir
+            start_weights = selected if selected.exists() else workdir.path
         return train_and_open(
             run,
             data,
@@ -365,6 +367,11 @@ class FittedModel:
             item_features=new_features.get(ITEM_FEATURES, attributes),
             **passed_on,
         )
+
+    def _require_workdir(self) -> WorkDirectory:
+        if self.workdir is None:
+            raise UserError("`continue_training` needs the work directory of the training: open that")
+        return WorkDirectory(self.workdir)
 
     @speak_python()
     def update(
@@ -394,6 +401,8 @@ class FittedModel:
             UserError: if there are no rows, or the model does not hold all histories.
         """
         refuse_unused_new_items(new_items, item_features)
+        if path is not None and stores.expand_path(path).exists():
+            raise UserError(f"`path` must be a new folder. Received: path={path}")
         new = inputs.load_any(more, user, item, time, to_train=False, known_columns=self.saved.columns)[1]
         return self._update(updating.join_more(self.saved, new), item_features, new_items, path)
 
@@ -402,8 +411,6 @@ class FittedModel:
     ) -> "FittedModel":
         scratch = files.ScratchFolder()
         folder = scratch.path / SAVED_MODEL if path is None else stores.expand_path(path)
-        if path is not None and folder.exists():
-            raise UserError(f"`path` must be a new folder. Received: path={folder}")
         titles = format_titles(self.titles) if self.titles != self.saved.titles else None
         updating.update_export(self.saved, data, folder, item_features, new_items, titles)
         return replace(self, saved=SavedRecommender(folder, trusted=True), _scratch=(self._scratch, scratch))
@@ -421,7 +428,8 @@ class FittedModel:
                 shutil.copytree(self.saved.local_folder, aside / SAVED_MODEL)
             if self.titles != self.saved.titles:  # they were given to `open`
                 model_folder = aside / SAVED_MODEL if self.workdir else aside
-                files.write_text(model_folder / TITLES, format_titles(self.titles))
+                for file in [model_folder / TITLES, *([aside / TITLES.name] if self.workdir else [])]:
+                    files.write_text(file, format_titles(self.titles))
         return target
 
     @property

@@ -229,7 +229,7 @@ def compare(
         models: names in `b4r.MODELS`, or classes of your own.
         by: an attribute of items or users. There is then a row for each of its values and model, over the test cases
             whose item or user has it; `cases` is their number, and takes the place of `seconds`.
-        attributes: for `by`: a file or a table with a column of ids of items or users.
+        attributes: for `by`: a file or a table with a column of ids of items or users, named so if ids of both fit it.
         **options: as for `fit`, for all these models. `holdout` is 2 by default, which takes one training per model.
 
     Returns:

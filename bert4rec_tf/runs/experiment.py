@@ -329,14 +329,14 @@ class Experiment:
 
     def _open_training(self, name: str, model: Recommender, selected: _Trained | None) -> loop.Training:
         """Returns a training to run or to resume. `selected`: the result of SELECT, if it came before."""
+        folder = self.workdir.path / name
+        if not loop.has_begun(folder):
+            self._set_first_weights(model, name, selected)
         if self.run.uses_evidence:
             if selected:
                 model.set_mix(selected.model.evidence.mix, selected.model.get_network_share())
             elif self.run.given_mix is not None:
                 model.set_mix(self.run.given_mix, model.get_network_share())
-        folder = self.workdir.path / name
-        if not loop.has_begun(folder):
-            self._set_first_weights(model, name, selected)
         validate = self.make_validation(model) if name == SELECT else None
         settings = self._make_loop_settings(name, selected)
         last = self.trainings[-1]

@@ -27,7 +27,7 @@ history, and how often training saw the target."""
 
 
 def measure(experiment: Experiment, model: Recommender) -> dict[str, Any]:
-    """Does what `Experiment.evaluate` says."""
+    """Measures a model of a run on its test items. Writes the ranks and `metrics.json`, and returns the latter."""
     workdir, measured = experiment.workdir, experiment.measured_training
     task, learned = experiment.make_task("test", all_items=True), experiment.select_data(measured)
     ranked = Ranker(model).rank_and_list(task, None if experiment.silent else "measuring on test")

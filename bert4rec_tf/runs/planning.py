@@ -117,7 +117,7 @@ class Planner:
         """Returns the seconds of everything, with a first training of so many steps."""
         costs = self._costs
         is_named = "evaluate_every" in self._budget.named
-        number = math.ceil(steps / self.run.training.evaluate_every) if is_named else MEASUREMENTS
+        number = max(1, math.ceil(steps / self.run.training.evaluate_every)) if is_named else MEASUREMENTS
         validation = costs.first_measurement + (number - 1) * costs.measurement
         return costs.compiling + steps * costs.step + validation + self._estimate_rest(steps)
 

@@ -66,7 +66,7 @@ def join_more(saved: SavedRecommender, new: Sequences) -> Sequences:
     if "run" not in saved.card:
         raise UserError(f"{saved.folder}: was not exported from a run, so it cannot be updated")
     if (name := saved.card["run"]["model"]) not in MODELS:
-        raise UserError(f"{saved.folder}: its model is {name}, of your own; import its class and `update` from Python")
+        raise UserError(f"{saved.folder}: its model is {name}, of your own; import its class in Python first")
     if not new.num_actions:
         raise UserError("the new data must have rows. Received: none")
     if cut := find_cut(saved):
@@ -97,6 +97,8 @@ def update_export(
         item_features: features of the items, old and new, as for `fit`.
         new_items: whether items that occur only in `item_features` are recommended too.
         titles: the text of a file of titles (`serving.titles`), in place of the export's.
+
+    Raises UserError for features that do not fit, or an export without its settings of counting.
     """
     refuse_unused_new_items(new_items, item_features)
     card, histories = saved.card, saved.require_histories()

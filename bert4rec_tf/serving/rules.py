@@ -49,8 +49,6 @@ TRUTHS = {"true": True, "false": False}
 NUMBERS, TEXTS, TRUE_OR_FALSE = "numbers", "texts", "true and false"
 KINDS = {"string": TEXTS, "boolean": TRUE_OR_FALSE, **dict.fromkeys(("integer", "floating", "decimal"), NUMBERS)}
 """What pandas infers of a column -> the kind of its values; other columns are compared as they are."""
-
-EXAMPLES = {NUMBERS: "a number", TRUE_OR_FALSE: "True or False"}
 Content = TypeVar("Content")
 
 
@@ -75,7 +73,7 @@ class Attributes:
     """
 
     def __init__(self, source: Any, id_name: str | None = None) -> None:
-        title = str(source) if isinstance(source, (str, Path)) else "`attributes`"
+        title = str(source) if isinstance(source, (str, Path, Url)) else "`attributes`"
         id_column, columns = read_columns(source, title, (ITEM_ID, *IDS), id_name)
         if id_column is None:
             raise UserError(f"{title}: must have a column of ids, such as `id`. Received: {', '.join(columns)[:300]}")
@@ -188,17 +186,17 @@ def _find_kind(values: Any) -> str | None:
 
 
 def _refuse_other_kind(column: Any, other: Any) -> None:
-    """Raises TypeError if texts would be compared with other values, from which they differ whatever they say."""
+    """Raises TypeError if texts would be compared with other values alone, from which they differ whatever they say."""
     if not isinstance(column, pd.Series) or (kind := _find_kind(column)) is None:
         return
-    for value in other if isinstance(other, list) else [other]:
-        other_kind = _find_kind(value if isinstance(value, pd.Series) else [value])
-        if other_kind is not None and (kind == TEXTS) != (other_kind == TEXTS):
-            if isinstance(value, pd.Series):
-                raise TypeError(f"`{column.name}` holds {kind}, and `{value.name}` {other_kind}")
-            is_number = kind == NUMBERS and value.isdecimal()
-            example = repr(str(value)) if kind == TEXTS else int(value) if is_number else EXAMPLES[kind]
-            raise TypeError(f"`{column.name}` holds {kind}: write {example}. Received: {value!r}")
+    values = other if isinstance(other, list) else [other]
+    kinds = [_find_kind(value if isinstance(value, pd.Series) else [value]) for value in values]
+    if not kinds or any(other_kind is None or (kind == TEXTS) == (other_kind == TEXTS) for other_kind in kinds):
+        return
+    if isinstance(other, pd.Series):
+        raise TypeError(f"`{column.name}` holds {kind}, and `{other.name}` {kinds[0]}")
+    example = column[column.notna()].tolist()[0]
+    raise TypeError(f"`{column.name}` holds {kind}, such as {example!r}. Received: {values[0]!r}")
 
 
 def _has_value(value: str, cell: Any) -> bool:

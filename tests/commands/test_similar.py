@@ -41,7 +41,7 @@ def test_the_nearest_items_by_cosine_are_printed_with_their_titles(exported):
 
 
 def test_an_item_is_shown_without_a_heading(exported):
-    ended = console("similar", "--model=model", "--item=item 3", cwd=exported[0])
+    ended = console("similar", "--model=model", "--item=item 3", "-k", "9", "-k", "3", cwd=exported[0])
     assert ended.stdout.startswith("rank  item") and len(ended.stdout.splitlines()) == 4
 
 

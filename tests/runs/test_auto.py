@@ -15,6 +15,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.exporting import export
 from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.runs.trainings import load_model
+from bert4rec_tf.runs.warm_start import read_start_weights
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -93,6 +94,15 @@ def test_a_named_share_replaces_that_of_the_weights_to_start_from(fitted, tmp_pa
     named = {"network_share": 0.1, "protocol": SELECT}
     warm = b4r.fit(FRAME, model="auto", silent=True, init_from=fitted.workdir, workdir=tmp_path, **SMALL, **named)
     assert load_model(WorkDirectory(warm.workdir)).get_network_share() == pytest.approx(0.1)
+
+
+@pytest.mark.long
+def test_a_warm_start_ends_with_the_share_that_was_chosen_and_not_that_of_its_weights(fitted, tmp_path):
+    weights = read_start_weights(fitted.workdir)
+    weights.model.network_share.assign(0.9)
+    warm = b4r.fit(FRAME, model="auto", silent=True, init_from=weights, workdir=tmp_path / "warm", **SMALL)
+    shares = [load_model(WorkDirectory(warm.workdir), name).get_network_share() for name in ("select", "all")]
+    assert shares[0] == shares[1] != pytest.approx(0.9)
 
 
 @pytest.mark.slow

@@ -255,7 +255,7 @@ def test_a_share_that_is_not_chosen_must_be_given(protocol):
     given = {"evidence_gain": 2.0, "evidence_popularity": -0.3}
     settings = {**SMALL, "dataset": "beauty", "model": "auto", "protocol": protocol, **given}
     with pytest.raises(UserError, match="`network_share` must be given to auto with `evidence_gain`") as error:
-        Run.make(**settings)
+        Run.make(**settings).refuse_unused(given)
     assert len(str(error.value).splitlines()) == 1
     assert Run.make(**settings, network_share=0.25).given_mix == (2.0, -0.3, 1.0)
 

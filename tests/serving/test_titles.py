@@ -29,10 +29,11 @@ def test_columns_in_any_order_commas_quotes_lines_and_empty_titles(tmp_path):
         'movieId,title,genres\n1,Amélie (2001),Comedy|Drama\n2,"Him, Her",Drama\n',
         "ITEM_ID;Name\n1;Amélie (2001)\n2;Him, Her\n",
         "asin\tbrand\ttitle\n1\tx\tAmélie (2001)\n2\ty\tHim, Her\n",
+        'id,title,artist\n1,Amélie (2001),x\n2,"Him, Her",x\n',
         "title:token_seq\titem_id:token\nAmélie (2001)\t1\nHim, Her\t2\n",
         "1::Amélie (2001)::Comedy|Drama\r\n2::Him, Her::Drama\r\n",
     ],
-    ids=["MovieLens", "semicolons", "tabs", "RecBole", "double colons"],
+    ids=["MovieLens", "semicolons", "tabs", "artists that repeat", "RecBole", "double colons"],
 )
 def test_columns_are_found_by_their_usual_names(tmp_path, content):
     (tmp_path / "titles").write_text(content, encoding="utf-8", newline="")

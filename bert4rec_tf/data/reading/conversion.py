@@ -74,6 +74,9 @@ def list_files(interactions: Interactions) -> list[Path]:
                 raise UserError(f"{path}: a folder without .parquet files; name others by a pattern: '{path}/*.csv'")
         elif glob.has_magic(str(path)) and not path.exists():
             matches = [Path(match) for match in glob.glob(str(path), recursive=True) if Path(match).is_file()]
+            if "**" in path.parts:  # as in a folder
+                folder = Path(*path.parts[: path.parts.index("**")])
+                matches = [file for file in matches if not _is_hidden(file, folder)]
         else:
             files.refuse_pipe(path)
             matches = [path]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bert4rec_tf.data.reading import blocks, tables, text
-from bert4rec_tf.data.reading.columns import guess_column
+from bert4rec_tf.data.reading.columns import find_known_columns, guess_column
 from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
@@ -46,11 +46,23 @@ def read_columns(source: Any, title: str, id_names: Sequence[str], id_name: str 
     table = tables.select_columns(frame, [name for name in names if name not in vectors])
     arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
     columns: dict[str, Any] = {name: vectors.get(name) or _list_cells(arrays[name]) for name in names}
-    id_column = guess_column(table.column_names, id_names, id_name)
+    id_column = _choose_id_column(table, id_names, id_name)
     if id_column is not None:
         ids = tables.convert_ids(tables.decode_texts(arrays[id_column]), f"{title}, column {id_column}")
         columns[id_column] = pc.utf8_normalize(ids, form="NFC").to_pylist()
     return id_column, columns
+
+
+def _choose_id_column(table: pa.Table, id_names: Sequence[str], id_name: str | None) -> str | None:
+    """Returns the column `id_name` if there is one, else the first with a known name, rather one without repeats.
+
+    So the items of `id,title,artist` are the ids, although data of artists may call their items so.
+    """
+    if id_name in table.column_names:
+        return id_name
+    known = find_known_columns(table.column_names, id_names)
+    without_repeats = [name for name in known if pc.count_distinct(table.column(name)).as_py() == table.num_rows]
+    return next(iter([*without_repeats, *known]), None)
 
 
 def _read_file(path: Path, id_names: Sequence[str]) -> pa.Table:

@@ -17,7 +17,9 @@ from aiohttp.typedefs import Handler, Middleware
 
 from bert4rec_tf.data.reading.feature_files import check_matches
 from bert4rec_tf.export.layout import find_item_column, find_model_folder
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import expand_path
+from bert4rec_tf.foundation.warning import FileWarning, warn
 from bert4rec_tf.serving import explanation
 from bert4rec_tf.serving.http import guard, openapi, predict
 from bert4rec_tf.serving.http.batching import Batcher, Call, Overloaded
@@ -74,7 +76,23 @@ class Served:
 
 
 def open_versions(settings: ServerSettings) -> Versions:
-    """Loads the newest version. Raises UserError if there is none, or the titles cannot be read."""
+    """Loads the newest version. Raises UserError if there is none, or the titles cannot be read.
+
+    They are read with each version. If they cannot be then, a warning says so, and those of before stay.
+    """
+    last_titles: dict[str, Any] = {}
+
+    def read_titles(path: str, model: LoadedModel) -> tuple[dict[str, str], dict[str, list[str]]]:
+        try:
+            titles, tags = read_titles_and_tags(expand_path(path), find_item_column(model.card))
+            check_matches("titles", titles, model.items)
+        except UserError as error:
+            if not last_titles:
+                raise
+            warn(f"{error}; the titles of before still count", FileWarning)
+            return last_titles["titles"], last_titles["tags"]
+        last_titles.update(titles=titles, tags=tags)
+        return titles, tags
 
     def load(folder: Path, number: int) -> Served:
         model = LoadedModel(folder, settings.trust_model)
@@ -83,11 +101,8 @@ def open_versions(settings: ServerSettings) -> Versions:
         _ = model.attributes
         longest = 0 if model.histories is None else int(model.histories.lengths.max(initial=0))
         model.warm_up()
-        if not settings.titles:
-            return Served(number, model, Catalogue(model.items, model.titles, {}), longest)
-        titles, tags = read_titles_and_tags(expand_path(settings.titles), find_item_column(model.card))
-        check_matches("titles", titles, model.items)
-        return Served(number, model, Catalogue(model.items, titles, tags), longest)
+        titles, tags = read_titles(settings.titles, model) if settings.titles else ({}, {})
+        return Served(number, model, Catalogue(model.items, titles or model.titles, tags), longest)
 
     return Versions(find_model_folder(expand_path(settings.model)), load)
 
@@ -198,22 +213,24 @@ class Service:
         """Runs the batcher and the check for new versions while the server runs."""
         async with self._batcher:
             stop = threading.Event()
-            # A daemon, because the end must not wait for ever for a disk that hangs.
-            watch = threading.Thread(target=self._watch, args=(stop,), daemon=True)
-            watch.start()
+            # Daemons, because the end must not wait for ever for a disk that hangs; one each, because others can go on.
+            watched = [self._versions, *self._rules.list_files()]
+            threads = [threading.Thread(target=self._watch, args=(one, stop), daemon=True) for one in watched]
+            for thread in threads:
+                thread.start()
             yield
             stop.set()
-            await asyncio.to_thread(watch.join, LOOK_SECONDS)
+            for thread in threads:
+                await asyncio.to_thread(thread.join, LOOK_SECONDS)
         for pool in (self._converters, self._searcher):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _watch(self, stop: threading.Event) -> None:
+    def _watch(self, watched: Versions | WatchedFile, stop: threading.Event) -> None:
         while not stop.wait(self._settings.poll_seconds):
-            for watched in (self._rules, self._versions):
-                try:
-                    watched.refresh()
-                except Exception:
-                    LOG.exception("checking for new files failed")
+            try:
+                watched.refresh()
+            except Exception:
+                LOG.exception("checking for new files failed")
 
     def _check_address(self, request: web.Request, versions: Collection[str]) -> None:
         """Raises RequestError if a request names another model, or a version that is not among `versions`."""

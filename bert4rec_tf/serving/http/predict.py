@@ -55,10 +55,8 @@ class Rules:
     attributes: WatchedFile[Attributes] | None = None
     blocked: WatchedFile[frozenset[str]] | None = None
 
-    def refresh(self) -> None:
-        for file in (self.attributes, self.blocked):
-            if file is not None:
-                file.refresh()
+    def list_files(self) -> list[WatchedFile]:
+        return [file for file in (self.attributes, self.blocked) if file is not None]
 
 
 @dataclass(frozen=True)
@@ -122,8 +120,12 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
     _check_answer_size(rows, {**signature.inputs, **arrays}, model, settings)
     signature, inputs_of_rules, filter_outputs = _apply_rules(columns, where, signature, model, settings, item_rules)
     arrays |= inputs_of_rules
-    if signature.name == SIMILAR:  # the rules ask for more
-        _check_answer_size(rows, {**signature.inputs, **arrays}, model, settings)
+    if signature.name == SIMILAR and rows > 1 and (num_values := rows * int(arrays["k"])) > settings.max_answer:
+        raise RequestError(
+            f"With these rules, `{SIMILAR}` looks at {num_values:,} items for {rows:,} rows, of at most "
+            f"{settings.max_answer:,}: ask for fewer rows",
+            413,
+        )
     shared = {name for name, array in arrays.items() if not array.ndim or len(array) != rows}
     defaults = {
         name: default for name, default in signature.inputs.items() if default is not None and name not in arrays
@@ -167,7 +169,8 @@ def _apply_rules(
         [[_to_text(name, one) for one in row] for row in columns.get(name, ())] for name in ("exclude", "candidates")
     )
     if len(exclude) > 1:
-        _check_size("exclude", len(exclude), max(map(len, exclude)) + len(blocked), settings)
+        note = f" with {len(blocked):,} blocked items in each row" if blocked else ""
+        _check_size("exclude", len(exclude), max(map(len, exclude)) + len(blocked), settings, note)
     restricted = rules.restrict(exclude, candidates, allowed, blocked)
     inputs_of_rules = {name: pad_ids(rows) for name, rows in zip(("exclude", "candidates"), restricted) if rows}
     return model.signatures["recommend"], inputs_of_rules, keep_outputs
@@ -328,10 +331,10 @@ def _pad_texts(name: str, value: Any, settings: ServerSettings) -> np.ndarray:
     return array[0] if rank == 1 else array
 
 
-def _check_size(name: str, rows: int, width: int, settings: ServerSettings) -> None:
+def _check_size(name: str, rows: int, width: int, settings: ServerSettings, note: str = "") -> None:
     size, limit = rows * width, settings.max_rows * settings.max_history
     if size > limit:
-        raise RequestError(f"`{name}` may have at most {limit} values with its padding. Received: {size}")
+        raise RequestError(f"`{name}`{note} may have at most {limit} values with its padding. Received: {size}")
 
 
 def _to_text(name: str, value: Any) -> str:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from support.http_server import ITEMS, Fake, Server, card_of, served
 from support.profiles import examples
 
+import bert4rec_tf as b4r
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.http import app, predict
 from bert4rec_tf.serving.http.app import _json_response, open_versions
@@ -61,6 +62,12 @@ def test_a_later_version_has_the_titles_of_its_time(exported, tmp_path):
     versions.refresh()
     versions.refresh()
     assert versions.current.version == 2 and versions.current.catalogue.describe("a")["title"] == "The First Again"
+    titles.write_text("half wri")
+    shutil.copytree(exported, tmp_path / "3")
+    with pytest.warns(b4r.FileWarning, match="the titles of before still count"):
+        versions.refresh()
+        versions.refresh()
+    assert versions.current.version == 3 and versions.current.catalogue.describe("a")["title"] == "The First Again"
 
 
 def test_status_and_metadata_are_those_of_tensorflow_serving(client, exported):

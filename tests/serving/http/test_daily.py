@@ -166,16 +166,19 @@ def test_what_the_rules_leave_out_counts_within_the_limits(versions, model, tmp_
         for item, row in zip(NAMES, found):
             near = model.similar(item, k=29)["item"]
             assert row == [one for one in near if one not in blocked][:5]
-        answer = client.post({"signature_name": "similar", "inputs": {"items": NAMES[:15], "k": 5}})
-        assert answer.status == 413 and answer.json["error"].endswith("Received: 15 rows of 7")
-        wide = {"items": NAMES[:4], "k": 5, "where": "price > 20"}
-        answer = client.post({"signature_name": "similar", "inputs": wide})
-        assert answer.status == 413 and answer.json["error"].endswith("Received: 4 rows of 28")
+        for items, where in ((NAMES[:15], None), (NAMES[:4], "price > 20")):
+            wide = {"items": items, "k": 5, "where": where}
+            answer = client.post({"signature_name": "similar", "inputs": wide})
+            assert answer.status == 413 and answer.json["error"].endswith("of at most 100: ask for fewer rows")
         for width, status in ((1, 200), (2, 400)):
             inputs = {"histories": [["0"]] * 20, "exclude": [NAMES[5 : 5 + width]] * 20}
             answer = client.post({"signature_name": "recommend", "inputs": inputs})
             assert answer.status == status, answer.body
-        assert answer.json["error"] == "`exclude` may have at most 60 values with its padding. Received: 80"
+        words = "`exclude` with 2 blocked items in each row may have at most 60 values"
+        assert answer.json["error"] == f"{words} with its padding. Received: 80"
+    with Server(versions, blocked=str(tmp_path / "blocked.txt"), max_answer=20) as server:
+        one = {"items": NAMES[:1], "k": 5, "where": "price > 20"}
+        assert server.client().predict(signature_name="similar", inputs=one), "a single row is always answered"
 
 
 def test_reasons_are_those_of_python(versions, model):
