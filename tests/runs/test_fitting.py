@@ -188,17 +188,24 @@ def test_a_model_is_saved_and_opened(counted, tmp_path):
     alone = b4r.open(tmp_path / "kept" / "saved_model", titles={"i1": "Uno"})
     assert alone.recommend(user=3)["item"].tolist() == opened.recommend(user=3)["item"].tolist()
     assert alone.metrics["test"] == counted.metrics["test"]
-    renamed = b4r.open(tmp_path / "kept", titles={"i1": "Uno"})
-    for model, name in ((alone, "alone"), (renamed, "renamed")):
-        assert b4r.open(model.save(tmp_path / name)).titles == {"i1": "Uno"}
-    alone.update(LATER, path=tmp_path / "updated")
-    assert b4r.open(tmp_path / "updated").titles == {"i1": "Uno"}
     with pytest.raises(b4r.UserError, match="needs the work directory"):
         alone.continue_training(LATER)
     with pytest.raises(b4r.UserError, match="`path` must be a new folder"):
         counted.save(tmp_path / "kept")
     with pytest.raises(b4r.UserError, match="`path` must be a work directory or a SavedModel"):
         b4r.open(tmp_path)
+
+
+@pytest.mark.long
+def test_titles_given_to_open_outlive_copies_updates_and_exports(counted, tmp_path):
+    titles = {"i1": "Uno"}
+    for number, folder in enumerate([counted.workdir, counted.saved.local_folder]):
+        model = b4r.open(folder, titles=titles)
+        copy = model.save(tmp_path / f"copy {number}")
+        assert b4r.open(copy).titles == titles
+        model.update(LATER, path=tmp_path / f"updated {number}")
+        assert b4r.open(tmp_path / f"updated {number}").titles == titles
+    assert b4r.open(exporting.export(WorkDirectory(tmp_path / "copy 0"))).titles == titles
 
 
 def test_a_fitted_model_prints_its_metrics(counted):

@@ -185,7 +185,7 @@ def test_an_updated_model_is_saved_and_goes_on(learnt, tmp_path):
     assert "new" in longer.items and longer.saved.card["data"]["actions"] == 480 + 34 * 2
 
 
-def test_the_command_updates_in_place_and_adds_versions(counted, tmp_path):
+def test_the_command_updates_in_place(counted, tmp_path):
     counted.save(tmp_path / "work")
     LATER.to_csv(tmp_path / "today.csv", index=False)
     ended = console("update", "--model=work", "--interactions=today.csv", cwd=tmp_path)
@@ -197,6 +197,11 @@ def test_the_command_updates_in_place_and_adds_versions(counted, tmp_path):
     again = console("update", "--model=work", "--interactions=today.csv", cwd=tmp_path)
     assert "0 new actions" in again.stdout and "34 new rows repeat" in again.stderr
     assert b4r.open(tmp_path / "work").saved.knows_user("99")
+
+
+@pytest.mark.long
+def test_the_command_adds_a_version(counted, tmp_path):
+    LATER.to_csv(tmp_path / "today.csv", index=False)
     shutil.copytree(counted.saved.local_folder, tmp_path / "versions" / "3")
     assert console("update", "--model=versions", "--interactions=today.csv", cwd=tmp_path).returncode == 0
     assert sorted(path.name for path in (tmp_path / "versions").glob("[!.]*")) == ["3", "4"]
