@@ -5,6 +5,7 @@ import gzip
 import io
 import unicodedata
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,6 +72,21 @@ def test_any_titles_that_were_written_are_read(tmp_path_factory, titles):
     path = tmp_path_factory.getbasetemp() / "titles.csv"
     path.write_bytes(made.getvalue().encode())
     assert read_titles(path) == {unicodedata.normalize("NFC", item): title for item, title in titles.items()}
+
+
+@pytest.mark.parametrize(
+    ("columns", "first_id"),
+    [
+        ({"artist": pd.Categorical(["x", "x"]), "id": [1, 2]}, "1"),
+        ({"id": pd.Categorical(["1", "2"])}, "1"),
+        ({"movieId": [3, 4], "id": [1, 2]}, "3"),
+        ({"item": [["x"], ["y"]], "id": [1, 2]}, "1"),
+        ({"artist": ["x", "x"], "id": [1, 1]}, "x"),
+    ],
+)
+def test_ids_are_in_a_column_without_repeats(columns, first_id):
+    titles = read_titles(pd.DataFrame({**columns, "title": ["A", "B"]}))
+    assert next(iter(titles)) == first_id
 
 
 def test_titles_of_a_model_may_have_any_line_end_and_surrogates(tmp_path):

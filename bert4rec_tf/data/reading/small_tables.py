@@ -61,7 +61,8 @@ def _choose_id_column(table: pa.Table, id_names: Sequence[str], id_name: str | N
     if id_name in table.column_names:
         return id_name
     known = find_known_columns(table.column_names, id_names)
-    without_repeats = [name for name in known if pc.count_distinct(table.column(name)).as_py() == table.num_rows]
+    arrays = {name: table.column(name) for name in known if not pa.types.is_nested(table.column(name).type)}
+    without_repeats = [name for name, array in arrays.items() if len(array.unique()) == len(array)]
     return next(iter([*without_repeats, *known]), None)
 
 

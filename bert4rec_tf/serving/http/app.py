@@ -220,8 +220,7 @@ class Service:
                 thread.start()
             yield
             stop.set()
-            for thread in threads:
-                await asyncio.to_thread(thread.join, LOOK_SECONDS)
+            await asyncio.gather(*(asyncio.to_thread(thread.join, LOOK_SECONDS) for thread in threads))
         for pool in (self._converters, self._searcher):
             pool.shutdown(wait=False, cancel_futures=True)
 
