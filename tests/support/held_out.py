@@ -143,8 +143,9 @@ EVIDENCE = Case("sasrec", settings=(("evidence", "transitions"), ("selection_met
 
 def give_mix(case):
     """Returns settings with which nothing is chosen on the validation items for the evidence beside a network."""
-    uses_evidence = make_run(case, protocol="select").uses_evidence
-    return {"evidence_gain": 2.0, "evidence_popularity": -0.2} if uses_evidence else {}
+    run = make_run(case, protocol="select")
+    mix = {"evidence_gain": 2.0, "evidence_popularity": -0.2} if run.uses_evidence else {}
+    return mix | ({"network_share": 0.5} if mix and "network_share" in run.flatten() else {})
 
 
 CASES = [
