@@ -165,16 +165,18 @@ def test_few_new_rows_are_counted_and_trained_on_only_if_asked(learnt, monkeypat
     for options, words in (({"train": "no"}, "must be None, True or False"), ({"train": False, "steps": 3}, "`steps`")):
         with pytest.raises(b4r.UserError, match=words):
             learnt.continue_training(two, **options)
-    for options, words in (
-        ({"row_learning_rate": 0.2}, "`row_learning_rate` needs optimizer=rowwise_adagrad"),
-        ({"mixed_precision": True}, "`mixed_precision` needs model="),
-        ({"user_features": LATER}, "`user_features` needs model="),
-    ):
-        with pytest.raises(b4r.UserError, match=words):
-            learnt.continue_training(LATER, **options)
+    with pytest.raises(b4r.UserError, match="`row_learning_rate` needs optimizer=rowwise_adagrad"):
+        learnt.continue_training(LATER, row_learning_rate=0.2)
     for more, options in ((two, {"train": True}), (two, {"steps": 3}), (LATER, {})):
         with pytest.raises(Killed):
             learnt.continue_training(more, **options)
+
+
+@pytest.mark.parametrize("learnt", ["bpr_mf"], indirect=True)
+def test_a_later_training_refuses_what_its_model_does_not_read(learnt):
+    for options in ({"mixed_precision": True}, {"user_features": LATER}):
+        with pytest.raises(b4r.UserError, match=f"`{next(iter(options))}` needs model="):
+            learnt.continue_training(LATER, **options)
 
 
 @pytest.mark.slow
