@@ -31,7 +31,6 @@ from support.held_out import (
     OWN_TEST,
     OWN_VALIDATION,
     QUICK,
-    SAMPLED,
     SEEN,
     TEST,
     VALIDATION,
@@ -47,7 +46,7 @@ from support.profiles import slow_but
 
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import OWN
-from bert4rec_tf.config.model_settings import ALONE, ATTENTION_MODELS, AUTO, MODEL_SETTINGS
+from bert4rec_tf.config.model_settings import ALONE, AUTO, MODEL_SETTINGS
 from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, SELECT, SELECT_AND_RETRAIN
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation import evidence_search
@@ -69,13 +68,12 @@ def list_slow_cases():
     own = {AUTO: {"dataset": OWN_DATA}}  # it has no preset for a data set
     for model, kind in MODEL_SETTINGS.items():
         for field in dataclasses.fields(kind):
+            needed = tuple((other, values[0]) for other, values in field.metadata["only_with"].items())
             for choice in field.metadata["limits"].get("choices", ()):
                 if choice != field.default:
                     # The rule for your own data sets first item vectors, which `alone` has none of.
                     more = (("initial_vectors", "random"),) if model == AUTO and choice == ALONE else ()
-                    yield Case(model, settings=((field.name, choice), *more), **own.get(model, {}))
-    for model in ATTENTION_MODELS:
-        yield Case(model, settings=SAMPLED, **own.get(model, {}))
+                    yield Case(model, settings=(*needed, (field.name, choice), *more), **own.get(model, {}))
     yield Case("fpmc", "fast", OWN_DATA, (("negatives", "popular"),))
     yield Case("bert4rec", "best", OWN_DATA, (("use_user_features", True),))
 

@@ -137,7 +137,6 @@ def train(folder, case, sequences, **settings):
 
 
 OWN_DATA = f"{OWN}shop"
-SAMPLED = (("loss", "sampled_softmax"), ("negative_sampling", "log_uniform"))
 EVIDENCE = Case("sasrec", settings=(("evidence", "transitions"), ("selection_metric", "full")))
 
 
