@@ -7,6 +7,7 @@ import contextlib
 import errno
 import functools
 import io
+import itertools
 import os
 import re
 import tempfile
@@ -139,8 +140,10 @@ class Url:
     def glob_files(self) -> list["Url"]:
         """Returns the files that match this address as a pattern."""
         entries = self.call_store("glob", detail=True)
-        before = self.text.removesuffix(self.place)
-        return [Url(before + place) for place, facts in entries.items() if facts["type"] == "file"]
+        pairs = zip(reversed(self.text), reversed(self.place))
+        shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        before, start = self.text[:-shared], len(self.place) - shared  # above 0 for logs/... of abfs://logs@server/...
+        return [Url(before + place[start:]) for place, facts in entries.items() if facts["type"] == "file"]
 
     def list_stamps(self) -> dict[str, str]:
         """Returns path in this folder -> a text that changes when the file does, for all files, also in subfolders."""
@@ -282,6 +285,8 @@ def check_replaceable(path: Path | Url) -> None:
         files.check_replaceable(path)
         return
     with files.report_write_errors(path):
+        if path.text.partition("://")[0] in FILE_SYSTEMS:
+            path.call_store("makedirs", exist_ok=True)
         (path / ".probe").call_store("pipe_file", b"")
         (path / ".probe").call_store("rm_file")
 

@@ -156,3 +156,21 @@ def test_a_folder_is_checked_before_long_work(memory, monkeypatch):
     monkeypatch.setattr(type(memory), "pipe_file", lambda self, *arguments, **options: 1 / 0)
     with pytest.raises(UserError, match=r"^memory://bucket/here: cannot be written \(ZeroDivisionError"):
         stores.check_replaceable(expand_path("memory://bucket/here"))
+
+
+def test_a_new_folder_of_a_store_of_files_can_be_checked(tmp_path):
+    pytest.importorskip("fsspec", reason="the extra [stores] is not installed")
+    stores.check_replaceable(expand_path(f"file://{tmp_path}/new/folder"))
+    assert not any((tmp_path / "new" / "folder").iterdir())
+
+
+def test_an_address_with_a_server_behind_the_bucket_is_kept_by_a_pattern(memory, monkeypatch):
+    """As Azure's, `abfs://bucket@server/...`, whose place is `bucket/...`."""
+    strip = type(memory)._strip_protocol
+    monkeypatch.setattr(
+        type(memory), "_strip_protocol", classmethod(lambda _, path: strip(path.replace("@server", "")))
+    )
+    fill(memory, "/bucket/here")
+    found = Url("memory://bucket@server/here/*.npz").glob_files()
+    assert [str(url) for url in found] == [f"memory://bucket@server/here/{name}" for name in TREE if "npz" in name]
+    assert found[0].open().read() == b"1"

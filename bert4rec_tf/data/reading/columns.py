@@ -62,6 +62,12 @@ NUMBER_LIKE = re.compile(r"(0|[1-9]\d{0,18})(\.\d+)?$")
 ROW_NUMBERS = re.compile(r"$|index$|__index_level_|Unnamed:")
 """Columns in which pandas stores row numbers."""
 
+ANY_BLANKS = " "
+"""The separator for any number of blanks and tabs."""
+
+UNQUOTED = ("\t", "::", ANY_BLANKS)
+"""The separators between which quotes are plain characters."""
+
 NO_TIME = "none"
 TEXT, JSON, LITERALS, PARQUET = "text", "json", "literals", "parquet"
 

@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,10 @@ import pyarrow as pa
 
 from bert4rec_tf.config.data_names import Interactions, PublishedFile
 from bert4rec_tf.data.reading import blocks, layouts, records, tables, text
-from bert4rec_tf.data.reading.columns import PARQUET, TEXT, Layout
+from bert4rec_tf.data.reading.columns import ANY_BLANKS, PARQUET, TEXT, Layout
 from bert4rec_tf.data.reading.grouping import make_sequences
 from bert4rec_tf.data.reading.report import Report
 from bert4rec_tf.data.reading.rows import Rows
-from bert4rec_tf.data.reading.text import ANY_BLANKS
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
 from bert4rec_tf.foundation import files, npz
@@ -28,10 +27,13 @@ from bert4rec_tf.foundation.progress import show_transfer
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import FileWarning, warn
 
-CONVERSION_FORMAT = 9
+CONVERSION_FORMAT = 10
 """The version of stored conversions. Raise it when the conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"
+
+TABLE_FORMATS = {"_delta_log/*": "Delta", ".hoodie/*": "Hudi", "metadata/*.metadata.json": "Iceberg"}
+"""What a folder of Parquet files has -> whose table it is. Such a folder keeps rows that were deleted or changed."""
 
 
 def open_first(interactions: Interactions, paths: Sequence[Path]) -> Rows:
@@ -60,22 +62,23 @@ def read_tables(path: Path, reader: Rows) -> Iterator[pa.Table]:
 def list_files(interactions: Interactions) -> list[Path]:
     """Returns the files to read, sorted: single ones, those that match a pattern, and the Parquet files of a folder.
 
-    A file that matches several of them is read once. Raises UserError if a folder has no Parquet file, no file matches
-    a pattern, or a path is no plain file.
+    A file that matches several of them is read once. Raises UserError if a folder has no Parquet file or is of
+    TABLE_FORMATS, no file matches a pattern, or a path is no plain file.
     """
     paths: dict[Path | str, Path] = {}
     for path in interactions.files:
         if isinstance(path, Url) and glob.has_magic(str(path)):
             matches = path.glob_files()
         elif path.is_dir():
-            inside = (path / "**/*.parquet").glob_files() if isinstance(path, Url) else path.glob("**/*.parquet")
-            matches = [file for file in inside if file.is_file() and not _is_hidden(file, path)]
+            _refuse_table(path)
+            matches = [file for file in _glob(path, "**/*.parquet") if file.is_file() and not _is_hidden(file, path)]
             if not matches:
                 raise UserError(f"{path}: a folder without .parquet files; name others by a pattern: '{path}/*.csv'")
         elif glob.has_magic(str(path)) and not path.exists():
             matches = [Path(match) for match in glob.glob(str(path), recursive=True) if Path(match).is_file()]
             if "**" in path.parts:  # as in a folder
                 folder = Path(*path.parts[: path.parts.index("**")])
+                _refuse_table(folder)
                 matches = [file for file in matches if not _is_hidden(file, folder)]
         else:
             files.refuse_pipe(path)
@@ -91,7 +94,20 @@ def list_files(interactions: Interactions) -> list[Path]:
 
 def _is_hidden(path: Path, folder: Path) -> bool:
     """Returns whether a file in a folder, or a folder on the way, begins with `_` or `.`, as unfinished ones do."""
-    return any(part.startswith(("_", ".")) for part in str(path).removeprefix(str(folder)).strip("/\\").split("/"))
+    is_url = isinstance(path, Url)
+    parts = str(path).removeprefix(str(folder)).split("/") if is_url else path.relative_to(folder).parts
+    return any(part.startswith(("_", ".")) for part in parts)
+
+
+def _glob(folder: Path, pattern: str) -> Iterable[Path]:
+    return (folder / pattern).glob_files() if isinstance(folder, Url) else folder.glob(pattern)
+
+
+def _refuse_table(folder: Path) -> None:
+    """Raises UserError for a folder of TABLE_FORMATS."""
+    for pattern, kind in TABLE_FORMATS.items():
+        if any(_glob(folder, pattern)):
+            raise UserError(f"{folder}: is a table of {kind}, whose files keep deleted rows; export its present rows")
 
 
 def convert(interactions: Interactions, to_train: bool = True) -> tuple[Sequences, Report]:
@@ -168,14 +184,12 @@ def load_or_convert(
 
 def locate_conversion(folder: Path, interactions: Interactions, sources: list[str]) -> Path:
     """Returns where a conversion is stored. `sources`: `identify_source` of the files, in order."""
-    # `member` named a file in an archive, which is now unpacked when it is downloaded.
     key: dict[str, Any] = {
         "format": CONVERSION_FORMAT,
         "sources": sources,
-        "member": None,
         "options": interactions.options,
+        "published": interactions.is_published,
     }
-    key["published"] = interactions.is_published
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return folder / FOLDER / f"{interactions.name.removeprefix('own-')}-{digest}.npz"
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
 from bert4rec_tf.data.feature_values import Features, attach_features
-from bert4rec_tf.data.reading.columns import DATE_LIKE, ITEM_NAMES, JSON, LITERALS, USER_NAMES
+from bert4rec_tf.data.reading.columns import DATE_LIKE, ITEM_NAMES, JSON, LITERALS, ROW_NUMBERS, USER_NAMES
 from bert4rec_tf.data.reading.records import parse_text
 from bert4rec_tf.data.reading.rows import MISSING
 from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, has_fraction, read_columns
@@ -22,7 +22,7 @@ from bert4rec_tf.data.reading.times import BLANKS
 from bert4rec_tf.data.sequences import Sequences, find_bad_id
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
-from bert4rec_tf.foundation.warning import DataWarning, warn
+from bert4rec_tf.foundation.warning import DataNote, DataWarning, warn
 
 ID_NAMES = {ITEM_FEATURES: (*ITEM_NAMES, "id"), USER_FEATURES: (*USER_NAMES, "id")}
 """Common names of the column of ids, preferred names first."""
@@ -150,6 +150,9 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     numbers, vectors = list[str](), list[np.ndarray]()
     for column, cells in columns.items():
         if column == id_column:
+            continue
+        if ROW_NUMBERS.match(column):
+            warn(f"{title}: column {column!r} has row numbers, and is ignored", DataNote)
             continue
         if any(map(has_fraction, parsed_cells := [_parse_cell(cell) for cell in cells])):
             whose = f"{title}, column {column}, {'item' if kind == ITEM_FEATURES else 'user'}"

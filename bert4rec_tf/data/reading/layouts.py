@@ -9,6 +9,7 @@ from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.data.reading import records, tables
 from bert4rec_tf.data.reading.blocks import BOM, PARQUET_MARK, refuse_packed
 from bert4rec_tf.data.reading.columns import (
+    ANY_BLANKS,
     COMMON_NAMES,
     JSON,
     LITERALS,
@@ -17,12 +18,13 @@ from bert4rec_tf.data.reading.columns import (
     SAMPLE_ROWS,
     TEXT,
     TIME_NAMES,
+    UNQUOTED,
     Columns,
     Layout,
     find_known_columns,
 )
 from bert4rec_tf.data.reading.rows import shorten
-from bert4rec_tf.data.reading.text import ANY_BLANKS, UNQUOTED, recognize_quotes, split_lines
+from bert4rec_tf.data.reading.text import recognize_quotes, split_lines
 from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
@@ -33,6 +35,7 @@ OTHER_SEPARATORS = ("|", "^", "~", "#", " ")
 MAX_TITLE_LINES = 20
 IGNORED = "_"
 MAYBE_HEADER = "its first line, 0 and 1, may be a header that pandas wrote, and counts as an action"
+TAKEN_AS_HEADER = "its first line, {}, counts as a header that pandas wrote, and not as an action"
 TURN_INTO_ROWS = (
     "awk '{for (i = 2; i <= NF; i++) print $1, $i}' FILE > rows.txt; then read rows.txt, whose lines are `user item`"
 )
@@ -70,10 +73,10 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
         )
     if lines[0].lstrip().startswith("{"):
         return _find_record_layout(columns, lines, first_line)
-    header_line = _find_header_line(numbered[: MAX_TITLE_LINES + 1])
+    header_line = _find_header_line(numbered[: MAX_TITLE_LINES + 1], options)
     if not options.columns and header_line not in (None, first_line):
         raise UserError(f"{path}, line {header_line}: names the columns; remove the lines above this header")
-    separator = recognize_quotes(separator or _find_separator(path, lines), lines[0])
+    separator = recognize_quotes(separator or _find_separator(path, lines), lines)
     rows = split_lines(lines, separator)
     if separator not in UNQUOTED and len(rows) == 1 < len(lines) and lines[0].count('"') % 2:
         raise UserError(f"{path}, line {first_line}: a quote is never closed")
@@ -86,12 +89,14 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     return _find_text_layout(columns, separator, rows, first_line)
 
 
-def _find_header_line(numbered: Sequence[tuple[int, str]]) -> int | None:
-    """Returns the number of the first line that names users and items, if there is one."""
+def _find_header_line(numbered: Sequence[tuple[int, str]], options: Interactions) -> int | None:
+    """Returns the number of the first line that names users and items, as the options or commonly; None if none."""
+    requests = {"user": options.user_column, "item": options.item_column}
     for number, line in numbered:
-        rows = [split_lines([line], text)[0] for text in (*SEPARATORS, "|")]
-        if any(len(_find_places(row)) == 2 for row in rows):
-            return number
+        for row in (split_lines([line], text)[0] for text in (*SEPARATORS, "|")):
+            places = _find_places(row)
+            if all(role in places if name is None else name in row for role, name in requests.items()):
+                return number
     return None
 
 
@@ -111,7 +116,7 @@ def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], f
     places = _find_places(first)
     requests = options.user_column, options.item_column, options.time_column, options.event_column
     has_header = len(places) == 2 or any(name not in (None, NO_TIME) for name in requests)
-    is_numbered, names = False, first
+    is_numbered, names, doubts = False, first, tuple[str, ...]()
     if options.columns:
         names = [name.strip() for name in options.columns.split(",")]
         if len(names) != width:
@@ -127,9 +132,12 @@ def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], f
         numbers = [field for field in first if field]  # an index has no name
         is_numbered = width > 2 and numbers == list(map(str, range(len(numbers))))  # by pandas, without names
         has_header = len(places) == 2 or is_numbered
+        if is_numbered:
+            doubts = (TAKEN_AS_HEADER.format(", ".join(first)),)
     elif not has_header:
         _require_pairs(path, rows, separator)
         names = ["user", "item"]
+        doubts = (MAYBE_HEADER,) * (first == ["0", "1"])
     body = [row for row in rows[has_header:] if len(row) == width]
     sample = {name: [row[place].strip() for row in body] for place, name in enumerate(names)}
     layout = columns.layout_from_sample(TEXT, names, sample)
@@ -137,11 +145,11 @@ def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], f
     return replace(
         layout,
         separator=separator,
-        skip=first_line if has_header else first_line - 1,
+        skip=first_line + sum(field.count("\n") for field in rows[0]) if has_header else first_line - 1,
         has_header=has_header,
         integer_types=dict.fromkeys(names, "int64"),
         header_ids=(first[names.index(layout.user)], first[names.index(layout.item)]) if may_repeat else None,
-        doubts=(*layout.doubts, *[MAYBE_HEADER] * (first == ["0", "1"] and not has_header)),
+        doubts=(*layout.doubts, *doubts),
     )
 
 

@@ -10,20 +10,17 @@ import pyarrow as pa
 import pyarrow.csv
 
 from bert4rec_tf.data.reading import blocks
+from bert4rec_tf.data.reading.columns import ANY_BLANKS, UNQUOTED
 from bert4rec_tf.data.reading.rows import BAD_WIDTH, Rows, shorten
 from bert4rec_tf.foundation.errors import UserError
 
-ANY_BLANKS = " "
-"""The separator for any number of blanks and tabs."""
-
-QUOTED_TABS = '\t"'
-"""The separator for tabs between fields that may be quoted."""
-
-UNQUOTED = ("\t", "::", ANY_BLANKS)
-"""The separators between which quotes are plain characters."""
+MAY_BE_QUOTED = {"\t": '\t"', ANY_BLANKS: ' "'}
+"""Tabs and single blanks -> the separators for these between fields that may be quoted."""
 
 UNIT_SEPARATOR = "\x1f"
 """Replaces `::`, because Arrow takes one character."""
+
+QUOTED = re.compile('"[^"]*"')
 
 csv.field_size_limit(blocks.LONGEST_LINE)
 
@@ -84,10 +81,13 @@ def split_lines(lines: Iterable[str], separator: str) -> list[list[str]]:
     return [row for row in csv.reader((f"{line}\n" for line in lines), delimiter=separator[0]) if row]
 
 
-def recognize_quotes(separator: str, first_line: str) -> str:
-    """Returns the separator; QUOTED_TABS in place of a tab if all fields of the first line are quoted."""
-    is_quoted = separator == "\t" and all(re.fullmatch('"[^"]*"', field) for field in first_line.strip().split("\t"))
-    return QUOTED_TABS if is_quoted else separator
+def recognize_quotes(separator: str, lines: Sequence[str]) -> str:
+    """Returns the separator; that of MAY_BE_QUOTED if the first line, or a column of all others, is in quotes."""
+    if separator not in MAY_BE_QUOTED:
+        return separator
+    first, *others = [[bool(QUOTED.fullmatch(field)) for field in line.strip().split(separator)] for line in lines]
+    has_column = bool(others) and any(map(all, zip(*others)))
+    return MAY_BE_QUOTED[separator] if all(first) or has_column else separator
 
 
 def _make_readable(content: bytes, separator: str) -> bytes:

@@ -37,8 +37,8 @@ PATTERNS = {
 }
 """What a text of each kind looks like. Arrow then checks the value: 2020-02-30 is not a date."""
 
-HOUR_NAME = re.compile("(?<![a-z])(hour|hours|hr|hrs|hh)(?![a-z])")
-"""In a name in lowercase letters."""
+HOUR_NAME = re.compile(r"(?<![a-zA-Z])(?i:hour|hours|hr|hrs|hh)(?![a-zA-Z])|(?<=[a-z])(Hours?|Hrs?)(?![a-z])")
+"""In a name: `hour`, `order_hour`, `HOUR`, `orderHour`; not in `through` or `Threshold`."""
 
 DAY_IN_ANOTHER_ORDER = r"^(?:[0-9]{4}[./]|[0-9]{1,2}[./ -])?(?:[0-9]{1,2}|[A-Za-z]{3,9})[./ -][0-9]{1,4}\b"
 """What other dates look like: 31.01.2020, 1/31/2020 or Jan 31. Many leave open which part is the month."""
@@ -125,7 +125,7 @@ def join_columns(columns: Mapping[str, pa.Array]) -> pa.Array:
     if len(texts) == 1:
         return texts[0]
     day, daytime = texts
-    if HOUR_NAME.search(list(columns)[-1].lower()):
+    if HOUR_NAME.search(list(columns)[-1]):
         daytime = pc.replace_substring_regex(daytime, "^([0-9]{1,2})$", r"\1:00")
     daytime = pc.replace_substring_regex(daytime, "^([0-9]:)", r"0\1")
     for width, pattern, parts in ((4, "^[0-9]{1,4}$", r"\1:\2"), (6, "^[0-9]{5,6}$", r"\1:\2:\3")):

@@ -75,7 +75,8 @@ def load_any(
     names = {name: value for name, value in names.items() if columns[name] is None}
     frame = tables.load_frame(data, "`data`")
     columns |= tables.name_columns(frame, user=user, item=item, time=columns["time_column"])
-    columns |= {name: value for name, value in names.items() if value in tables.list_names(frame)}
+    present = set(tables.list_names(frame))
+    columns |= {name: value for name, value in names.items() if present >= {value} or present >= {*value.split(",")}}
     return FRAME, tables.read_frame(frame, Interactions(tables.TITLE, **columns), to_train, ordered), None
 
 

@@ -11,6 +11,7 @@ import pytest
 from support.interaction_files import as_csv, as_json, as_parquet, histories, read, refusal, write
 
 import bert4rec_tf as b4r
+from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.foundation.errors import UserError
 
 XYZ = {"a": ["x", "y", "z"]}
@@ -115,7 +116,10 @@ def test_a_table_is_asked_for_in_the_same_way():
         b4r.interactions(frame)
     assert histories(b4r.interactions(frame, time="year,month,day")) == XYZ
     frame = frame.assign(date=pd.Timestamp("2020-01-01"), time=[2210, 905, 1530])
-    assert histories(b4r.interactions(frame, time="date,time")) == XYZ
+    first = b4r.interactions(frame, time="date,time")
+    assert histories(first) == XYZ
+    later = inputs.load_any(frame, to_train=False, known_columns=first.columns)[1]
+    assert histories(later) == XYZ and later.columns == first.columns
     with pytest.raises(UserError, match="time=date,time, time=date, time=time or time=none"):
         b4r.fit(frame[["user", "item", "date", "time"]])
 
@@ -337,8 +341,8 @@ def test_whole_numbers_name_columns():
 
 def test_ids_that_a_spreadsheet_rounded_are_refused(tmp_path):
     path = write(tmp_path, "a.csv", text("user,item,time", "a,1.23457E+11,1", "a,1.23458E+11,2"))
-    assert "row 2: an id was rounded by a spreadsheet" in refusal(path)
-    with pytest.raises(UserError, match="row 2: an id was rounded by a spreadsheet"):
+    assert "row 2: an id is written as a rounded number" in refusal(path)
+    with pytest.raises(UserError, match="row 2: an id is written as a rounded number"):
         b4r.interactions(pd.DataFrame({"user": ["a", "a"], "item": ["x", "1.23457E+11"]}))
 
 

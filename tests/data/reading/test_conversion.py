@@ -21,6 +21,7 @@ from support.interaction_files import (
     plainly,
     rated,
     read,
+    refusal,
     write,
 )
 
@@ -322,7 +323,7 @@ def test_a_file_has_the_columns_of_its_folders_from_within_them_too(tmp_path, mo
     assert histories(read([tmp_path / "day=1", "0.parquet"])[0]) == plainly(rows)
 
 
-def test_a_folder_is_read_by_the_rules_of_pyarrow_s_datasets(tmp_path):
+def test_a_folder_is_read_by_the_rules_of_pyarrow_s_datasets(tmp_path, monkeypatch):
     rows = [("a", "x", 10), ("a", "y", 9), ("b", "x", 2), ("b", "z", 1)]
     for place, (user, item, time) in enumerate(rows):
         folder = tmp_path / "data" / f"day={time}" / "more"
@@ -332,7 +333,23 @@ def test_a_folder_is_read_by_the_rules_of_pyarrow_s_datasets(tmp_path):
         write(tmp_path / "data", name, b"unfinished")
     sequences, report = read(tmp_path / "data")
     assert histories(sequences) == plainly(rows) and "time 'day'" in report.columns
+    monkeypatch.chdir(tmp_path / "data")
+    assert histories(read(".")[0]) == histories(read("**/*.parquet")[0]) == plainly(rows)
     days = read(tmp_path / "data", item_column="day", time_column="none")[0]
     assert histories(days) == {"a": ["10", "9"], "b": ["1", "2"]}
     table = pyarrow.dataset.dataset(tmp_path / "data", partitioning="hive").to_table()
     assert histories(b4r.interactions(table)) == plainly(rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("_delta_log/0.json", "Delta"), (".hoodie/properties", "Hudi"), ("metadata/v1.metadata.json", "Iceberg")],
+)
+def test_a_table_whose_files_keep_deleted_rows_is_refused(tmp_path, memory, name, kind):
+    content = as_parquet([("a", "x", 1), ("a", "y", 2)])
+    for file, its_content in (("0.parquet", content), (name, b"{}")):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        write(tmp_path, file, its_content)
+        memory.pipe_file(f"/lake/{file}", its_content)
+    for path in (tmp_path, f"{tmp_path}/**/*.parquet", "memory://lake"):
+        assert f"is a table of {kind}, whose files keep deleted rows" in refusal(path)

@@ -22,7 +22,7 @@ from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.reading import feature_files
 from bert4rec_tf.data.reading.rows import MISSING
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.warning import DataWarning
+from bert4rec_tf.foundation.warning import DataNote, DataWarning
 
 ROWS = [
     ("10", "War|Drama", "1990", "red"),
@@ -94,6 +94,16 @@ def test_parquet_is_known_by_its_content_and_tabs_may_stand_between_quotes(tmp_p
             "b": ["genre=A"],
             "c": ["genre=B"],
         }
+
+
+def test_row_numbers_of_pandas_are_no_features(tmp_path):
+    frame = pd.DataFrame({"id": [f"i{row}" for row in range(30)], "genre": ["A", "B", "C"] * 10})
+    frame.to_csv(tmp_path / "a.csv")
+    pd.read_csv(tmp_path / "a.csv").to_csv(tmp_path / "b.csv", index=False)
+    frame.sample(frac=1, random_state=1).to_parquet(tmp_path / "c.parquet")
+    for name in ("a.csv", "b.csv", "c.parquet"):
+        with pytest.warns(DataNote, match="has row numbers, and is ignored"):
+            assert feature_files.read_features(tmp_path / name).names.tolist() == ["genre=A", "genre=B", "genre=C"]
 
 
 def test_codes_with_a_low_line_are_no_numbers():

@@ -160,7 +160,41 @@ FILES = {
         f"user_id,user,item,time\n,guest 1,x,{BASE}\n,guest 2,x,{BASE}\n1,bob,x,{BASE}\n1,bob,y,{BASE + 1}\n",
         "row 2: the user's id is missing",
     ),
-    "ids that Excel rounded": (with_ids(("1E+11", "b"), "xyz")[0], "an id was rounded by a spreadsheet"),
+    "ids that Excel rounded": (with_ids(("1E+11", "b"), "xyz")[0], "an id is written as a rounded number"),
+    "ids that pandas made fractions": (with_ids(("1.2345678901234568e+18", "b"), "xyz")[0], "a rounded number"),
+    "ids that R shortened": (with_ids("ab", ("1e+05", "y", "z"))[0], "row 3: an id is written as a rounded number"),
+    "quotes between tabs under a bare header": (
+        with_ids("ab", ('"x"', '"y"', '"z"'))[0].replace(",", "\t"),
+        XYZ,
+    ),
+    "quotes between tabs around some ids": (
+        with_ids("ab", ('"x"', "y", "z"))[0].replace(",", "\t"),
+        {"a": ['"x"', "y", "z"], "b": ["y", '"x"']},
+    ),
+    "quotes between blanks, as R writes them": (
+        "a.txt",
+        '"user" "item" "time"\n' + "".join(f'"{user}" "{item} {item}" {time}\n' for user, item, time in ROWS),
+        {user: [f"{item} {item}" for item in items] for user, items in XYZ.items()},
+    ),
+    "quotes after blanks": (
+        "user, item, time\n" + "".join(f'"{user}", "{item}", {time}\n' for user, item, time in ROWS),
+        "row 2: an id has a blank before its quotes",
+    ),
+    "a header of two lines": (
+        '"user\nid",item,note\na,x,n\na,y,n\na,z,n\nb,y,n\nb,x,n\n',
+        XYZ,
+        {"time_column": "none"},
+    ),
+    "cells that could name columns": (
+        "who,what,segment,kind,time\n" + "".join(f"{user},{item},member,book,{time}\n" for user, item, time in ROWS),
+        XYZ,
+        {"user_column": "who", "item_column": "what"},
+    ),
+    "hours in a name of two words": (
+        with_times(["2020-01-01,9", "2020-01-01,12", "2020-01-01,15"], "user,item,date,orderHour"),
+        XYZ,
+        {"time_column": "date,orderHour", "test_from": "2020-01-01T12:30"},
+    ),
     "times that Excel rounded": (with_times(["1.50E+12", "1.51E+12", "2E+12"]), "row 2: the time was rounded"),
     "times with exponents that say all": (with_times([f"{BASE + n:.12E}" for n in range(3)]), XYZ),
     "a day and hours": (

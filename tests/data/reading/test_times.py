@@ -99,6 +99,10 @@ def test_a_first_line_that_may_be_a_header_is_warned_of(tmp_path):
     with pytest.warns(b4r.DataWarning, match="its first line, 0 and 1, may be a header") as told:
         sequences = b4r.load(b4r.Interactions(write(tmp_path, "b.csv", "\n".join(pairs).encode())), tmp_path)
     assert sequences.num_actions == 13 and sum("may be a header" in str(one.message) for one in told) == 1
+    rows = ["0,1,2", *(f"{user},{item},{item}" for user in range(3) for item in range(10, 14))]
+    with pytest.warns(b4r.DataWarning, match="its first line, 0, 1, 2, counts as a header that pandas wrote"):
+        path = write(tmp_path, "c.csv", "\n".join(rows).encode())
+        assert b4r.load(b4r.Interactions(path, columns="user,item,time"), tmp_path).num_actions == 12
 
 
 @settings(max_examples=examples(25), deadline=None)
