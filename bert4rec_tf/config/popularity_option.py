@@ -11,6 +11,9 @@ CORRECTION = "popularity_correction"
 MAX_ALPHA = 3.4e38
 """The largest alpha: about the largest float32."""
 
+MAX_PENALTY = 1e38
+"""A score is lowered by at most this much, so that it is still a number."""
+
 
 def check_correction(alpha: float) -> float:
     """Returns alpha. Raises UserError if it is no number, negative or not finite."""

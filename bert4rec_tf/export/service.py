@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from bert4rec_tf.config.popularity_option import MAX_PENALTY
 from bert4rec_tf.data.sequences import PAD
 from bert4rec_tf.export.functions import FUNCTIONS, HISTORY, INPUTS, POPULAR, find_inputs
 from bert4rec_tf.foundation.graphs import tf_function
@@ -19,9 +20,6 @@ from bert4rec_tf.nn.top_items import HIDDEN, Blocks, find_best
 
 BLOCK_SCORES, FEWEST_ROWS, MOST_ROWS = 1 << 22, 1 << 10, 1 << 16
 """A block of products has about BLOCK_SCORES scores, few enough for the cache, of FEWEST_ROWS to MOST_ROWS items."""
-
-MAX_PENALTY = 1e38
-"""Keeps a corrected score above HIDDEN, however large the correction is."""
 
 _LINE = tf.lookup.TextFileIndex.WHOLE_LINE
 _NUMBER = tf.lookup.TextFileIndex.LINE_NUMBER

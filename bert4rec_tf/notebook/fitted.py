@@ -116,9 +116,16 @@ class FittedModel:
         if users is not None:
             if user is not None or history is not None or explain:
                 raise UserError("`users` cannot be given with `user`, `history` or `explain`, which are for one user")
-            options: dict[str, Any] = {"exclude": exclude, "candidates": candidates, "exclude_seen": exclude_seen}
-            options["popularity_correction"] = popularity_correction
-            return self.recommend_all(users, k=k, where=where, attributes=attributes, **options)
+            return self.recommend_all(
+                users,
+                k=k,
+                where=where,
+                attributes=attributes,
+                exclude=exclude,
+                candidates=candidates,
+                exclude_seen=exclude_seen,
+                popularity_correction=popularity_correction,
+            )
         if user is None and history is None:
             raise UserError("`recommend` needs a `user` or a `history`. Received: neither")
         if pd.api.types.is_list_like(user):
@@ -200,9 +207,10 @@ class FittedModel:
     def _name_rows(self, histories: Sequence[Iterable[Any]], users: Sequence[str] | None) -> list[batch.Row]:
         """Returns histories with their users, or their places. Raises UserError for more or fewer users."""
         is_nested = pd.api.types.is_list_like(histories) and not isinstance(histories, (Mapping, set, pd.DataFrame))
-        if not is_nested or not all(map(pd.api.types.is_list_like, histories)):
+        rows = list(histories) if is_nested else []
+        if not is_nested or not all(map(pd.api.types.is_list_like, rows)):
             raise UserError(f"`histories` must be a list of lists of items. Received: histories={histories!r}")
-        texts = [self._texts("histories", history) for history in histories]
+        texts = [self._texts("histories", history) for history in rows]
         if users is not None and len(users) != len(texts):
             raise UserError(f"`users` must be as many as `histories`, {len(texts)}. Received: {len(users)}")
         return list(zip(map(str, range(len(texts))) if users is None else users, texts))
@@ -362,6 +370,7 @@ class FittedModel:
         return train_and_open(
             run,
             data,
+            interactions=None,
             titles=self.titles,
             init_from=start_weights,
             item_features=new_features.get(ITEM_FEATURES, attributes),
@@ -486,8 +495,8 @@ class FittedModel:
 def train_and_open(
     run: Run,
     sequences: Sequences,
-    interactions: Interactions | None = None,
-    titles: Any = None,
+    interactions: Interactions | None,
+    titles: Mapping[str, str],
     init_from: Any = None,
     workdir: Path | str | None = None,
     callbacks: Sequence[Callable[[dict[str, float]], None]] = (),
@@ -497,12 +506,10 @@ def train_and_open(
 ) -> FittedModel:
     """Trains and measures a run, exports it with all histories, and returns the model.
 
-    `interactions`: the user's own files, if the data came from some. `budget`: the time to plan for. `item_features`
-    are kept as attributes for rules. The other arguments are as for `fitting.fit`.
+    `interactions`: the user's own files, if the data came from some. `titles`: raw id -> title. `budget`: the time to
+    plan for. `item_features` are kept as attributes for rules. The other arguments are as for `fitting.fit`.
     """
-    title_by_id, scratch = load_titles(titles, sequences.columns), None
-    if title_by_id:
-        check_matches("titles", title_by_id, sequences.vocabulary.items)
+    scratch = None
     if workdir is None:
         scratch = files.ScratchFolder()
         workdir = scratch.path / run.dataset
@@ -516,8 +523,8 @@ def train_and_open(
     with experiment.workdir.lock():
         exporting.check_export(experiment.workdir.export, experiment.workdir)
         run_mode(experiment)
-        if title_by_id:
-            files.write_text(experiment.workdir.titles, format_titles(title_by_id))
+        if titles:
+            files.write_text(experiment.workdir.titles, format_titles(titles))
         exporting.keep_attributes(experiment.workdir, item_features, sequences.columns)
         exporting.export(experiment.workdir, options=ExportOptions(histories=sequences))
     saved = SavedRecommender(experiment.workdir.export, trusted=True)  # made here, perhaps by a model of the user's own

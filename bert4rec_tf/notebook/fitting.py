@@ -18,7 +18,7 @@ from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import ATTENTION_MODELS, ITEM_FEATURES, USER_FEATURES, settings_for_features
 from bert4rec_tf.config.run_record import ALL, SELECT, SELECT_AND_RETRAIN, Run, list_settings
 from bert4rec_tf.config.time_budget import Budget
-from bert4rec_tf.data.reading.feature_files import with_features
+from bert4rec_tf.data.reading.feature_files import check_matches, with_features
 from bert4rec_tf.data.reading.times import DAYS_IN_ORDER, find_day_form, find_day_length
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
@@ -29,7 +29,7 @@ from bert4rec_tf.foundation.errors import UserError, find_nearest, speak_python,
 from bert4rec_tf.foundation.warning import DataWarning, warn
 from bert4rec_tf.models import MODELS, Recommender, resolve_name
 from bert4rec_tf.notebook.fitted import FittedModel, train_and_open
-from bert4rec_tf.notebook.id_texts import label_cases
+from bert4rec_tf.notebook.id_texts import label_cases, load_titles
 from bert4rec_tf.notebook.tuning import tune_settings
 from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.serving.client import is_whole_number
@@ -124,13 +124,16 @@ def fit(
             "`tune` must be a whole number, and left out with `init_from`, whose weights fix the settings. "
             f"Received: tune={tune!r}, init_from={init_from!r}"
         )
-    if not all(map(callable, callbacks)):
+    if not pd.api.types.is_list_like(callbacks) or not all(map(callable, callbacks)):
         raise UserError(f"`callbacks` must be functions. Received: callbacks={callbacks!r}")
     name, sequences, interactions = inputs.load_any(data, user, item, time, test_from)
     if model in ATTENTION_MODELS:
         features = {**sequences.features, **features}
     sequences = with_features(sequences, **features, new_items=new_items, silent=silent)
     settings = {**settings_for_features(model, features), **settings}
+    title_by_id = load_titles(titles, sequences.columns)
+    if title_by_id:
+        check_matches("titles", title_by_id, sequences.vocabulary.items)
 
     def make_run(**changes: Any) -> Run:
         return presets.make_run(name, model, preset, seed, size=sequences, **{**settings, **changes})
@@ -146,7 +149,7 @@ def fit(
             _refuse_outdone_model(path, make_run(**best_settings), folder)
     run = make_run(**best_settings)
     fitted = train_and_open(
-        run, sequences, interactions, titles, init_from, workdir, callbacks, silent, budget, item_features
+        run, sequences, interactions, title_by_id, init_from, workdir, callbacks, silent, budget, item_features
     )
     fitted.trials = trials
     return fitted

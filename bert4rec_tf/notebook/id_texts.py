@@ -44,7 +44,7 @@ def to_text(name: str, raw: Any, knows: Callable[[str], bool] = lambda text: Fal
     if isinstance(raw, (float, np.floating)) and raw.is_integer() and not knows(str(raw)):
         return str(int(raw))
     text = str(raw)
-    return text if text.isascii() or knows(text) else unicodedata.normalize("NFC", text)
+    return text if unicodedata.is_normalized("NFC", text) or knows(text) else unicodedata.normalize("NFC", text)
 
 
 def list_users(users: Any, saved: SavedRecommender) -> list[str]:

@@ -57,12 +57,15 @@ def measure_actions(
     with_seen = not saved.card.get("exclude_seen", True)
     task = RankingTask(histories, users, targets, negatives, all_items=True, excluded=extended, with_seen=with_seen)
 
+    penalties = tf.constant(saved.read_penalties())
+
     def score(batch: Batch, candidates: Tensor | None) -> Tensor:
-        """Scores as `Recommender.score` does, by the SavedModel."""
+        """Scores as `Recommender.score` does, by the SavedModel, and lowers popular items as `recommend` does."""
         items = tf.constant(["", *saved.items])
         numbers = tf.range(1, len(saved.items) + 1)[None, :] if candidates is None else candidates
         owners = tf.gather(tf.constant(histories.users), batch["users"])
-        return saved.scores(tf.gather(items, batch["items"]), owners, tf.gather(items, numbers))
+        scores = saved.scores(tf.gather(items, batch["items"]), owners, tf.gather(items, numbers))
+        return scores - tf.gather(penalties, numbers)
 
     ranked = Ranker(score, saved.card.get("max_history")).rank_and_list(task, with_lists=distances)
     between = {protocol: np.empty([len(users), 0]) for protocol in ranked.ranks}

@@ -131,6 +131,8 @@ class SavedRecommender(LoadedModel):
             self.warn_of_unknown_items(history, "items in the history")
         if answer.list_popular([user]) and any(map(self.knows_item, history)):
             reason = f"the model does not know user {user!r}, whom it needs" if user else "this model needs --user"
+            if not self.needs_users:
+                reason = "the model has counted nothing after these items"
             warn(f"{reason}, so you get what is popular", UnknownIdWarning)
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:
@@ -180,6 +182,11 @@ class SavedRecommender(LoadedModel):
     def encode(self, histories: Sequence[Sequence[str]], users: Sequence[str]) -> np.ndarray:
         """Returns the vectors of users with these raw histories, float32 [b, d]. `users`: as for `recommend`."""
         return self._call("encode", self._make_user_inputs(histories, users))["vectors"]
+
+    def read_penalties(self) -> np.ndarray:
+        """Returns by how much `recommend` lowers the scores of padding and of each item, float32 [1 + items]."""
+        strength = np.float32(self.card.get("popularity_correction", 0))
+        return np.minimum(strength * self._loaded._log_counts.numpy(), np.float32(popularity_option.MAX_PENALTY))
 
     def scores(self, histories: tf.Tensor, users: tf.Tensor, candidates: tf.Tensor) -> tf.Tensor:
         """Scores candidates, string [b or 1, c]: float32 [b, c]. Can be called in a TensorFlow function.

@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -212,6 +213,7 @@ def _quote_name(name: str) -> str:
 
 def _convert(cells: Sequence[Any]) -> pd.Series:
     cells = [None if isinstance(cell, str) and not cell.strip() else cell for cell in cells]
+    cells = [float(cell) if isinstance(cell, Decimal) else cell for cell in cells]
     cells = [str(cell) if isinstance(cell, date) and not isinstance(cell, datetime) else cell for cell in cells]
     values = pd.Series(cells, dtype=object)
     texts = {cell for cell in cells if isinstance(cell, str)}

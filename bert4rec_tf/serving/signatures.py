@@ -112,10 +112,17 @@ class LoadedModel:
         for name, expected in ((VOCABULARY, "items"), (USERS, "users")):
             _check_lines(folder / ASSETS / name, self.card.get(expected), self.card.get("checksums", {}).get(name))
 
+    def _locate(self, name: Path) -> Path:
+        """Returns the path of a file. Raises UserError if another model has taken the place of this one."""
+        card = self.local_folder / CARD_OF_SAVED_MODEL
+        if card.exists() and _read_card(card) != self.card:
+            raise UserError(f"{self.folder}: was replaced since it was opened; open it again")
+        return self.local_folder / name
+
     @cached_property
     def items(self) -> Lines:
         """The items' raw ids, the most popular first. Raises UserError if the list is damaged."""
-        path = self.local_folder / ASSETS / VOCABULARY
+        path = self._locate(Path(ASSETS, VOCABULARY))
         try:
             return Lines(path.read_bytes())
         except (OSError, ValueError) as error:
@@ -124,7 +131,7 @@ class LoadedModel:
     @cached_property
     def histories(self) -> Sequences | None:
         """The users' histories; None if the export holds none. Raises UserError if their file is damaged."""
-        path = self.local_folder / HISTORIES
+        path = self._locate(HISTORIES)
         return read_histories(path, self.items) if path.exists() else None
 
     @cached_property
@@ -138,13 +145,13 @@ class LoadedModel:
     @cached_property
     def titles(self) -> dict[str, str]:
         """The titles that the export holds: raw id -> title; empty for none. Raises UserError if they are damaged."""
-        path = self.local_folder / TITLES
+        path = self._locate(TITLES)
         return read_titles(path) if path.exists() else {}
 
     @cached_property
     def attributes(self) -> Attributes | None:
         """The items' attributes that the export holds; None for none. Raises UserError if they are damaged."""
-        path = self.local_folder / ATTRIBUTES
+        path = self._locate(ATTRIBUTES)
         return Attributes(path) if path.exists() else None
 
     def require_histories(self) -> Sequences:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pandas.api.types import is_list_like
+
 from bert4rec_tf.config.model_settings import ITEM_FEATURES
 from bert4rec_tf.data.reading.columns import guess_column
 from bert4rec_tf.data.reading.feature_files import ID_NAMES
@@ -55,8 +57,8 @@ def read_titles_and_tags(source: Any, id_name: str | None = None) -> tuple[dict[
 
 
 def _split_tags(cell: Any) -> list[str]:
-    parts = cell.split(VALUE_SEPARATOR) if isinstance(cell, str) else [] if cell is None else map(str, cell)
-    return [tag.strip() for tag in parts if tag.strip()]
+    parts = cell.split(VALUE_SEPARATOR) if isinstance(cell, str) else cell if is_list_like(cell) else [cell]
+    return [tag for part in parts if part is not None and (tag := str(part).strip())]
 
 
 def format_titles(titles: Mapping[str, str]) -> str:

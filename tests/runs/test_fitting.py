@@ -3,6 +3,7 @@
 import copy
 import pickle
 import re
+import shutil
 import warnings
 
 import numpy as np
@@ -15,6 +16,7 @@ from support.ranking_oracle import plain_metrics
 import bert4rec_tf as b4r
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export.histories import TIMES
+from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.folder import WorkDirectory
 
@@ -106,6 +108,8 @@ def test_a_history_without_any_counts_gets_what_is_popular():
         found = model.recommend_all(users=[60, "nobody", 3], k=4, silent=True)
     assert found.groupby("user", sort=False)["basis"].first().tolist() == ["popular", "popular", "history"]
     assert found["item"][:4].tolist() == found["item"][4:8].tolist()
+    with pytest.warns(b4r.UnknownIdWarning, match="the model has counted nothing after these items, so you get what"):
+        model.recommend(user=60)
 
 
 def test_similar_items_and_vectors(counted, learnt):
@@ -151,6 +155,15 @@ def test_each_case_has_its_rank_and_metrics_at_any_cutoff(learnt):
     assert list(cases) == ["user", "item", "rank", *names, "mrr"]
     assert cases[[*names, "mrr"]].mean().to_dict() == pytest.approx(means["full"][[*names, "mrr"]].to_dict())
     assert learnt.evaluate(LATER, k=5)["full"]["hr@5"] == learnt.evaluate(LATER)["full"]["hr@5"]
+
+
+def test_cases_are_ranked_as_recommended_with_the_correction_of_the_export(learnt, tmp_path):
+    options = ExportOptions(popularity_correction=3.0, histories=learnt.saved.require_histories())
+    corrected = b4r.open(exporting.export(WorkDirectory(learnt.workdir), tmp_path / "corrected", options))
+    cases = corrected.evaluate(LATER, per_user=True)
+    for user, item, rank in zip(cases["user"], cases["item"], cases["rank"]):
+        assert rank == corrected.recommend(user=user, k=40)["item"].tolist().index(item) + 1
+    assert cases["rank"].tolist() != learnt.evaluate(LATER, per_user=True)["rank"].tolist()
 
 
 def test_lists_have_a_diversity_and_a_serendipity(learnt):
@@ -295,6 +308,7 @@ def test_callbacks_see_the_curve():
         (lambda model: model.recommend(history="i1"), "`history` must be a list of ids"),
         (lambda model: model.similar("nothing"), "`item` must be an item of the data. Received: item=nothing"),
         (lambda model: model.item_vectors, "has no signature `item_vectors`"),
+        (lambda model: b4r.fit(FRAME, callbacks=print, **SMALL), "`callbacks` must be functions"),
         (lambda model: b4r.fit(42), "must be a pandas DataFrame or an Arrow table"),
         (
             lambda model: b4r.fit(FRAME, test_from=10**6),
@@ -320,6 +334,26 @@ def test_callbacks_see_the_curve():
 def test_invalid_arguments_are_errors(counted, call, message):
     with pytest.raises(b4r.UserError, match=re.escape(message)):
         call(counted)
+
+
+def test_histories_may_come_from_a_generator(learnt):
+    lists = [["i1", "i3"], ["i5"]]
+    pd.testing.assert_frame_equal(
+        learnt.recommend_all(histories=(iter(row) for row in lists), k=2, silent=True),
+        learnt.recommend_all(histories=lists, k=2, silent=True),
+    )
+
+
+def test_a_model_whose_folder_now_holds_another_one_says_so(counted, tmp_path):
+    place = counted.save(tmp_path / "model")
+    opened = b4r.open(place)
+    with pytest.warns(b4r.TrainingWarning, match="counted but not trained on"):
+        later = counted.continue_training(LATER[:1])
+    shutil.rmtree(place)
+    later.save(place)
+    with pytest.raises(b4r.UserError, match="was replaced since it was opened; open it again"):
+        opened.recommend(user=3)
+    assert len(b4r.open(place).recommend(user=3)) == 10
 
 
 def test_an_empty_answer_has_an_empty_explanation(counted):

@@ -233,6 +233,9 @@ def test_what_cannot_be_searched_is_refused_in_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(b4r.UserError, match="is not a work directory of this program, and not empty"):
         b4r.fit(FRAME, **SMALL, tune=1, workdir=".")
+    with pytest.raises(b4r.UserError, match=r"nowhere\.csv"):  # before the search
+        b4r.fit(FRAME, **SMALL, tune=1, workdir=tmp_path / "shop", titles="nowhere.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     assert not (tmp_path.parent / f"{tmp_path.name}-tuning").exists()
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(b4r.UserError, match=r"`tune` needs Optuna: pip install 'bert4rec-tf\[tune\]'"):

@@ -4,6 +4,7 @@ import itertools
 import re
 import unicodedata
 from datetime import date
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -159,6 +160,15 @@ def test_days_are_texts_in_a_table_a_file_and_an_export(tmp_path, where):
     }[where]
     for source in (frame, tmp_path / "days.parquet", tmp_path / "exported.parquet"):
         assert Attributes(source).select(where, ()).ids_in_table == expected
+
+
+@pytest.mark.parametrize("where", ["price <= 19.99", "price == 19.99", "price in [19.99, 7]", "not price > 19.99"])
+def test_decimals_are_compared_as_numbers(tmp_path, where):
+    prices = [Decimal("19.99"), Decimal("20.00"), Decimal("25.50")]
+    frame = pd.DataFrame({"id": NAMES[:3], "price": prices})
+    frame.to_parquet(tmp_path / "a.parquet")
+    for source in (frame, tmp_path / "a.parquet"):
+        assert Attributes(source).select(where, ()).ids_in_table == {NAMES[0]}
 
 
 @pytest.mark.parametrize("where", ["new == False", "new != False", "not new"])

@@ -61,6 +61,12 @@ def test_tags_are_in_a_column_with_a_usual_name(tmp_path, content):
     assert tags == {"1": ["Comedy", "Sci-Fi"], "2": [], "3": ["Drama"]}
 
 
+def test_tags_of_a_table_may_be_numbers_and_lists():
+    for tags, expected in (([7, 8], [["7"], ["8"]]), ([["x", "y z"], None], [["x", "y z"], []])):
+        frame = pd.DataFrame({"id": ["a", "b"], "title": ["A", "B"], "category": tags})
+        assert list(read_titles_and_tags(frame)[1].values()) == expected
+
+
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 
 

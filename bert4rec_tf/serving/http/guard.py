@@ -12,7 +12,8 @@ from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 def make_middleware(settings: ServerSettings) -> Middleware:
     """Returns the middleware that checks `Host` and `Origin` of every request, and refuses bad ones with 403."""
-    allowed_names = {name.strip().lower() for name in settings.allowed_hosts.split(",") if name.strip()}
+    given_names = (name.strip().rpartition("//")[2] for name in settings.allowed_hosts.split(","))
+    allowed_names = {_split_host(f"//{name}")[1] for name in given_names} - {""}
     takes_any_name = not allowed_names and not is_loopback(settings.host)
     own_names = {"localhost", settings.host.lower(), *allowed_names}
 

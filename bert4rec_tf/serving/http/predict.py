@@ -95,6 +95,7 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
             place = f"`{INPUTS}`" if name in FOR_ALL_ROWS else f"`{INPUTS}` or `{INSTANCES}`"
             raise RequestError(f"`{name}` is an input of a signature, so it goes into {place}")
         raise RequestError(str(unknown_name_error("key", name[:60], (SIGNATURE, INPUTS, INSTANCES))))
+    columns: Mapping[str, Any]
     by_rows = INSTANCES in content
     if by_rows == (INPUTS in content):
         raise RequestError(f"The body must have either `{INSTANCES}` or `{INPUTS}`, and not both")
@@ -112,12 +113,14 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
         raise RequestError(f"`{EXPLAIN}` must be true or false, and needs the signature {names}")
     arrays = _make_arrays(_add_histories(columns, signature, model, settings), signature, settings, model)
     rows = _count_rows(arrays, signature, settings)
+    if HISTORIES in columns and (length := arrays[HISTORIES].shape[1]) > settings.max_history:
+        raise RequestError(f"A history may have at most {settings.max_history} items. Received: {length}")
     candidates = columns.get("candidates", ()) if signature.name in RECOMMENDING else ()
     if not all(any(one != "" for one in row) for row in candidates):
         raise RequestError("`candidates` must have at least one item; leave it out for all. Received a row of none")
     if explain and rows * MOST_ROWS > settings.max_rows:
         raise RequestError(f"`{EXPLAIN}` takes at most {settings.max_rows // MOST_ROWS} rows. Received: {rows}")
-    _check_answer_size(rows, {**signature.inputs, **arrays}, model, settings)
+    _check_answer_size(rows, {**signature.inputs, **arrays}, signature, model, settings)
     signature, inputs_of_rules, filter_outputs = _apply_rules(columns, where, signature, model, settings, item_rules)
     arrays |= inputs_of_rules
     if signature.name == SIMILAR and rows > 1 and (num_values := rows * int(arrays["k"])) > settings.max_answer:
@@ -181,10 +184,16 @@ def keep_outputs(outputs: Outputs) -> Outputs:
 
 
 def _check_answer_size(
-    rows: int, arrays: Mapping[str, np.ndarray | None], model: LoadedModel, settings: ServerSettings
+    rows: int,
+    arrays: Mapping[str, np.ndarray | None],
+    signature: Signature,
+    model: LoadedModel,
+    settings: ServerSettings,
 ) -> None:
     """Raises RequestError, before anything is computed, if the answer would have more values than allowed."""
     k, candidates = arrays.get("k"), arrays.get("candidates")
+    if signature.name == DEFAULT_SIGNATURE:
+        k = model.card.get("k")
     width = 0 if k is None else min(int(k), len(model.items))
     if candidates is not None:
         width = max(width, candidates.shape[1])
@@ -221,7 +230,10 @@ def _describe_inputs(signature: Signature) -> str:
 def _add_histories(
     columns: Mapping[str, Any], signature: Signature, model: LoadedModel, settings: ServerSettings
 ) -> Mapping[str, Any]:
-    """Returns the columns with the export's histories of `users`, if there are `users` and no `histories`."""
+    """Returns the columns with the export's histories of `users`, if there are `users` and no `histories`.
+
+    They are whole, however long, because all of their items are left out of the answer.
+    """
     if USERS not in columns or model.histories is None:
         return columns
     if HISTORIES in columns:
@@ -233,7 +245,8 @@ def _add_histories(
         raise RequestError(f"`{USERS}` must be a list of ids. Received: {_show(users)}")
     _check_rows(len(users), settings)
     texts = [_to_text(USERS, user) for user in users]
-    histories = [find_history(user, model, settings) if model.knows_user(user) else [] for user in texts]
+    histories = [model.get_history(user) if model.knows_user(user) else [] for user in texts]
+    _check_size(HISTORIES, len(histories), max(map(len, histories), default=0), settings, " of these users")
     added = {**columns, HISTORIES: histories}
     return {name: value for name, value in added.items() if name != USERS or name in signature.inputs}
 
@@ -246,8 +259,8 @@ def find_history(user: Any, model: LoadedModel, settings: ServerSettings) -> lis
     return model.get_history(user_id)[-settings.max_history :]
 
 
-def _read_rows(instances: Any, signature: Signature, settings: ServerSettings) -> Mapping[str, list]:
-    """Returns the columns of a request in the row format."""
+def _read_rows(instances: Any, signature: Signature, settings: ServerSettings) -> Mapping[str, list | None]:
+    """Returns the columns of a request in the row format; None for one that is null in all rows."""
     if not isinstance(instances, list) or not instances:
         raise RequestError(f"`{INSTANCES}` must be a list of at least one. Received: {_show(instances)}")
     _check_rows(len(instances), settings)
@@ -261,7 +274,11 @@ def _read_rows(instances: Any, signature: Signature, settings: ServerSettings) -
             raise RequestError(f"`{INSTANCES}` must be objects with the same keys; number {number} is not")
     for name in names & FOR_ALL_ROWS:
         raise RequestError(f"`{name}` has one value for all rows: use the column format, `{INPUTS}`")
-    return {name: [instance[name] for instance in instances] for name in names}
+    columns = {name: [instance[name] for instance in instances] for name in names}
+    for name in names & signature.inputs.keys():
+        if signature.inputs[name] is not None and any(value is not None for value in columns[name]):
+            columns[name] = [[] if value is None else value for value in columns[name]]
+    return {name: None if set(map(type, values)) == {type(None)} else values for name, values in columns.items()}
 
 
 def _name_only_input(signature: Signature, key: str) -> str:
@@ -323,10 +340,7 @@ def _pad_texts(name: str, value: Any, settings: ServerSettings) -> np.ndarray:
     if not isinstance(lists, list) or not all(isinstance(ids, list) for ids in lists):
         expected = "a list of ids" if rank == 1 else "a list of lists of ids"
         raise RequestError(f"`{name}` must be {expected}. Received: {_show(value)}")
-    width = max(map(len, lists), default=0)
-    if name == HISTORIES and width > settings.max_history:
-        raise RequestError(f"A history may have at most {settings.max_history} items. Received: {width}")
-    _check_size(name, len(lists), width, settings)
+    _check_size(name, len(lists), max(map(len, lists), default=0), settings)
     array = pad_ids([[_to_text(name, value) for value in row] for row in lists])
     return array[0] if rank == 1 else array
 

@@ -65,6 +65,7 @@ class Versions:
         self._refused: dict[int, tuple[Stamp, str]] = {}
         self._loading: dict[int, Loading] = {}
         self._is_single = (folder / MODEL).exists()
+        self._stamp: Stamp | None = None  # of the current version, unless it is single
         self.current = self._load_first()
 
     def _load_first(self) -> Any:
@@ -78,6 +79,7 @@ class Versions:
         for number in sorted(stamps, reverse=True):
             patience = None if number == min(stamps) else self._slow_seconds
             if (loaded := self._try_to_load(number, stamps[number], patience)) is not None:
+                self._stamp = stamps[number]
                 return loaded
         reason = self._refused[max(stamps)][1] if max(stamps) in self._refused else "does not answer"
         raise UserError(f"{self._folder}: no version can be loaded; the newest: {reason}")
@@ -86,9 +88,9 @@ class Versions:
         """Checks the folder once, and loads the newest complete version if it is not the current one.
 
         A version is complete if its folder has not changed since the previous check. A version that cannot be loaded is
-        tried again when its folder changes. If the current version's folder is deleted, the newest other version
-        replaces it; if there is none, the current one stays in use. A version that takes long to load goes on loading
-        while later checks look for newer ones.
+        tried again when its folder changes, and so is the current one, which serves until it is whole. If the current
+        version's folder is deleted, the newest other version replaces it; if there is none, the current one stays in
+        use. A version that takes long to load goes on loading while later checks look for newer ones.
         """
         if self._is_single:
             return
@@ -97,16 +99,22 @@ class Versions:
         self._refused = {number: refusal for number, refusal in self._refused.items() if number in stamps}
         self._loading = {number: job for number, job in self._loading.items() if stamps.get(number) == job.stamp}
         for number in sorted(stamps, reverse=True):
-            if number == self.current.version:
+            is_current = number == self.current.version
+            if is_current and stamps[number] == self._stamp:
                 return
             is_refused = number in self._refused and self._refused[number][0] == stamps[number]
             if is_refused or stamps[number] != before.get(number):
+                if is_current:
+                    return
                 continue
             if (loaded := self._try_to_load(number, stamps[number], self._look_seconds)) is not None:
-                warn(f"version {number} replaces version {self.current.version}", ServingWarning)
-                self.current = loaded
+                what = "that of before" if is_current else f"version {self.current.version}"
+                warn(f"version {number} replaces {what}", ServingWarning)
+                self.current, self._stamp = loaded, stamps[number]
                 self._loading = {newer: job for newer, job in self._loading.items() if newer > number}
                 gc.collect()  # The old version's graph is large and has reference cycles.
+                return
+            if is_current:
                 return
             if number in self._loading and time.monotonic() - self._loading[number].began < self._slow_seconds:
                 return

@@ -306,6 +306,7 @@ def test_an_answer_with_too_many_values_is_not_computed(exported, name):
     with Server(open_versions(ServerSettings(model=str(exported))), max_answer=100) as server:
         answer = server.client().post({"signature_name": signature, **WIDE[name]})
         assert answer.status == 413 and "An answer may have at most 100 values. Received: " in answer.json["error"]
+        assert server.client().post({"instances": [["a"]] * 21}).status == 413, "the default has a k too"
         more = {"candidates": [ITEMS[:25]] * 4} if signature == "score" else {"k": 25}
         allowed = {"histories": [["a"]] * 4, **more}
         assert server.client().post({"signature_name": signature, "inputs": allowed}).status == 200

@@ -75,6 +75,9 @@ def test_every_path_is_guarded(versions):
         ("0.0.0.0", "shop.example", "10.0.0.7:8501", 200),
         ("127.0.0.1", "shop.example", "shop.example", 200),
         ("127.0.0.1", "shop.example", "localhost", 200),
+        ("0.0.0.0", "shop.example:8443, https://other.example", "shop.example:8443", 200),
+        ("0.0.0.0", "shop.example:8443, https://other.example", "other.example", 200),
+        ("0.0.0.0", "shop.example:8443, https://other.example", "evil.example:8443", 403),
     ],
 )
 def test_allowed_names_are_answered_and_others_refused(versions, host, allowed, name, status):

@@ -44,7 +44,9 @@ def served(request, tmp_path_factory):
     versions = open_versions(ServerSettings(model=str(folder)))
     with Server(versions, max_batch_size=4, max_rows=40, max_history=60, max_body_bytes=60_000) as server:
         loaded = tf.saved_model.load(str(folder))
-        yield SimpleNamespace(server=server, client=server.client(), loaded=loaded, needs_users=model.needs_users)
+        yield SimpleNamespace(
+            server=server, client=server.client(), loaded=loaded, needs_users=model.needs_users, folder=folder
+        )
 
 
 def whom(served, rows=slice(None)):
@@ -115,6 +117,30 @@ def test_users_are_answered_by_the_histories_of_the_export(served, name):
     found = served.client.predict(signature_name=signature, inputs=asked)["outputs"]
     named = {"histories": [STORED[user] for user in users], **({"users": users} if served.needs_users else {})}
     check(found, expected(served, signature, {**named, **choices}))
+
+
+def test_all_items_of_a_user_are_left_out_however_long_the_history(served):
+    user = "no history of a stranger"
+    with Server(open_versions(ServerSettings(model=str(served.folder))), max_history=5, max_rows=2) as server:
+        found = server.client().predict(inputs={"users": [user]})["outputs"]["items"][0]
+        assert not set(found) & set(STORED[user])
+        assert found == served.client.predict(inputs={"users": [user]})["outputs"]["items"][0]
+        answer = server.client().post({"inputs": {"users": [user, "ann"]}})
+        message = "`histories` of these users may have at most 10 values with its padding. Received: 18"
+        assert answer.status == 400 and answer.json["error"] == message
+
+
+def test_null_in_a_row_is_the_default(served):
+    rows = [dict(zip(whom(served), row)) for row in zip(*whom(served).values())]
+    answers = [
+        served.client.predict(signature_name="recommend", instances=[{**row, "exclude": one} for row in rows])
+        for one in (None, [])
+    ]
+    plain = served.client.predict(signature_name="recommend", instances=rows)
+    assert answers[0] == answers[1] == plain
+    mixed = [{**row, "exclude": ["0"] if place else None} for place, row in enumerate(rows)]
+    found = served.client.predict(signature_name="recommend", instances=mixed)["predictions"]
+    assert found[0] == plain["predictions"][0] and all("0" not in row["items"] for row in found[1:])
 
 
 def test_an_unknown_user_gets_what_is_popular_beside_known_ones(served):

@@ -129,6 +129,22 @@ def test_a_new_version_is_taken_when_nothing_in_it_changes_any_more(tmp_path, op
     assert told() == ["version 2 replaces version 1"] and states(versions) == {2: "AVAILABLE"}
 
 
+def test_a_version_replaced_under_its_own_number_is_loaded_again_once_whole(tmp_path, opened, told):
+    write(tmp_path, 2)
+    write(tmp_path, 3)
+    versions, loader = opened()
+    versions.refresh()
+    for content, in_use in (("half", "model"), ("broken", "model"), ("another model", "another model")):
+        write(tmp_path, 3, content)
+        versions.refresh()
+        assert (versions.current.version, versions.current.content) == (3, "model"), "it may not be whole"
+        for _ in range(0 if content == "half" else 2):
+            versions.refresh()
+        assert (versions.current.version, versions.current.content) == (3, in_use)
+    assert told() == ["version 3 cannot be served: is broken", "version 3 replaces that of before"]
+    assert loader.loaded == [3, 3] and states(versions) == {3: "AVAILABLE"}
+
+
 def test_a_broken_version_is_reported_once_and_loaded_again_when_it_changes(tmp_path, opened, told):
     write(tmp_path, 1)
     versions, _ = opened()

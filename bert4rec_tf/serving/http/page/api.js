@@ -2,7 +2,6 @@ import { itemsById, state } from "./state.js";
 
 export const RECOMMEND = "recommend";
 export const SIMILAR = "similar";
-export const SCORE = "score";
 export const POPULARITY = "popularity_correction";
 const UNREACHABLE = "The server does not answer.";
 const MAX_IDS = 50;

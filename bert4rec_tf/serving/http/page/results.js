@@ -17,7 +17,8 @@ let predicting = new AbortController();
 /** Returns a sentence if there is a history, and yet the model falls back to the most popular items. */
 function sayMostPopular() {
   if (!isPopular || !state.history.length) return "";
-  const reason = knownItems ? "does not know the user" : "knows no item of the history";
+  const known = state.model.needs_users ? "does not know the user" : "has counted nothing after these items";
+  const reason = knownItems ? known : "knows no item of the history";
   return `The model ${reason}, so these are the most popular items. `;
 }
 
