@@ -164,8 +164,6 @@ def resolve_run(
     if interactions is not None or presets.uses_own_data_rule(options.preset, name, request.model):
         sequences = load_data(request, name, interactions, request.features)
     run = presets.make_run(data, *preset_names, sequences, **settings)
-    if budget is not None:
-        budget.check(run)
     return run, interactions, sequences
 
 

@@ -309,11 +309,31 @@ class Run:
                 f"`network_share` must be given to {self.model} with `evidence_gain` and `evidence_popularity`: it is "
                 "chosen only together with them. Received: network_share=None"
             )
+        for name, is_read, needed in self._list_conditions():
+            if name in given and not is_read and settings[name] != list_settings()[name].default:
+                raise UserError(f"`{name}` needs {needed}. Received: {name}={settings[name]}")
         for _, field in _list_fields(self.model):
             for other, values in field.metadata["only_with"].items() if field.name in given else ():
                 if other in settings and settings[other] not in values:
                     allowed = " or ".join(map(str, values))
                     raise UserError(f"`{field.name}` needs {other}={allowed}. Received: {other}={settings[other]}")
+
+    def _list_conditions(self) -> list[tuple[str, bool, str]]:
+        """Returns settings, whether something reads them, and what they need."""
+        training = self.training
+        trainings, selecting = (
+            TRAININGS[training.protocol],
+            "a protocol that selects: select, select_and_retrain or all",
+        )
+        is_trained_again = SELECT in trainings and len(trainings) > 1
+        again = "a protocol that trains again after a selection: select_and_retrain or all"
+        return [
+            ("selection_metric", SELECT in trainings, f"{selecting}, not {training.protocol}"),
+            ("final_share", is_trained_again, f"{again}, not {training.protocol}"),
+            ("scale_final_steps", is_trained_again, f"{again}, not {training.protocol}"),
+            ("scale_final_steps", training.final_share == 0, f"final_share=0, not {training.final_share}"),
+            ("alpha", getattr(self.architecture, "extra_negatives", 1) > 0, "extra_negatives above 0"),
+        ]
 
     def _masks_never_read(self) -> tuple[str, ...]:
         if self.model not in MASKED_MODELS or self.masking.mask_copies:

@@ -82,7 +82,7 @@ class Ensemble(EvidenceRecommender):
         return float(self.network_share)
 
     def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
-        """Returns the loss of each network, float32 [2]. They share no weight, so each learns as if it were alone.
+        """Returns the loss of each network, float32 [2]. They share no weight, but the clipping.
 
         `batch`: the columns of each network's own batch, by names such as "sasrec/items" (`data.examples.joined`).
         """
@@ -110,9 +110,6 @@ class Ensemble(EvidenceRecommender):
     def join_networks(self, scores: list[Tensor], share: Tensor | None = None) -> Tensor:
         share = tf.convert_to_tensor(self.network_share if share is None else share)
         return share * scores[0] + (1 - share) * scores[1]
-
-    def score_products(self) -> None:
-        return None
 
     def item_vectors(self) -> Tensor:
         """Returns the items' vectors of both networks, each times its share, float32 [n, 2 d]."""

@@ -23,6 +23,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Shape, Tensor
 from bert4rec_tf.models import raw_ids
+from bert4rec_tf.models.batch_checks import UNKNOWN_USER
 from bert4rec_tf.models.keras_model import KerasModel
 from bert4rec_tf.models.raw_ids import ModelIds
 from bert4rec_tf.models.rows import ITEMS, USERS
@@ -249,7 +250,8 @@ class Recommender(KerasModel):
     def _start_next_items(self, batch: Batch, targets: Tensor) -> dict[str, Tensor]:
         """Returns the columns of `expect_next_items` that all kinds of examples have."""
         rows = tf.shape(targets)[0]
-        columns = {"users": batch.get("users", tf.zeros([rows], tf.int32))}
+        nobody = UNKNOWN_USER if self.scores_unknown_users else 0
+        columns = {"users": batch.get("users", tf.fill([rows], nobody))}
         if samples_items(self.settings):
             columns["draw"] = tf.tile(tf.constant([NEXT_ITEMS_SEED], tf.int64), [rows, 1])
         return columns

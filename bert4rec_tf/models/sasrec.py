@@ -13,7 +13,7 @@ from bert4rec_tf.models.recommender import last_items_in_order
 from bert4rec_tf.models.rows import FROM_LAST
 from bert4rec_tf.nn import kernels, layouts
 from bert4rec_tf.nn.dropout import dropout_layer
-from bert4rec_tf.nn.layers import Layer, count_from_last, mask_places
+from bert4rec_tf.nn.layers import Layer, check_rate, check_size, choose_mask, count_from_last, mask_places
 
 EPSILON = 1e-8
 """Epsilon of the layer norms, as in the authors' program."""
@@ -135,17 +135,17 @@ class SASRec(FeatureRecommender):
 class CausalBlock(Layer):
     """One block: q = LN(x); y = q + Attention(q, x, x); z = LN(y); z + W2 relu(W1 z). Each step sees only the past.
 
-    The inputs are [b, n, d], with zeros as padding on the right. With `places`, int32 [b, m], only the steps at these
-    columns are computed, [b, m, d]. Dropout acts in training, on the attention probabilities and after both layers of
-    the point-wise network. `num_heads` divides d.
+    The inputs are [b, n, d]. Padding has Keras' mask, or is zeros on the right. With `places`, int32 [b, m], only the
+    steps at these columns are computed, [b, m, d]. Dropout acts in training, on the attention probabilities and after
+    both layers of the point-wise network. `num_heads` divides d.
     """
 
     arguments = ("num_heads", "dropout")
 
     def __init__(self, num_heads: int, dropout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.dropout = dropout
+        self.num_heads = check_size("num_heads", num_heads)
+        self.dropout = check_rate("dropout", dropout)
         self.attention_dropout, self.inner_dropout, self.outer_dropout = (
             dropout_layer(f"{name}_dropout", dropout, self.dtype_policy) for name in ("attention", "inner", "outer")
         )
@@ -177,13 +177,15 @@ class CausalBlock(Layer):
     def _attend(self, queries: Tensor, inputs: Tensor, is_future: Tensor, training: bool | None) -> Tensor:
         query, key, value = self.query(queries), self.key(inputs), self.value(inputs)
         batch, num_queries = tf.unstack(tf.shape(queries)[:2])
-        # Padding is on the right, so a real item has only real ones before it.
-        future = NEVER * tf.cast(is_future, tf.float32)
+        # Padding without a mask is on the right, so a real item has only real ones before it.
+        hidden = NEVER * tf.cast(is_future, tf.float32)
+        if (mask := choose_mask(inputs, None)) is not None:
+            hidden += NEVER * (1.0 - tf.cast(mask, tf.float32))[:, None, None, :]
         shape = tf.stack([batch, self.num_heads, num_queries, tf.shape(inputs)[1]])
         keep_mask = self.attention_dropout.draw_keep_mask(shape, training)
         scale = 1.0 if keep_mask is None else self.attention_dropout.scale
         query = query / math.sqrt(query.shape[-1] // self.num_heads)
-        return kernels.attend(query, key, value, self.num_heads, future, keep_mask, scale)[0]
+        return kernels.attend(query, key, value, self.num_heads, hidden, keep_mask, scale)[0]
 
     def compute_output_spec(self, inputs: Tensor, training: bool | None = None, places: Tensor | None = None) -> Any:
         shape = (inputs.shape[0], (inputs if places is None else places).shape[1], inputs.shape[2])

@@ -81,6 +81,7 @@ class TransitionEvidence(keras.layers.Layer):
     def __init__(self, num_items: int, max_history: int, **options: Any) -> None:
         super().__init__(trainable=False, **options)
         self.num_items, self.max_history = num_items, max_history
+        self.first_mix = (0.0, 0.0, 1.0)
         self._table: tf.Tensor | None = None
 
     def build(self, input_shape: Shape) -> None:
@@ -96,7 +97,7 @@ class TransitionEvidence(keras.layers.Layer):
         self.log_shares = add("log_shares", rows)
         self.age_weights = add("age_weights", self.max_history + 1, self.max_history)
         self.mix = add("mix", 3)
-        self.mix.assign([0.0, 0.0, 1.0])
+        self.mix.assign(self.first_mix)
 
     def assign(
         self,

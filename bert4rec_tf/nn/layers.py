@@ -75,6 +75,14 @@ def mask_places(outputs: Tensor, inputs: Tensor, places: Tensor | None) -> Tenso
     return outputs
 
 
+def mask_queries(outputs: Tensor, inputs: Tensor, queries: Tensor | None) -> Tensor:
+    """Returns the outputs; those of queries (not None) get their mask in place of the inputs'."""
+    masks = [getattr(tensor, "_keras_mask", None) for tensor in (inputs, queries)]
+    if queries is not None and any(mask is not None for mask in masks):
+        outputs._keras_mask = ops.ones_like(queries[..., 0], "bool") if masks[1] is None else masks[1]
+    return outputs
+
+
 def count_from_last(padding_mask: Tensor, max_length: int) -> Tensor:
     """Returns the positions of the columns of a right-padded batch, int32 [b, n]: the last real item's is N - 1.
 
@@ -197,7 +205,7 @@ class MultiHeadAttention(Layer):
         return_attention_scores: bool = False,
         queries: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        padding_mask = choose_mask(inputs, padding_mask)
+        padding_mask, given_queries = choose_mask(inputs, padding_mask), queries
         queries = inputs if queries is None else queries
         query, key, value = self.query(queries), self.key(inputs), self.value(inputs)
         scale = 1.0 / math.sqrt(query.shape[-1] // self.num_heads)
@@ -208,7 +216,7 @@ class MultiHeadAttention(Layer):
         keep_mask = self.dropout_layer.draw_keep_mask((batch, self.num_heads, num_queries, length), training)
         factor = 1.0 if keep_mask is None else self.dropout_layer.scale
         mixed, probabilities = kernels.attend(query * scale, key, value, self.num_heads, penalty, keep_mask, factor)
-        outputs = self.output_dense(mixed)
+        outputs = mask_queries(self.output_dense(mixed), inputs, given_queries)
         return (outputs, probabilities) if return_attention_scores else outputs
 
     def compute_output_spec(
@@ -220,7 +228,7 @@ class MultiHeadAttention(Layer):
         queries: Tensor | None = None,
     ) -> Any:
         (batch, length, width), num_read = inputs.shape, (inputs if queries is None else queries).shape[1]
-        outputs = keras.KerasTensor((batch, num_read, width), self.compute_dtype)
+        outputs = mask_queries(keras.KerasTensor((batch, num_read, width), self.compute_dtype), inputs, queries)
         scores = keras.KerasTensor((batch, self.num_heads, num_read, length), self.variable_dtype)
         return (outputs, scores) if return_attention_scores else outputs
 

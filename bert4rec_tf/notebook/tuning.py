@@ -92,7 +92,7 @@ def tune_settings(
             f"`tune` needs a model with settings to search. Received: tune={num_trials}, model={usual.model}"
         )
     trials = run_trials(
-        lambda values: make_run(**derive_settings(usual, fixed, values), protocol=SELECT),
+        lambda values: make_run(**derive_settings(usual, fixed, values)).change(protocol=SELECT),
         usual,
         space,
         sequences,

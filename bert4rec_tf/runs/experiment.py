@@ -136,6 +136,8 @@ def open_experiment(
 
     Raises UserError if the run does not suit the data, the weights do not fit, or the folder holds another run.
     """
+    if budget is not None:
+        budget.check(run)
     claim_tensorflow()
     start = None
     if init_from is not None:
@@ -274,7 +276,7 @@ class Experiment:
         drawn = candidates.load_or_draw(
             self.workdir.prepared, self.sequences, self.split.users, settings.num_negatives, settings.candidates_seed
         )
-        return {name: items.astype(np.min_scalar_type(-self.sequences.num_items)) for name, items in drawn.items()}
+        return {name: items.astype(np.min_scalar_type(-self.sequences.num_items - 1)) for name, items in drawn.items()}
 
     @cached_property
     def transitions(self) -> ItemTransitionsSettings:
@@ -388,13 +390,13 @@ class Experiment:
         ranked_among, team = self.run.training.selection_metric, workers.current_team()
         among_all = self.make_selection_task()
         task = among_all if ranked_among == FULL else self.make_task("validation")
-        ranker = Ranker(model)
         is_chosen = self.run.uses_evidence and self.run.given_mix is None
         search = MixSearch(model, among_all, self.transitions) if is_chosen else None
+        ranker = None if search is not None and ranked_among == FULL else Ranker(model)
 
         def measure() -> dict[str, float]:
-            ranks = None if search is None else search.choose()
-            if ranks is None or ranked_among != FULL:
+            ranks = np.empty(0, np.int64) if search is None else search.choose()
+            if ranker is not None:
                 ranks = team.sum(ranker.rank(task, share=(team.index, team.count))[ranked_among])
             return metrics.compute_metrics(ranks)
 

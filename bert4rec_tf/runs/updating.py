@@ -24,6 +24,7 @@ from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.warning import DataWarning, warn
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models import rows as kinds
+from bert4rec_tf.models.rows import select_transferable
 from bert4rec_tf.runs.trainings import make_model
 from bert4rec_tf.serving.client import SavedRecommender
 from bert4rec_tf.serving.rules import read_attributes
@@ -142,9 +143,9 @@ def _resize(saved: SavedRecommender, data: Sequences) -> Recommender:
         kinds.USERS: (list(old_users), data.users),
     }
     links = _link_items(data)
-    values = {weight.path: array for weight, (_, array) in zip(old.weights, arrays, strict=True)}
-    for weight in model.weights:
-        kind, value = model.row_kind(weight), values[weight.path]
+    values = {id(weight): array for weight, (_, array) in zip(old.weights, arrays, strict=True)}
+    for weight, old_weight in zip(select_transferable(model), select_transferable(old), strict=True):
+        kind, value = model.row_kind(weight), values[id(old_weight)]
         if kind in names:
             first = int(kind == kinds.ITEMS)  # the row of padding
             last = first + len(names[kind][0])
@@ -154,7 +155,7 @@ def _resize(saved: SavedRecommender, data: Sequences) -> Recommender:
     transitions = saved.card.get("transitions")
     if transitions is None and model.evidence is not None:
         raise UserError(f"{saved.folder}: does not say how transitions are counted; export it again to update it")
-    mix = None if old.evidence is None else values[old.evidence.mix.path]
+    mix = None if old.evidence is None else values[id(old.evidence.mix)]
     model.adapt(data, ItemTransitionsSettings(**(transitions or {})))
     if model.evidence is not None and model.examples is not None:
         model.evidence.mix.assign(mix)  # how counts and the network are mixed was trained

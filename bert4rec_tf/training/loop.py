@@ -301,7 +301,7 @@ class Training:
         if self.validate is not None and (best is None or row[BEST_STEP_METRIC] > best[BEST_STEP_METRIC]):
             state.best_step = state.step
             if self.team.is_chief:
-                checkpoints.save(self.folder / BEST, self.variables, asdict(state))
+                checkpoints.save(self.folder / BEST, {"model": self.model.variables}, asdict(state))
         since_best = sum(row["step"] > state.best_step for row in state.curve)
         has_stalled = bool(state.best_step) and 0 < self.settings.training.patience <= since_best
         state.finished = state.step == self.last_step or has_stalled

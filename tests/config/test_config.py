@@ -255,6 +255,19 @@ def test_every_setting_has_a_help_text_and_one_meaning():
             "`positions_from_last` needs use_positions=True. Received: use_positions=False",
         ),
         ("gru4rec", {"regularization": 0.5}, "`regularization` needs loss=bpr_max. Received: loss=top1"),
+        ("gru4rec", {"alpha": 0.5}, "`alpha` needs extra_negatives above 0. Received: alpha=0.5"),
+        (
+            "sasrec",
+            {"protocol": "fixed", "selection_metric": "full"},
+            "`selection_metric` needs a protocol that selects: .*, not fixed. Received: selection_metric=full",
+        ),
+        ("sasrec", {"protocol": "select", "final_share": 0.5}, "`final_share` needs a protocol that trains again"),
+        ("sasrec", {"protocol": "fixed", "scale_final_steps": True}, "`scale_final_steps` needs a protocol that"),
+        (
+            "sasrec",
+            {"protocol": "all", "final_share": 0.5, "scale_final_steps": True},
+            "`scale_final_steps` needs final_share=0, not 0.5",
+        ),
         *(
             (model, {"optimizer": "rowwise_adagrad", **settings}, f"`optimizer` must be adam or adagrad {words}")
             for model, settings, words in [

@@ -16,7 +16,7 @@ from support.paths import ROOT
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config.model_settings import ITEM_FEATURES
-from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.nn import layouts
@@ -353,6 +353,27 @@ def test_a_grown_model_has_the_scores_of_the_old_items_and_the_new_ids(name):
     for wrong in (10, "new"):
         with pytest.raises(UserError, match=r"`new_items` must be the ids of new items, or a vocabulary\. Received: "):
             model.grow(wrong)
+
+
+def test_a_grown_model_keeps_how_counts_and_the_network_are_mixed():
+    model = make_quiet("sasrec", evidence="transitions")
+    model.adapt(SEQUENCES)
+    model.evidence.mix.assign([4.0, 0.1, 0.5])
+    grown = model.grow(["new"])
+    more = Sequences(
+        SEQUENCES.items,
+        SEQUENCES.splits,
+        SEQUENCES.users,
+        Vocabulary(grown.ids.vocabulary.items, np.append(SEQUENCES.vocabulary.counts, 0)),
+    )
+    grown.adapt(more)
+    np.testing.assert_array_equal(grown.evidence.mix, model.evidence.mix)
+
+
+def test_next_items_of_nobody_are_those_of_an_unknown_user():
+    targets, histories = tf.constant([3]), {"items": tf.constant([[1, 2]]), "lengths": tf.constant([2])}
+    for name, expected in (("bert4rec", -1), ("sasrec", -1), ("bpr_mf", 0)):
+        assert make(name).expect_next_items(histories, targets)["users"].numpy().tolist() == [expected]
 
 
 def test_a_grown_model_takes_the_numbers_of_another_vocabulary():

@@ -179,3 +179,29 @@ def test_a_dense_layer_does_what_that_of_keras_does(options):
     ours.build((None, 2))
     theirs.set_weights(ours.get_weights())
     np.testing.assert_array_equal(ours(inputs), theirs(inputs))
+
+
+@pytest.mark.parametrize("name", ["TransformerBlock", "MultiHeadAttention", "CausalBlock"])
+def test_padding_on_the_left_is_not_seen_either(name):
+    embedding, layer = keras.layers.Embedding(10, WIDTH, mask_zero=True), MAKERS[name]()
+    padded, plain = np.array([[0, 0, 3, 1, 4]], np.int32), np.array([[3, 1, 4]], np.int32)
+    np.testing.assert_allclose(layer(embedding(padded))[:, 2:], layer(embedding(plain)), rtol=1e-4, atol=1e-6)
+
+
+def test_answers_to_queries_have_the_mask_of_the_queries():
+    """In a functional model too; queries without a mask are all real."""
+    embedding, layer = keras.layers.Embedding(10, WIDTH, mask_zero=True), MAKERS["MultiHeadAttention"]()
+    items, asked = keras.Input((LENGTH,), dtype="int32"), keras.Input((2,), dtype="int32")
+    answers = layer(embedding(items), queries=embedding(asked))
+    model = keras.Model([items, asked], [answers, keras.layers.GlobalAveragePooling1D()(answers)])
+    data = np.array([[3, 1, 4, 0, 0]], np.int32), np.array([[7, 0]], np.int32)
+    answers, mean = model(list(data))
+    np.testing.assert_array_equal(answers._keras_mask, [[True, False]])
+    np.testing.assert_allclose(mean, answers[:, 0], rtol=1e-6)
+    bare = layer(embedding(data[0]), queries=tf.constant(embedding(data[1]).numpy()))
+    np.testing.assert_array_equal(bare._keras_mask, [[True, True]])
+
+
+def test_a_causal_block_of_no_heads_is_refused():
+    with pytest.raises(ValueError, match="`num_heads` must be at least 1"):
+        layers.CausalBlock(0, 0.1)

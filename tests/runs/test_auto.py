@@ -46,6 +46,19 @@ def test_the_summary_says_how_the_networks_were_joined(fitted):
     assert words in make_short_table(fitted.metrics) and words in make_table(fitted.metrics)
 
 
+@pytest.mark.long
+def test_each_network_keeps_its_own_vectors_of_users_in_an_update():
+    tastes = pd.DataFrame([(f"u{user}", "ab"[user % 2]) for user in range(45)], columns=["user", "taste"])
+    model = b4r.fit(FRAME, model="auto", silent=True, protocol="select", user_features=tastes, **SMALL)
+    old, new = (
+        [array for name, array in one.saved.read_weights() if name.endswith("users")]
+        for one in (model, model.update(MORE[:1]))
+    )
+    assert len(old) == len(new) == 2 and not np.array_equal(*old)
+    for before, after in zip(old, new):
+        np.testing.assert_array_equal(before, after)
+
+
 def test_its_export_scores_as_the_model_does(fitted, tmp_path):
     model = load_model(WorkDirectory(fitted.workdir))
     history = FRAME["item"][:4].tolist()

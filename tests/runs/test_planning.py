@@ -274,6 +274,13 @@ def test_settings_that_suit_data_of_some_size_are_no_mistake(settings):
         b4r.fit("absent.csv", silent=True, **settings)
 
 
+def test_a_run_of_fixed_steps_takes_no_budget(tmp_path):
+    run = make_run("bpr_mf", protocol="fixed")
+    with pytest.raises(UserError, match="`minutes` needs one device, and a protocol that selects on the validation"):
+        open_experiment(run, SEQUENCES, tmp_path / "work", budget=Budget(1.0))
+    assert not (tmp_path / "work").exists()
+
+
 @pytest.mark.parametrize("model", ["bpr_mf", pytest.param("bert4rec", marks=pytest.mark.slow)])
 def test_a_final_training_continues_from_the_selected_weights(tmp_path, model):
     def train(folder, **settings):

@@ -10,6 +10,7 @@ from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.environment import list_versions
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.runs.experiment import open_experiment
 from bert4rec_tf.runs.folder import RawIds, WorkDirectory
 
 
@@ -46,3 +47,13 @@ def test_tensorflow_has_a_version_whatever_its_package_is_called(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     assert list_versions()["tensorflow"] == tf.__version__
+
+
+@pytest.mark.parametrize("num_items", [127, 128, 129])
+def test_candidates_are_items_however_many_there_are(tmp_path, num_items):
+    """Their numbers are kept in the shortest type: 128 does not fit into eight bits."""
+    histories = [[(5 * user + place) % num_items + 1 for place in range(5)] for user in range(num_items)]
+    sequences = make_sequences(histories, num_items)
+    experiment = open_experiment(Run.make("own-shop", "pop"), sequences, tmp_path / "work", silent=True)
+    for items in experiment.negatives.values():
+        assert items.min() >= 1 and num_items - 9 <= items.max() <= num_items
