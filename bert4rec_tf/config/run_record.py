@@ -10,6 +10,7 @@ from typing import Any
 from bert4rec_tf.config.model_settings import (
     ALL_ITEMS,
     ATTENTION_MODELS,
+    COUNTING_MODELS,
     LOSSES,
     MASKED_MODELS,
     MODEL_SETTINGS,
@@ -309,8 +310,9 @@ class Run:
                 f"`network_share` must be given to {self.model} with `evidence_gain` and `evidence_popularity`: it is "
                 "chosen only together with them. Received: network_share=None"
             )
-        for name, is_read, needed in self._list_conditions():
-            if name in given and not is_read and settings[name] != list_settings()[name].default:
+        defaults = {field.name: field.default for _, field in _list_fields(self.model)}
+        for name, is_read, needed in [] if self.model in COUNTING_MODELS else self._list_conditions():
+            if name in given and not is_read and settings[name] != defaults[name]:
                 raise UserError(f"`{name}` needs {needed}. Received: {name}={settings[name]}")
         for _, field in _list_fields(self.model):
             for other, values in field.metadata["only_with"].items() if field.name in given else ():

@@ -24,8 +24,8 @@ NETWORKS: dict[str, type[FeatureRecommender]] = {"bert4rec": BERT4Rec, "sasrec":
 class Ensemble(EvidenceRecommender):
     """Adds the scores of BERT4Rec and SASRec: s x BERT4Rec + (1 - s) x SASRec + evidence.
 
-    Both are trained at once, each by its own loss and examples, and share nothing. Two networks of different kinds
-    make different mistakes, so their sum is often better than each. The share s, from 0 to 1, is chosen on the
+    Both are trained at once, each by its own loss and examples, and share no weight. Two networks of different
+    kinds make different mistakes, so their sum is often better than each. The share s, from 0 to 1, is chosen on the
     validation items together with the gain of the evidence (`evaluation.mix_search`).
 
     Attributes:

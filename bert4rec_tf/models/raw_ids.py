@@ -139,8 +139,9 @@ def grow(model: Any, new_items: Iterable[Any] | Vocabulary, features: Mapping[st
     users = range(model.num_users or 0)
     copy_rows(model, grown, {ITEMS: old, USERS: users}, {ITEMS: list(vocabulary.items), USERS: users})
     grown.ids = replace(ids, vocabulary=vocabulary)
-    if model.evidence is not None and model.evidence.built:
-        grown.evidence.first_mix = tuple(np.asarray(model.evidence.mix).tolist())
+    if model.evidence is not None:
+        counted = model.evidence.built
+        grown.evidence.first_mix = np.asarray(model.evidence.mix) if counted else model.evidence.first_mix
     _keep_unseen(model, grown, old, vocabulary.counts * isinstance(new_items, Vocabulary))
     return grown
 

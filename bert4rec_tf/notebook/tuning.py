@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import pandas as pd
 
-from bert4rec_tf.config.run_record import SELECT, Run
+from bert4rec_tf.config.run_record import SELECT, Run, list_settings
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.foundation import files
@@ -33,6 +33,9 @@ FACTORS: dict[str, tuple[float, ...]] = {
 batches, the number of steps changes so that as many examples are read."""
 
 DROPOUTS = (0.0, 0.1, 0.2, 0.3, 0.5)
+
+FINAL = ("final_share", "scale_final_steps")
+"""Settings of the training after the selection."""
 
 FIRST_TRIALS = 4
 """This many trials are trained to the end before others are ended early."""
@@ -91,8 +94,10 @@ def tune_settings(
         raise UserError(
             f"`tune` needs a model with settings to search. Received: tune={num_trials}, model={usual.model}"
         )
+    # What only a later training reads has its default, which is no mistake beside SELECT.
+    of_trials = {"protocol": SELECT, **{name: list_settings()[name].default for name in FINAL if name in fixed}}
     trials = run_trials(
-        lambda values: make_run(**derive_settings(usual, fixed, values)).change(protocol=SELECT),
+        lambda values: make_run(**derive_settings(usual, fixed, values), **of_trials),
         usual,
         space,
         sequences,

@@ -39,6 +39,9 @@ from bert4rec_tf.serving.trust import check_only_computes
 
 SERVING = tf.saved_model.SERVING
 
+IDENTITY = ("data", "items", "checksums")
+"""Entries of the model card that differ if the lists of ids, or what was counted, do."""
+
 MANY_HISTORIES = 1_000
 """From so many on, a table of all pairs of items pays, which takes a second for 10,000 items."""
 
@@ -115,7 +118,8 @@ class LoadedModel:
     def _locate(self, name: Path) -> Path:
         """Returns the path of a file. Raises UserError if another model has taken the place of this one."""
         card = self.local_folder / CARD_OF_SAVED_MODEL
-        if card.exists() and _read_card(card) != self.card:
+        now = _read_card(card) if card.exists() else self.card
+        if any(now.get(name) != self.card.get(name) for name in IDENTITY):
             raise UserError(f"{self.folder}: was replaced since it was opened; open it again")
         return self.local_folder / name
 

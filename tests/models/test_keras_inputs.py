@@ -368,6 +368,7 @@ def test_a_grown_model_keeps_how_counts_and_the_network_are_mixed():
     )
     grown.adapt(more)
     np.testing.assert_array_equal(grown.evidence.mix, model.evidence.mix)
+    np.testing.assert_array_equal(model.grow(["new"]).grow([]).evidence.first_mix, model.evidence.mix)
 
 
 def test_next_items_of_nobody_are_those_of_an_unknown_user():

@@ -221,6 +221,14 @@ def test_every_point_is_a_run(model):
             presets.make_run("own-shop", model, **tuning.derive_settings(run, {}, {name: value}))
 
 
+def test_settings_of_the_final_training_stay_out_of_the_trials(tmp_path, monkeypatch):
+    runs = []
+    monkeypatch.setattr(tuning, "run_trials", lambda make_run, *_: runs.append(make_run({})) or pytest.skip("enough"))
+    with pytest.raises(pytest.skip.Exception):
+        b4r.fit(FRAME, **SMALL, tune=1, workdir=tmp_path / "shop", final_share=0.5)
+    assert (runs[0].training.protocol, runs[0].training.final_share) == ("select", 0.0)
+
+
 def test_what_cannot_be_searched_is_refused_in_one_line(tmp_path, monkeypatch):
     for options, words in (
         ({"tune": -1}, "`tune` must be a whole number"),

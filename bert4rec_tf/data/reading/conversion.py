@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import io
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,16 +70,17 @@ def list_files(interactions: Interactions) -> list[Path]:
     for path in interactions.files:
         if isinstance(path, Url) and glob.has_magic(str(path)):
             matches = path.glob_files()
+            _refuse_table(matches[:1])  # each question to a store takes time
         elif path.is_dir():
-            _refuse_table(path)
             matches = [file for file in _glob(path, "**/*.parquet") if file.is_file() and not _is_hidden(file, path)]
+            _refuse_table(matches[:1] if isinstance(path, Url) else matches)
             if not matches:
                 raise UserError(f"{path}: a folder without .parquet files; name others by a pattern: '{path}/*.csv'")
         elif glob.has_magic(str(path)) and not path.exists():
             matches = [Path(match) for match in glob.glob(str(path), recursive=True) if Path(match).is_file()]
+            _refuse_table(matches)
             if "**" in path.parts:  # as in a folder
-                folder = Path(*path.parts[: path.parts.index("**")])
-                _refuse_table(folder)
+                folder = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), path.parts))
                 matches = [file for file in matches if not _is_hidden(file, folder)]
         else:
             files.refuse_pipe(path)
@@ -103,11 +105,12 @@ def _glob(folder: Path, pattern: str) -> Iterable[Path]:
     return (folder / pattern).glob_files() if isinstance(folder, Url) else folder.glob(pattern)
 
 
-def _refuse_table(folder: Path) -> None:
-    """Raises UserError for a folder of TABLE_FORMATS."""
-    for pattern, kind in TABLE_FORMATS.items():
-        if any(_glob(folder, pattern)):
-            raise UserError(f"{folder}: is a table of {kind}, whose files keep deleted rows; export its present rows")
+def _refuse_table(paths: Iterable[Path]) -> None:
+    """Raises UserError if a folder above one of the files is of TABLE_FORMATS."""
+    for folder in sorted({parent for path in paths for parent in path.absolute().parents}):
+        for pattern, kind in TABLE_FORMATS.items():
+            if any(_glob(folder, pattern)):
+                raise UserError(f"{folder}: a table of {kind}, whose files keep deleted rows; export its present rows")
 
 
 def convert(interactions: Interactions, to_train: bool = True) -> tuple[Sequences, Report]:

@@ -151,7 +151,7 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     for column, cells in columns.items():
         if column == id_column:
             continue
-        if ROW_NUMBERS.match(column):
+        if ROW_NUMBERS.match(column) and _count_up(cells):
             warn(f"{title}: column {column!r} has row numbers, and is ignored", DataNote)
             continue
         if any(map(has_fraction, parsed_cells := [_parse_cell(cell) for cell in cells])):
@@ -173,6 +173,12 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     splits = np.searchsorted(entries[:, 0], np.arange(len(unique_ids) + 1))
     values, all_names = entries[:, 1].astype(np.int32), np.array(names + numbers, object)
     return Features(unique_ids, splits, values, all_names, np.hstack(vectors) if vectors else None)
+
+
+def _count_up(cells: Sequence[Any]) -> bool:
+    """Returns whether cells are different whole numbers."""
+    texts = {str(cell) for cell in cells}
+    return len(texts) == len(cells) and all(map(str.isdecimal, texts))
 
 
 def _parse_cell(cell: Any) -> Any:

@@ -24,7 +24,7 @@ from bert4rec_tf.data.reading.columns import (
     find_known_columns,
 )
 from bert4rec_tf.data.reading.rows import shorten
-from bert4rec_tf.data.reading.text import recognize_quotes, split_lines
+from bert4rec_tf.data.reading.text import MAY_BE_QUOTED, QUOTED, allow_quotes, recognize_quotes, split_lines
 from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
@@ -86,7 +86,18 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
             f"{path}, line {first_line}: expected at least two columns, found {only_field!r}; "
             f"{_advise_separator(lines)}"
         )
-    return _find_text_layout(columns, separator, rows, first_line)
+    layout = _find_text_layout(columns, separator, rows, first_line)
+    if separator in MAY_BE_QUOTED and _has_quoted_ids(layout, rows[layout.has_header :]):
+        separator = allow_quotes(separator, lines)
+        layout = _find_text_layout(columns, separator, split_lines(lines, separator), first_line)
+    return layout
+
+
+def _has_quoted_ids(layout: Layout, rows: Sequence[Sequence[str]]) -> bool:
+    """Returns whether all users or all items are in quotes."""
+    places = [layout.names.index(name) for name in (layout.user, layout.item)]
+    whole = [row for row in rows if len(row) == len(layout.names)]
+    return bool(whole) and any(all(QUOTED.fullmatch(row[place].strip()) for row in whole) for place in places)
 
 
 def _find_header_line(numbered: Sequence[tuple[int, str]], options: Interactions) -> int | None:

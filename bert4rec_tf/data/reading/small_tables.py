@@ -84,14 +84,13 @@ def _parse_text(content: bytes, path: Path, id_names: Sequence[str]) -> pa.Table
     if first.lstrip().startswith(("{", "[")):
         raise UserError(f"{path}: must be CSV or Parquet, in which each column is a feature. Received: JSON")
     separator = DOUBLE_COLON if DOUBLE_COLON in first else max(",", "\t", ";", key=first.count)
+    separator = text.recognize_quotes(separator, [first])
     try:
-        lines = content.decode().splitlines()
+        content.decode()
     except UnicodeDecodeError as error:
         if separator != DOUBLE_COLON:
             raise UserError(f"{path}: cannot be read: must be in UTF-8 ({error.reason})") from error
         content = content.decode("latin-1").encode()
-        lines = []
-    separator = text.recognize_quotes(separator, lines[: tables.SAMPLE_ROWS])
     table = text.read_table(content, separator, str(path))
     names = [column[0].as_py() for column in table.columns] if table.num_rows else []
     if separator == DOUBLE_COLON and len(names) > 1 and guess_column(names, id_names) is None:

@@ -20,7 +20,7 @@ MAY_BE_QUOTED = {"\t": '\t"', ANY_BLANKS: ' "'}
 UNIT_SEPARATOR = "\x1f"
 """Replaces `::`, because Arrow takes one character."""
 
-QUOTED = re.compile('"[^"]*"')
+QUOTED, SEVERAL_BLANKS = re.compile('"[^"]*"'), re.compile(r"^ | $|  |\t")
 
 csv.field_size_limit(blocks.LONGEST_LINE)
 
@@ -82,12 +82,15 @@ def split_lines(lines: Iterable[str], separator: str) -> list[list[str]]:
 
 
 def recognize_quotes(separator: str, lines: Sequence[str]) -> str:
-    """Returns the separator; that of MAY_BE_QUOTED if the first line, or a column of all others, is in quotes."""
-    if separator not in MAY_BE_QUOTED:
-        return separator
-    first, *others = [[bool(QUOTED.fullmatch(field)) for field in line.strip().split(separator)] for line in lines]
-    has_column = bool(others) and any(map(all, zip(*others)))
-    return MAY_BE_QUOTED[separator] if all(first) or has_column else separator
+    """Returns the separator; that of MAY_BE_QUOTED if all fields of the first line are in quotes."""
+    first = map(QUOTED.fullmatch, lines[0].strip().split(separator))
+    return allow_quotes(separator, lines) if separator in MAY_BE_QUOTED and all(first) else separator
+
+
+def allow_quotes(separator: str, lines: Sequence[str]) -> str:
+    """Returns the separator of MAY_BE_QUOTED, unless the columns of the lines are separated by several blanks."""
+    is_aligned = separator == ANY_BLANKS and any(map(SEVERAL_BLANKS.search, lines))
+    return separator if is_aligned else MAY_BE_QUOTED[separator]
 
 
 def _make_readable(content: bytes, separator: str) -> bytes:

@@ -262,7 +262,7 @@ class Service:
         async with asyncio.timeout_at(end):
             size = len(body)
             if b'"users"' in body:  # An id of four bytes can name a whole history.
-                size *= max(1, min(served.longest_history, self._settings.max_history) // 4)
+                size *= max(1, served.longest_history // 4)
             least = THREAD_SIZE if self._rules.blocked or b'"where"' in body or b"\\" in body else 0
             arguments = body, served.model, self._settings, self._rules
             parsed = await self._in_thread_if_large(max(size, least), predict.parse, *arguments)

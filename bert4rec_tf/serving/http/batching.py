@@ -16,6 +16,9 @@ PADDED = "histories"
 """The only input that is padded, so that requests of different widths can share a batch. Padding a history does not
 change the result. The width of other inputs does: `score` returns a column for each candidate."""
 
+LONG_HISTORY = 1_024
+"""Calls whose longest histories have about as many times this many items share a batch: others would wait for them."""
+
 Outputs = dict[str, np.ndarray]
 
 
@@ -39,7 +42,8 @@ class Call:
         arrays = sorted(self.arrays.items())
         common = tuple((name, part.shape, *part.ravel().tolist()) for name, part in arrays if name in self.shared)
         shapes = tuple((name, part.shape[1:]) for name, part in arrays if name not in self.shared and name != PADDED)
-        return (id(self.model), self.signature, common, shapes)
+        length = self.arrays[PADDED].shape[1] // LONG_HISTORY if PADDED in self.arrays else 0
+        return (id(self.model), self.signature, common, shapes, length)
 
     def split(self, max_rows: int) -> list["Call"]:
         """Splits the call into calls of at most `max_rows` rows, in order."""

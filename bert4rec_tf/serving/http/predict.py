@@ -232,7 +232,7 @@ def _add_histories(
 ) -> Mapping[str, Any]:
     """Returns the columns with the export's histories of `users`, if there are `users` and no `histories`.
 
-    They are whole, however long, because all of their items are left out of the answer.
+    They are whole if the request has space for them, however long, because their items are left out of the answer.
     """
     if USERS not in columns or model.histories is None:
         return columns
@@ -245,8 +245,8 @@ def _add_histories(
         raise RequestError(f"`{USERS}` must be a list of ids. Received: {_show(users)}")
     _check_rows(len(users), settings)
     texts = [_to_text(USERS, user) for user in users]
-    histories = [model.get_history(user) if model.knows_user(user) else [] for user in texts]
-    _check_size(HISTORIES, len(histories), max(map(len, histories), default=0), settings, " of these users")
+    most = settings.max_rows * settings.max_history // max(len(texts), 1)
+    histories = [model.get_history(user)[-most:] if model.knows_user(user) else [] for user in texts]
     added = {**columns, HISTORIES: histories}
     return {name: value for name, value in added.items() if name != USERS or name in signature.inputs}
 

@@ -346,10 +346,24 @@ def test_a_folder_is_read_by_the_rules_of_pyarrow_s_datasets(tmp_path, monkeypat
     [("_delta_log/0.json", "Delta"), (".hoodie/properties", "Hudi"), ("metadata/v1.metadata.json", "Iceberg")],
 )
 def test_a_table_whose_files_keep_deleted_rows_is_refused(tmp_path, memory, name, kind):
+    lake = tmp_path / "lake"
+    lake.mkdir()
     content = as_parquet([("a", "x", 1), ("a", "y", 2)])
     for file, its_content in (("0.parquet", content), (name, b"{}")):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        write(tmp_path, file, its_content)
+        (lake / file).parent.mkdir(exist_ok=True)
+        write(lake, file, its_content)
         memory.pipe_file(f"/lake/{file}", its_content)
-    for path in (tmp_path, f"{tmp_path}/**/*.parquet", "memory://lake"):
-        assert f"is a table of {kind}, whose files keep deleted rows" in refusal(path)
+    (lake / "day=1").mkdir()
+    write(lake, "day=1/0.parquet", content)
+    patterns = [f"{lake}/{end}" for end in ("", "**/*.parquet", "*.parquet", "day=1", "day=*/*.parquet")]
+    for path in (*patterns, f"{tmp_path}/*/*.parquet", "memory://lake", "memory://lake/*.parquet"):
+        assert f"{kind}, whose files keep deleted rows" in refusal(path)
+    with pytest.raises(UserError, match="keep deleted rows"):
+        conversion.list_files(Interactions([str(lake / "day=1")]))
+
+
+def test_a_pattern_may_have_a_wildcard_before_two_stars(tmp_path):
+    for name in ("shop-1/a/0.parquet", "shop-2/b/0.parquet", "shop-2/.old/0.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        write(tmp_path, name, as_parquet([(name[:6], "x", 1), (name[:6], "y", 2)]))
+    assert set(histories(read(f"{tmp_path}/shop-*/**/*.parquet")[0])) == {"shop-1", "shop-2"}

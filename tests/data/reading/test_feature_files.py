@@ -106,6 +106,11 @@ def test_row_numbers_of_pandas_are_no_features(tmp_path):
             assert feature_files.read_features(tmp_path / name).names.tolist() == ["genre=A", "genre=B", "genre=C"]
 
 
+def test_a_column_called_index_may_be_a_feature():
+    frame = pd.DataFrame({"id": list("abcd"), "index": ["DAX", "SPX", "DAX", "SPX"]})
+    assert feature_files.read_features(frame).names.tolist() == ["index=DAX", "index=SPX"]
+
+
 def test_codes_with_a_low_line_are_no_numbers():
     sizes = [f"{size}_{size + 2}" for size in range(36, 48)] * 2
     found = feature_files.read_features(pd.DataFrame({"id": map(str, range(24)), "size": sizes}))

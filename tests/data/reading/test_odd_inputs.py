@@ -176,6 +176,17 @@ FILES = {
         '"user" "item" "time"\n' + "".join(f'"{user}" "{item} {item}" {time}\n' for user, item, time in ROWS),
         {user: [f"{item} {item}" for item in items] for user, items in XYZ.items()},
     ),
+    "quotes between tabs around titles alone": (
+        "user\titem\ttitle\ttime\n"
+        + "".join(f'{user}\t{item}\t"Title"\t{time}\n' for user, item, time in ROWS)
+        + 'b\tz\t"open title\t40\n',
+        {**XYZ, "b": [*XYZ["b"], "z"]},
+    ),
+    "quotes between blanks in aligned columns": (
+        "a.txt",
+        "user item time\n" + "".join(f'{user}  "{item}"   {time}\n' for user, item, time in ROWS),
+        {user: [f'"{item}"' for item in items] for user, items in XYZ.items()},
+    ),
     "quotes after blanks": (
         "user, item, time\n" + "".join(f'"{user}", "{item}", {time}\n' for user, item, time in ROWS),
         "row 2: an id has a blank before its quotes",

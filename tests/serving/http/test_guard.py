@@ -3,6 +3,7 @@
 import pytest
 from support.http_server import Server, best
 
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.http import guard
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
@@ -82,6 +83,12 @@ def test_every_path_is_guarded(versions):
 )
 def test_allowed_names_are_answered_and_others_refused(versions, host, allowed, name, status):
     assert asked(versions, {"Host": name}, host=host, allowed_hosts=allowed).status == status
+
+
+@pytest.mark.parametrize("name", ["[2001:db8::1", ":8443", "shop.example, https://"])
+def test_a_name_that_is_none_does_not_open_the_server(versions, name):
+    with pytest.raises(UserError, match="`allowed_hosts` must be names"):
+        guard.make_middleware(ServerSettings(model="model", host="0.0.0.0", allowed_hosts=name))
 
 
 def test_only_addresses_of_this_machine_alone_are_loopback():
