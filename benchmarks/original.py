@@ -4,6 +4,7 @@ It handles one user and one record at a time, computes all prediction slots, and
 """
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -140,20 +141,34 @@ def draw_candidates(sequences: Sequences, users: np.ndarray, rng: np.random.Rand
     return drawn
 
 
-def evaluate(
-    model: BERT4Rec, histories: Sequences, users: np.ndarray, targets: np.ndarray, full: Sequences, batch_size: int
-) -> list[int]:
-    """Returns the ranks of the users' targets: scores all items, then draws candidates and sorts them per user."""
-    rng, ranks = np.random.RandomState(1), []
+Likelihoods = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def make_likelihoods(model: BERT4Rec) -> Likelihoods:
+    """Returns a compiled function: items [b, n] and lengths [b] -> the logarithms of the probabilities of all items."""
 
     @tf.function(reduce_retracing=True)
     def likelihoods(items: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         batch = {"users": tf.zeros_like(lengths), "items": items, "lengths": lengths}
         return tf.nn.log_softmax(model.score(batch))
 
+    return likelihoods
+
+
+def evaluate(
+    likelihoods: Likelihoods,
+    max_history: int,
+    histories: Sequences,
+    users: np.ndarray,
+    targets: np.ndarray,
+    full: Sequences,
+    batch_size: int,
+) -> list[int]:
+    """Returns the ranks of the users' targets: scores all items, then draws candidates and sorts them per user."""
+    rng, ranks = np.random.RandomState(1), []
     for start in range(0, len(users), batch_size):
         rows = users[start : start + batch_size]
-        items, lengths = histories.take_last(rows, model.max_history)
+        items, lengths = histories.take_last(rows, max_history)
         scores = likelihoods(tf.constant(items), tf.constant(lengths)).numpy()
         negatives = draw_candidates(full, rows, rng)
         for score, target, drawn in zip(scores, targets[start : start + batch_size], negatives):

@@ -44,10 +44,12 @@ def merge(path: Path, results: Results, find_file: FindFile) -> Merged:
         elif present.get("status") == FINISHED and find_file(line["run"]["dataset"]) is None:
             merged.refused[key] = "the run is here, of another data file, and neither file is here to decide"
         else:
+            results.attention_path(key).unlink(missing_ok=True)  # of other data, or of none
             results.put(line, is_whole=True)
             merged.taken.append(key)
         attention = others.attention_path(key)
-        if key in merged.taken and attention.exists():
+        is_lacking = key in merged.known and not results.attention_path(key).exists()
+        if (key in merged.taken or is_lacking) and attention.exists():
             with results.lock(), files.atomic_write(results.attention_path(key)) as aside:
                 shutil.copyfile(attention, aside)
     return merged

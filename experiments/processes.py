@@ -21,7 +21,9 @@ from bert4rec_tf.foundation.errors import UserError, format_error
 from experiments.results import BUSY, FAILED, FINISHED, STOPPED
 
 CONTEXT = multiprocessing.get_context("forkserver")
-PRELOAD = ("experiments.running",) if sys.platform == "linux" else ()
+GPU_FILES = ("nvidiactl", "dxg", "kfd")
+"""Names in /dev on a machine with a GPU: of Nvidia, within Windows, and of AMD."""
+
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 60.0
 """How long a stopped job may take to write a checkpoint. Then it is killed, and loses the steps since the last one."""
@@ -34,8 +36,18 @@ def carry_out(*arguments: Any) -> Path:
     return running.carry_out(*arguments)
 
 
-def start_server(preload: Sequence[str] = PRELOAD) -> None:
-    """Starts the server that forks the processes. All ignore Ctrl-C: the sweep receives it and stops them."""
+def choose_preload(devices: Path = Path("/dev")) -> Sequence[str]:
+    """Returns what the server imports before it forks: TensorFlow, unless that opens a GPU, which no fork can use."""
+    has_gpu = any((devices / name).exists() for name in GPU_FILES)
+    return ("experiments.running",) if sys.platform == "linux" and not has_gpu else ()
+
+
+def start_server(preload: Sequence[str] | None = None) -> None:
+    """Starts the server that forks the processes. All ignore Ctrl-C: the sweep receives it and stops them.
+
+    `preload`: the modules that it imports first; None for `choose_preload`.
+    """
+    preload = choose_preload() if preload is None else preload
     CONTEXT.set_forkserver_preload(list(preload))
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     multiprocessing.forkserver.ensure_running()
@@ -91,7 +103,8 @@ def _work(task: Callable[[], Path], lock: Path, log: Path, answers: Connection) 
     answer = _answer(task, lock)
     if answer["status"] == FAILED and stopping.is_set():
         answer = {"status": STOPPED}
-    answers.send({**answer, "peak_memory": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
+    unit = 1 if sys.platform == "darwin" else 1024
+    answers.send({**answer, "peak_memory": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
 
 
 def _answer(task: Callable[[], Path], lock: Path) -> dict[str, Any]:

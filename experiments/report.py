@@ -121,11 +121,14 @@ def _count_known(jobs: Mapping[str, Sequence[Job]], lines: Mapping[str, Line], s
     measured = {find_title(line["run"]["dataset"]) for line in shown}
     open_data = [title for title in keys_by_data if title not in measured]
 
+    num_seeds = len({job.run.seed for job in itertools.chain(*jobs.values())})
+    seeds = "one" if num_seeds == 1 else f"{num_seeds} seeds"
+
     def count(keys_by_title: Mapping[str, set[str]]) -> str:
         return "; ".join(f"{title} {len(keys & finished)} of {len(keys)}" for title, keys in keys_by_title.items())
 
     return [
-        f"Known: {len(finished)} of {len(every)} runs that the tables and figures need are finished, one for each "
+        f"Known: {len(finished)} of {len(every)} runs that the tables and figures need are finished, {seeds} for each "
         f"cell: {count(keys_by_data)}. By table: {count(keys_by_table)}. {len(others)} more are shown, with another "
         "seed or another share of the steps.",
         f"Not known: {len(every - finished)} runs are missing. Their cells say “{NOT_RUN}” or show a run "
@@ -166,6 +169,9 @@ def _make_about_section(
     counts = Counter(lines[key]["status"] if key in lines else "missing" for key in needed)
     states = ", ".join(f"{status}: {counts[status]}" for status in (FINISHED, FAILED, STOPPED, "missing"))
     paragraphs = [f"Runs shown here: {len(shown)}. Runs asked for: {len(needed)} ({states}).", READING]
+    preset = next(iter(findings.values())).plan.preset
+    if preset != "fast":
+        paragraphs.append(f"BERT4Rec has the settings of the preset {preset}; its runs by other presets are not shown.")
     if any(table.plan.quick for table in findings.values()):
         paragraphs.append(
             f"These are quick runs: {QUICK['steps']} steps, no model wider than d = {QUICK_WIDTH} and BERT4Rec of "
@@ -345,7 +351,8 @@ def render(form: str, sections: Sequence[Section]) -> str:
 def write(findings: Mapping[str, Findings], sweep: Sweep) -> list[Path]:
     """Writes the report. First makes its comparisons, statistics and pictures, as far as ranks and data are here.
 
-    Returns the paths of `report.md` and `report.html`.
+    Returns the paths of `report.md` and `report.html`; `report-table2.md` and so on for BERT4Rec by another preset than
+    `fast`, so that the report of the others stays.
     """
     results = sweep.results
     if "table2" in findings:
@@ -357,7 +364,9 @@ def write(findings: Mapping[str, Findings], sweep: Sweep) -> list[Path]:
     pictures = figures.draw(findings, results)
     sections = make_sections(findings, results.read_json(significance.FILE), statistics, pictures)
     files.make_folder(results.folder)
-    paths = {form: results.folder / f"report.{form}" for form in ("md", "html")}
+    preset = next(iter(findings.values())).plan.preset
+    name = "report" if preset == "fast" else f"report-{preset}"
+    paths = {form: results.folder / f"{name}.{form}" for form in ("md", "html")}
     for form, path in paths.items():
         files.write_text(path, render(form, sections))
     return list(paths.values())

@@ -16,7 +16,9 @@ from bert4rec_tf.config.run_record import TRAININGS, Run
 from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.evaluation.metrics import POPULAR
 from bert4rec_tf.foundation import files
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import format_clock
+from bert4rec_tf.foundation.warning import FileWarning, warn
 from bert4rec_tf.runs.folder import WorkDirectory
 from experiments import processes, results
 from experiments.plan import Job
@@ -100,9 +102,13 @@ class Sweep:
             return True
 
     def find_data_file(self, dataset: str) -> dict[str, Any] | None:
-        """Returns `results.describe_data_file`, whose answer is kept."""
+        """Returns `results.describe_data_file`, whose answer is kept; None, with a warning, for a damaged file."""
         if self._files.get(dataset) is None:
-            self._files[dataset] = results.describe_data_file(dataset, self.data_dir)
+            try:
+                self._files[dataset] = results.describe_data_file(dataset, self.data_dir)
+            except UserError as error:
+                warn(str(error), FileWarning)
+                return None
         return self._files[dataset]
 
     def folder(self, job: Job) -> Path:
@@ -139,6 +145,9 @@ class Sweep:
     def _run_one(self, job: Job) -> str:
         if self.is_finished(job):
             return FINISHED
+        older = self.results.read().get(job.key)
+        if older is not None and not is_same_file(older["data_file"], self.find_data_file(job.run.dataset)):
+            self.results.attention_path(job.key).unlink(missing_ok=True)  # it is of the other data
         begin = time.monotonic()
         attention = self.results.attention_path(job.key) if job.attention else None
         folders = self.folder(job), self.workdir / "prepared", self.data_dir
@@ -151,7 +160,9 @@ class Sweep:
         answer = processes.call(task, self.lock_path(job), self.log(job), should_stop)
         if answer["status"] == BUSY:
             return BUSY
-        line = self.results.put(self._make_line(job, answer, time.monotonic() - begin))
+        sitting = self._make_line(job, answer, time.monotonic() - begin)
+        kept = self.results.put(sitting)
+        line = kept if sitting["status"] == FINISHED else sitting  # a finished one may only lack its attention
         self._report(job, line)
         return line["status"]
 

@@ -225,6 +225,7 @@ MODELS: dict[str, tuple[str, Callable[[Task], Answer]]] = {
     "item_transitions": ("bert4rec_tf", lambda task: train_ours(task, "item_transitions")),
     "SASRec": ("bert4rec_tf", lambda task: train_ours(task, "sasrec")),
     "BERT4Rec": ("bert4rec_tf", lambda task: train_ours(task, "bert4rec")),
+    "auto": ("bert4rec_tf", lambda task: train_ours(task, "auto")),
 }
 """Model -> its package, and how it is trained."""
 

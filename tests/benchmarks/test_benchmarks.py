@@ -82,7 +82,9 @@ def test_both_formulations_of_the_evaluation_give_the_same_ranks(monkeypatch):
     monkeypatch.setattr(
         original, "draw_candidates", lambda full, users, rng: drawn[np.searchsorted(split.users, users)]
     )
-    theirs = original.evaluate(model, task.histories, split.users, task.targets, sequences, 16)
+    theirs = original.evaluate(
+        original.make_likelihoods(model), model.max_history, task.histories, split.users, task.targets, sequences, 16
+    )
     np.testing.assert_array_equal(Ranker(model.score, model.max_history).rank(task)[POPULAR], theirs)
 
 

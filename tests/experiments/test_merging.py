@@ -62,6 +62,17 @@ def test_attention_comes_along(tmp_path):
     assert Results(tmp_path / "here").list_attentions() == {one["key"]}
 
 
+def test_attention_that_is_missing_here_comes_along_for_known_runs_and_that_of_other_data_goes(tmp_path):
+    one, here = line(), Results(tmp_path / "here")
+    write(tmp_path / "here", one)
+    write(tmp_path / "other", one)
+    Results(tmp_path / "other").attention_path(one["key"]).write_text("{}")
+    assert merge(tmp_path, one).known == [one["key"]] and here.list_attentions() == {one["key"]}
+    write(tmp_path / "here", {**one, "data_file": {**FILE, "sha256": "0" * 64}})
+    Results(tmp_path / "other").attention_path(one["key"]).unlink()
+    assert merge(tmp_path, one).taken == [one["key"]] and not here.list_attentions()
+
+
 FAULTS = {
     "it is not finished, but failed": {"status": FAILED},
     "its settings have the digest": {"run": {**job().run.to_dict(), "seed": 9}},

@@ -7,10 +7,12 @@ import pytest
 from support.invented_results import FILE, findings, line_of, rows_after, rows_of, text_of
 
 from bert4rec_tf.evaluation.metrics import LIST_METRICS
-from experiments import answer
+from experiments import answer, report
 from experiments.findings import Findings
 from experiments.plan import Plan
 from experiments.report import make_sections, render
+from experiments.results import Results
+from experiments.sweep import Sweep
 from experiments.tables import DATASETS, MODELS, PROPORTIONS, TABLES, WIDTHS
 
 NOT_OF_PAPER = len(TABLES["table2"].variants) - len(MODELS)
@@ -240,7 +242,9 @@ def test_the_first_sentences_count_what_is_known():
     known, missing = text.split("## Which model ranks best?\n\n")[1].split("\n\n")[:2]
     every = len(TABLE2) * 2 + NOT_OF_PAPER
     assert f"2 of {every} runs" in known and f"Beauty 2 of {every - 9}; Steam 0 of 9" in known
-    assert f"Table 2 2 of {every}. 1 more" in known
+    assert f"Table 2 2 of {every}. 1 more" in known and "finished, one for each cell" in known
+    text, _ = text_of("table2", Findings("table2", plan, {job.key: line_of(job) for job in done}))
+    assert "finished, 2 seeds for each cell" in text
     assert missing.startswith(f"Not known: {every - 2} runs are missing.") and missing.endswith(
         "Nothing was run on Steam."
     )
@@ -290,6 +294,16 @@ def test_a_run_on_another_data_file_is_left_out():
     ours, _, _ = rows_after(text, "NDCG@10")
     assert ours[6] == "not run" and ours[-1] == "not run"
     assert f"Left out, as they used another data file than most runs on Beauty: {job.key} (caser). The other" in text
+
+
+@pytest.mark.parametrize(("preset", "name"), [("fast", "report"), ("released", "report-released")])
+def test_the_report_of_another_preset_stands_beside_the_usual_one(tmp_path, preset, name):
+    plan = Plan(("beauty",), preset)
+    job = plan.make_jobs("table3")["beauty", "bert4rec"][0]
+    found = Findings("table3", plan, {job.key: line_of(job)})
+    paths = report.write({"table3": found}, Sweep(Results(tmp_path), tmp_path / "work"))
+    assert [path.name for path in paths] == [f"{name}.md", f"{name}.html"]
+    assert ("has the settings of the preset released" in paths[0].read_text()) == (preset == "released")
 
 
 def test_the_report_names_failed_runs():

@@ -1,5 +1,6 @@
 """A sweep survives: failing runs, Ctrl-C, a kill, a second sweep, time budgets. Its runs here only sleep."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,6 +17,8 @@ from support.invented_results import line_of
 from support.paths import ROOT, TESTS
 
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.warning import FileWarning
+from experiments import processes
 from experiments.plan import Job, Plan
 from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results, read_commit
 from experiments.sweep import RUNNING, Sweep, list_states, show
@@ -68,7 +71,7 @@ def is_alive(process):
         return False
 
 
-def processes(folder):
+def list_processes(folder):
     return {int(path.read_text() or 0) for path in folder.glob("work/*/process")}
 
 
@@ -144,12 +147,12 @@ def test_two_at_once_share_the_work(tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_stops_everything_and_the_same_command_resumes(tmp_path):
     process = start(tmp_path, "--jobs=2")
-    wait_until(lambda: len(processes(tmp_path)) >= 2)
+    wait_until(lambda: len(list_processes(tmp_path)) >= 2)
     os.killpg(process.pid, signal.SIGINT)
     code, _, errors = finished(process)
     assert code == 130
     assert errors.strip() == "Stopped. Run the same command again to resume."
-    assert not any(is_alive(one) for one in processes(tmp_path))
+    assert not any(is_alive(one) for one in list_processes(tmp_path))
     statuses = {line["status"] for line in lines(tmp_path)}
     assert statuses <= {STOPPED, FINISHED} and len(lines(tmp_path)) < len(quick_jobs())
     assert finished(start(tmp_path, "--jobs=2"))[0] == 0
@@ -159,10 +162,10 @@ def test_ctrl_c_stops_everything_and_the_same_command_resumes(tmp_path):
 @pytest.mark.slow
 def test_a_killed_sweep_leaves_no_orphans_and_resumes(tmp_path):
     process = start(tmp_path)
-    wait_until(lambda: len(processes(tmp_path)) and (tmp_path / "results" / "results.jsonl").exists())
+    wait_until(lambda: len(list_processes(tmp_path)) and (tmp_path / "results" / "results.jsonl").exists())
     process.kill()
     process.communicate()
-    wait_until(lambda: not any(is_alive(one) for one in processes(tmp_path)))
+    wait_until(lambda: not any(is_alive(one) for one in list_processes(tmp_path)))
     assert lines(tmp_path), "the file of results is whole"
     assert finished(start(tmp_path))[0] == 0
     assert_complete(tmp_path)
@@ -231,3 +234,31 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, capsys, flags, message)
     printed = capsys.readouterr()
     assert printed.err.startswith(f"error: {message}") and printed.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_data_file_is_warned_of_and_no_other_run_is_held_up(tmp_path, monkeypatch):
+    answers = iter([{"status": FAILED, "error": "beauty.txt.gz: is damaged"}, {"status": STOPPED}])
+    monkeypatch.setattr(processes, "call", lambda *_: next(answers))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "beauty.txt.gz").write_bytes(b"\x1f\x8b cut")
+    jobs = [Job(Plan((name,)).make_run(name, Variant("POP", "pop"), 1)) for name in ("beauty", "synthetic")]
+    with pytest.warns(FileWarning, match=r"beauty\.txt\.gz"):
+        statuses = sweep(tmp_path, data_dir=tmp_path / "data").run(jobs)
+    assert [statuses[one.key] for one in jobs] == [FAILED, STOPPED]
+
+
+@pytest.mark.parametrize("status", [FAILED, STOPPED])
+def test_a_finished_run_whose_attention_could_not_be_measured_is_not_called_finished(tmp_path, monkeypatch, status):
+    one = dataclasses.replace(job(), attention=True)
+    monkeypatch.setattr(processes, "call", lambda *_: {"status": status, "error": "no position"})
+    kept = sweep(tmp_path)
+    kept.results.put(line_of(one, data_file=None))
+    assert kept.run([one]) == {one.key: status}
+    assert kept.results.read()[one.key]["status"] == FINISHED
+
+
+@pytest.mark.parametrize(("name", "preload"), [("nvidiactl", ()), ("dxg", ()), ("null", ("experiments.running",))])
+def test_tensorflow_is_not_imported_before_the_fork_on_a_machine_with_a_gpu(tmp_path, monkeypatch, name, preload):
+    monkeypatch.setattr(sys, "platform", "linux")
+    (tmp_path / name).touch()
+    assert processes.choose_preload(tmp_path) == preload
