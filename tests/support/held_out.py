@@ -7,6 +7,7 @@ import numpy as np
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import OWN
 from bert4rec_tf.config.model_settings import AUTO, list_used_features
+from bert4rec_tf.config.run_record import FIXED_STEPS
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.runs.experiment import open_experiment
 from support.features import both
@@ -116,7 +117,10 @@ def make_run(case, **settings):
     }
     if known.get("mask_copies", 0) > MOST_COPIES:
         small["mask_copies"] = MOST_COPIES
-    return presets.make_run(*preset, size=size, **{**small, **dict(case.settings), **settings})
+    named = {**small, **dict(case.settings), **settings}
+    if named.get("protocol") == FIXED_STEPS:
+        named.pop("selection_metric", None)  # which it would refuse
+    return presets.make_run(*preset, size=size, **named)
 
 
 def open_run(folder, case, sequences, **settings):
