@@ -49,7 +49,8 @@ def merge(path: Path, results: Results, find_file: FindFile) -> Merged:
             merged.taken.append(key)
         attention = others.attention_path(key)
         is_lacking = key in merged.known and not results.attention_path(key).exists()
-        if (key in merged.taken or is_lacking) and attention.exists():
+        is_taken = key in merged.taken or (is_lacking and find_fault(key, line, find_file) is None)
+        if is_taken and attention.exists():
             with results.lock(), files.atomic_write(results.attention_path(key)) as aside:
                 shutil.copyfile(attention, aside)
     return merged

@@ -364,9 +364,8 @@ def write(findings: Mapping[str, Findings], sweep: Sweep) -> list[Path]:
     pictures = figures.draw(findings, results)
     sections = make_sections(findings, results.read_json(significance.FILE), statistics, pictures)
     files.make_folder(results.folder)
-    preset = next(iter(findings.values())).plan.preset
-    name = "report" if preset == "fast" else f"report-{preset}"
-    paths = {form: results.folder / f"{name}.{form}" for form in ("md", "html")}
+    end = figures.name_preset(next(iter(findings.values())).plan)
+    paths = {form: results.folder / f"report{end}.{form}" for form in ("md", "html")}
     for form, path in paths.items():
         files.write_text(path, render(form, sections))
     return list(paths.values())

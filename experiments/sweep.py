@@ -145,9 +145,6 @@ class Sweep:
     def _run_one(self, job: Job) -> str:
         if self.is_finished(job):
             return FINISHED
-        older = self.results.read().get(job.key)
-        if older is not None and not is_same_file(older["data_file"], self.find_data_file(job.run.dataset)):
-            self.results.attention_path(job.key).unlink(missing_ok=True)  # it is of the other data
         begin = time.monotonic()
         attention = self.results.attention_path(job.key) if job.attention else None
         folders = self.folder(job), self.workdir / "prepared", self.data_dir
@@ -161,6 +158,13 @@ class Sweep:
         if answer["status"] == BUSY:
             return BUSY
         sitting = self._make_line(job, answer, time.monotonic() - begin)
+        older = self.results.read().get(job.key, {"data_file": None})
+        if (
+            sitting["status"] == FINISHED
+            and not attention
+            and not is_same_file(older["data_file"], sitting["data_file"])
+        ):
+            self.results.attention_path(job.key).unlink(missing_ok=True)  # it is of the other data
         kept = self.results.put(sitting)
         line = kept if sitting["status"] == FINISHED else sitting  # a finished one may only lack its attention
         self._report(job, line)

@@ -1,5 +1,6 @@
 """Converts files of interactions to `Sequences`, and stores the result for the next time."""
 
+import contextlib
 import glob
 import hashlib
 import io
@@ -70,18 +71,17 @@ def list_files(interactions: Interactions) -> list[Path]:
     for path in interactions.files:
         if isinstance(path, Url) and glob.has_magic(str(path)):
             matches = path.glob_files()
-            _refuse_table(matches[:1])  # each question to a store takes time
+            _refuse_table(_find_root(path), matches)
         elif path.is_dir():
             matches = [file for file in _glob(path, "**/*.parquet") if file.is_file() and not _is_hidden(file, path)]
-            _refuse_table(matches[:1] if isinstance(path, Url) else matches)
+            _refuse_table(path, matches)
             if not matches:
                 raise UserError(f"{path}: a folder without .parquet files; name others by a pattern: '{path}/*.csv'")
         elif glob.has_magic(str(path)) and not path.exists():
             matches = [Path(match) for match in glob.glob(str(path), recursive=True) if Path(match).is_file()]
-            _refuse_table(matches)
+            _refuse_table(_find_root(path), matches)
             if "**" in path.parts:  # as in a folder
-                folder = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), path.parts))
-                matches = [file for file in matches if not _is_hidden(file, folder)]
+                matches = [file for file in matches if not _is_hidden(file, _find_root(path))]
         else:
             files.refuse_pipe(path)
             matches = [path]
@@ -105,11 +105,32 @@ def _glob(folder: Path, pattern: str) -> Iterable[Path]:
     return (folder / pattern).glob_files() if isinstance(folder, Url) else folder.glob(pattern)
 
 
-def _refuse_table(paths: Iterable[Path]) -> None:
-    """Raises UserError if a folder above one of the files is of TABLE_FORMATS."""
-    for folder in sorted({parent for path in paths for parent in path.absolute().parents}):
-        for pattern, kind in TABLE_FORMATS.items():
-            if any(_glob(folder, pattern)):
+def _find_root(pattern: Path) -> Path:
+    """Returns the folder before the first wildcard of a pattern."""
+    folders = [pattern, *pattern.parents]
+    return next(folder for folder in folders if not glob.has_magic(str(folder)))
+
+
+def _refuse_table(root: Path, paths: Iterable[Path]) -> None:
+    """Raises UserError if Parquet files are of TABLE_FORMATS, in the folder `root` or a part of such a table.
+
+    A store is only asked about `root`: each question takes time, and others may be forbidden.
+    """
+    files_of_tables = [
+        path if isinstance(path, Url) else path.absolute() for path in paths if path.suffix == ".parquet"
+    ]
+    if not files_of_tables:
+        return
+    root = root if isinstance(root, Url) else root.absolute()
+    while ("=" in root.name or root.name == "data") and root.parent != root:  # a folder of a table
+        root = root.parent
+    folders = {root}
+    if not isinstance(root, Url):
+        folders |= {parent for path in files_of_tables for parent in path.parents if root in parent.parents}
+    for folder, (pattern, kind) in itertools.product(sorted(folders), TABLE_FORMATS.items()):
+        holds_files = kind != "Iceberg" or any(folder / "data" in path.parents for path in files_of_tables)
+        with contextlib.suppress(OSError):
+            if holds_files and any(_glob(folder, pattern)):
                 raise UserError(f"{folder}: a table of {kind}, whose files keep deleted rows; export its present rows")
 
 

@@ -89,7 +89,9 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     layout = _find_text_layout(columns, separator, rows, first_line)
     if separator in MAY_BE_QUOTED and _has_quoted_ids(layout, rows[layout.has_header :]):
         separator = allow_quotes(separator, lines)
-        layout = _find_text_layout(columns, separator, split_lines(lines, separator), first_line)
+        rows = split_lines(lines, separator)
+        if len(rows) == len(lines) and {*map(len, rows)} == {len(layout.names)}:
+            return _find_text_layout(columns, separator, rows, first_line)
     return layout
 
 
@@ -97,7 +99,7 @@ def _has_quoted_ids(layout: Layout, rows: Sequence[Sequence[str]]) -> bool:
     """Returns whether all users or all items are in quotes."""
     places = [layout.names.index(name) for name in (layout.user, layout.item)]
     whole = [row for row in rows if len(row) == len(layout.names)]
-    return bool(whole) and any(all(QUOTED.fullmatch(row[place].strip()) for row in whole) for place in places)
+    return bool(whole) and any(all(QUOTED.fullmatch(row[place]) for row in whole) for place in places)
 
 
 def _find_header_line(numbered: Sequence[tuple[int, str]], options: Interactions) -> int | None:

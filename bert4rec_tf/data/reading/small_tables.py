@@ -38,7 +38,7 @@ def read_columns(source: Any, title: str, id_names: Sequence[str], id_name: str 
     Raises UserError if it cannot be read, or has fewer than two columns or two of one name.
     """
     is_file = isinstance(source, (str, Path, Url))
-    frame = _read_file(stores.expand_path(source), id_names) if is_file else tables.load_frame(source, title)
+    frame = _read_file(stores.expand_path(source), id_names, id_name) if is_file else tables.load_frame(source, title)
     names = tables.list_names(frame)
     if len(set(names)) < len(names):
         raise UserError(f"{title}: must name each column once. Received: {', '.join(names)[:300]}")
@@ -66,19 +66,19 @@ def _choose_id_column(table: pa.Table, id_names: Sequence[str], id_name: str | N
     return next(iter([*without_repeats, *known]), None)
 
 
-def _read_file(path: Path, id_names: Sequence[str]) -> pa.Table:
+def _read_file(path: Path, id_names: Sequence[str], id_name: str | None) -> pa.Table:
     files.refuse_pipe(path)
     with blocks.open_unpacked(path) as file:
         start = file.read(len(blocks.PARQUET_MARK))
         is_parquet = start == blocks.PARQUET_MARK
         content = b"" if is_parquet else start + file.read()
     if not is_parquet:
-        return _parse_text(content, path, id_names)
+        return _parse_text(content, path, id_names, id_name)
     with tables.open_parquet(path) as parquet:
         return parquet.read()
 
 
-def _parse_text(content: bytes, path: Path, id_names: Sequence[str]) -> pa.Table:
+def _parse_text(content: bytes, path: Path, id_names: Sequence[str], id_name: str | None) -> pa.Table:
     blocks.refuse_packed(path, content)
     first = content.split(b"\n", 1)[0].decode("utf-8", "replace")
     if first.lstrip().startswith(("{", "[")):
@@ -99,7 +99,11 @@ def _parse_text(content: bytes, path: Path, id_names: Sequence[str]) -> pa.Table
         raise UserError(
             f"{path}: the first line must be a header that names at least two columns, each once. Received: {first!r}"
         )
-    return table.slice(1).rename_columns(names)
+    named = table.slice(1).rename_columns(names)
+    ids = _choose_id_column(named, id_names, id_name) if separator in text.MAY_BE_QUOTED else None
+    if ids is not None and all(map(text.QUOTED.fullmatch, named.column(ids).to_pylist())):
+        return text.read_table(content, text.MAY_BE_QUOTED[separator], str(path)).slice(1).rename_columns(names)
+    return named
 
 
 def has_fraction(cell: Any) -> bool:

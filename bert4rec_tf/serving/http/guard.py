@@ -14,7 +14,10 @@ from bert4rec_tf.serving.http.server_settings import ServerSettings
 def make_middleware(settings: ServerSettings) -> Middleware:
     """Returns the middleware that checks `Host` and `Origin` of every request, and refuses bad ones with 403."""
     given_names = [name.strip() for name in settings.allowed_hosts.split(",") if name.strip()]
-    allowed_names = {_split_host(f"//{name.rpartition('//')[2]}")[1] for name in given_names}
+    allowed_names = {
+        name.lower() if _parse_address(name) else _split_host(f"//{name.rpartition('//')[2]}")[1]
+        for name in given_names
+    }
     if "" in allowed_names:
         raise UserError(f"`allowed_hosts` must be names. Received: allowed_hosts={settings.allowed_hosts}")
     takes_any_name = not allowed_names and not is_loopback(settings.host)

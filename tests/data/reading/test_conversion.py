@@ -349,17 +349,21 @@ def test_a_table_whose_files_keep_deleted_rows_is_refused(tmp_path, memory, name
     lake = tmp_path / "lake"
     lake.mkdir()
     content = as_parquet([("a", "x", 1), ("a", "y", 2)])
-    for file, its_content in (("0.parquet", content), (name, b"{}")):
-        (lake / file).parent.mkdir(exist_ok=True)
+    inner = "data/" if kind == "Iceberg" else ""
+    for file, its_content in ((f"{inner}0.parquet", content), (f"{inner}day=1/0.parquet", content), (name, b"{}")):
+        (lake / file).parent.mkdir(parents=True, exist_ok=True)
         write(lake, file, its_content)
         memory.pipe_file(f"/lake/{file}", its_content)
-    (lake / "day=1").mkdir()
-    write(lake, "day=1/0.parquet", content)
-    patterns = [f"{lake}/{end}" for end in ("", "**/*.parquet", "*.parquet", "day=1", "day=*/*.parquet")]
-    for path in (*patterns, f"{tmp_path}/*/*.parquet", "memory://lake", "memory://lake/*.parquet"):
-        assert f"{kind}, whose files keep deleted rows" in refusal(path)
-    with pytest.raises(UserError, match="keep deleted rows"):
-        conversion.list_files(Interactions([str(lake / "day=1")]))
+    ends = ("", "**/*.parquet", f"{inner}*.parquet", f"{inner}day=1", f"{inner}day=*/*.parquet")
+    for folder in (lake, "memory://lake"):
+        for end in ends:
+            assert f"{kind}, whose files keep deleted rows" in refusal(f"{folder}/{end}")
+    assert f"{kind}, whose files keep deleted rows" in refusal(f"{tmp_path}/*/{inner}*.parquet")
+    write(lake, "export.csv", b"user,item\na,x\na,y\n")
+    (lake / "export").mkdir()
+    write(lake, "export/0.parquet", content)
+    for path in (f"{lake}/*.csv", f"{lake}/export", f"{lake}/export/*.parquet"):
+        assert histories(read(path)[0]) == {"a": ["x", "y"]}
 
 
 def test_a_pattern_may_have_a_wildcard_before_two_stars(tmp_path):

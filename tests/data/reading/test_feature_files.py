@@ -106,6 +106,13 @@ def test_row_numbers_of_pandas_are_no_features(tmp_path):
             assert feature_files.read_features(tmp_path / name).names.tolist() == ["genre=A", "genre=B", "genre=C"]
 
 
+def test_ids_in_quotes_between_tabs_are_those_of_actions(tmp_path):
+    (tmp_path / "a.tsv").write_text('id\tgenre\n"a"\tx\n"b"\t"x"\n')
+    assert values(feature_files.read_features(tmp_path / "a.tsv")) == {"a": ["genre=x"], "b": ["genre=x"]}
+    (tmp_path / "b.tsv").write_text('id\tgenre\n"a"\tx\nb\tx\n')
+    assert values(feature_files.read_features(tmp_path / "b.tsv")) == {'"a"': ["genre=x"], "b": ["genre=x"]}
+
+
 def test_a_column_called_index_may_be_a_feature():
     frame = pd.DataFrame({"id": list("abcd"), "index": ["DAX", "SPX", "DAX", "SPX"]})
     assert feature_files.read_features(frame).names.tolist() == ["index=DAX", "index=SPX"]

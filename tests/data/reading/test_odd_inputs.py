@@ -182,6 +182,14 @@ FILES = {
         + 'b\tz\t"open title\t40\n',
         {**XYZ, "b": [*XYZ["b"], "z"]},
     ),
+    "quotes between tabs, one of them open": (
+        "user\titem\ttitle\ttime\n" + "".join(f'"{user}"\t"{item}"\t"Heroes\t{time}\n' for user, item, time in ROWS),
+        {f'"{user}"': [f'"{item}"' for item in items] for user, items in XYZ.items()},
+    ),
+    "quotes after blanks between tabs": (
+        with_ids("ab", (' "x"', ' "y"', ' "z"'))[0].replace(",", "\t"),
+        {user: [f'"{item}"' for item in items] for user, items in XYZ.items()},
+    ),
     "quotes between blanks in aligned columns": (
         "a.txt",
         "user item time\n" + "".join(f'{user}  "{item}"   {time}\n' for user, item, time in ROWS),

@@ -85,6 +85,12 @@ def test_allowed_names_are_answered_and_others_refused(versions, host, allowed, 
     assert asked(versions, {"Host": name}, host=host, allowed_hosts=allowed).status == status
 
 
+def test_an_address_may_be_allowed_too(versions):
+    headers = {"Host": "shop.example", "Origin": "http://[2001:db8::5]:3000"}
+    assert asked(versions, headers, allowed_hosts="shop.example, 2001:db8::5").status == 200
+    assert asked(versions, headers, allowed_hosts="shop.example, 2001:db8::6").status == 403
+
+
 @pytest.mark.parametrize("name", ["[2001:db8::1", ":8443", "shop.example, https://"])
 def test_a_name_that_is_none_does_not_open_the_server(versions, name):
     with pytest.raises(UserError, match="`allowed_hosts` must be names"):
