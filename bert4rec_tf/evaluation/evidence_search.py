@@ -1,6 +1,6 @@
 """Chooses, on the validation items, how transitions are counted."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,14 +82,18 @@ class _Rivals(NamedTuple):
     pairs: sparse.csr_matrix
     weights: np.ndarray
 
-    def count_better(self, weights: sparse.csr_matrix, evidence: sparse.csr_matrix, added: np.ndarray) -> np.ndarray:
+    def count_better(
+        self, weights: sparse.csr_matrix, evidence: sparse.csr_matrix, terms: Sequence[np.ndarray], is_cold: np.ndarray
+    ) -> np.ndarray:
         """Returns how many of a user's rivals reach the target's score, int64 [k]: its rank is no better.
 
-        The terms are added in the same order as in `_Search._sum_evidence`.
+        `terms`: what is added to each item, and instead for cold users. The terms are added in the same order as in
+        `_Search._sum_evidence`.
         """
         pairs = sparse.csr_matrix((weights.data[self.weights], self.pairs.indices, self.pairs.indptr), self.pairs.shape)
-        scores = pairs @ evidence.data + added[self.items]
-        sizes = np.diff(self.begins, append=len(scores))
+        sums = pairs @ evidence.data
+        sizes = np.diff(self.begins, append=len(sums))
+        scores = sums + np.where(np.repeat(is_cold, sizes), terms[1][self.items], terms[0][self.items])
         reached = scores >= np.repeat(scores[self.begins], sizes)
         return np.add.reduceat(reached.astype(np.int64), self.begins) - 1
 
@@ -130,20 +134,24 @@ class _Search:
 
     def _compute_ndcg(self, settings: CompleteSettings, to_beat: float) -> tuple[float, bool]:
         """Returns NDCG@10, or at least an upper bound below `to_beat`; and whether it is exact."""
-        added = np.float32(settings.popularity_weight) * self._log_shares
+        terms = np.float32(settings.popularity_weight) * self._log_shares, self._log_shares
         evidence = self._weigh(settings)
         ages = settings.history_power, settings.history_decay, settings.recent_items, settings.recent_share
         weights = self._share_latest("weights", ages, lambda: weigh_histories(self._histories, self._users, settings))
         if self._rivals is None:
             self._rivals = self._find_rivals(weights, evidence)
-        ranks = self._rivals.count_better(weights, evidence, added)
+        is_cold = np.zeros(len(self._users), bool)
+        if settings.popularity_weight <= 0:  # else popular items are first without evidence too
+            is_cold = _find_cold(weights, evidence)
+        ranks = self._rivals.count_better(weights, evidence, terms, is_cold)
         bound = compute_ndcg(ranks)
         if bound < to_beat:
             return bound, False
-        undecided = np.flatnonzero(ranks < LIST_LENGTH)
-        for rows, sums in self._sum_evidence(undecided, weights, evidence):
-            rank = rank_sparse if sparse.issparse(sums) else rank_dense
-            ranks[rows] = rank(sums, added, self._targets[rows])
+        for users, added in zip((~is_cold, is_cold), terms):
+            undecided = np.flatnonzero(users & (ranks < LIST_LENGTH))
+            for rows, sums in self._sum_evidence(undecided, weights, evidence):
+                rank = rank_sparse if sparse.issparse(sums) else rank_dense
+                ranks[rows] = rank(sums, added, self._targets[rows])
         return compute_ndcg(ranks), True
 
     def search(self, start: dict[str, Any]) -> _Measured:
@@ -262,6 +270,12 @@ def rank_dense(sums: np.ndarray, added: np.ndarray, targets: np.ndarray) -> np.n
     scores = sums + added
     scores[:, 0] = HIDDEN
     return np.count_nonzero(scores >= scores[np.arange(len(targets)), targets, None], axis=1) - 1
+
+
+def _find_cold(weights: sparse.csr_matrix, evidence: sparse.csr_matrix) -> np.ndarray:
+    """Returns whose history has no item with evidence, bool [users]: `ItemTransitions` gives them what is popular."""
+    has_evidence = np.diff(sparse.csr_matrix(evidence != 0).indptr) > 0
+    return weights @ has_evidence.astype(np.float32) == 0
 
 
 def _every_kth_user(histories: Sequences, most_actions: int = SEARCH_ACTIONS) -> Sequences:

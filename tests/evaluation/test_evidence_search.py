@@ -73,14 +73,18 @@ def small_grid(monkeypatch):
 
 
 def measure(split, settings):
-    """NDCG@10 of the validation items among all that the user has not seen, by plain loops."""
+    """NDCG@10 of the validation items among all that the user has not seen, by plain loops.
+
+    After a history without any pair, what is popular comes first, as by the model.
+    """
     histories = split.histories("validation")
     known, num_items = histories_of(histories), histories.num_items
     evidence, shares = plain_evidence(known, num_items, settings), plain_log_shares(known, num_items)
     ranks = []
     for user, target in zip(split.users.tolist(), split.targets("validation").tolist()):
         sums = plain_sums(evidence, known[user], settings)
-        scores = {item: sums[item] + settings.popularity_weight * shares[item] for item in shares}
+        weight = settings.popularity_weight if any(evidence.get(item) for item in known[user]) else 1.0
+        scores = {item: sums[item] + weight * shares[item] for item in shares}
         ranks.append(rank_by_hand(scores, target, set(known[user])))
     return plain_metrics(ranks)[NDCG]
 
@@ -93,6 +97,16 @@ def test_the_best_settings_of_a_grid_are_found(small_grid):
     assert ndcg == pytest.approx(max(every)) == pytest.approx(measure(split, found))
     assert found.backward == 1.0, "steps to both sides are as likely"
     assert ndcg > measure(split, ItemTransitionsSettings().resolve())
+
+
+@pytest.mark.parametrize("weight", [-0.4, 0.0, 0.2])
+def test_users_whose_items_were_never_followed_get_what_is_popular(small_grid, weight):
+    """Half of the users begin with an item of their own; then all take popular items, which nobody takes before."""
+    walks = [[1 + user % 5, 6 + user % 3, 9 + user % 4, 13] for user in range(40)]
+    lone = [[20 + user, 6 + user % 3, 9 + user % 4] for user in range(40)]
+    split = LeaveOneOut(make_sequences(walks + lone, 60))
+    found, ndcg = search_settings(split, ItemTransitionsSettings(popularity_weight=weight))
+    assert ndcg == pytest.approx(measure(split, found)) and ndcg > 0.3
 
 
 @pytest.mark.parametrize(("seed", "num_neighbors"), [(2, None), (3, None), (2, 1), (3, 4)])
