@@ -47,8 +47,14 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def split_names(text: str) -> list[str]:
-    """Returns the names that `join_names` has joined, without blanks around them."""
-    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True)) or [""]]
+    """Returns the names that `join_names` has joined, without blanks around them.
+
+    Raises UserError if there is more than one line, or a name is longer than 131,072 characters.
+    """
+    try:
+        return [name.strip() for name in next(csv.reader([text], skipinitialspace=True)) or [""]]
+    except csv.Error as error:
+        raise UserError(f"Names and ids must be separated by commas on one line. Received: {text[:100]!r}") from error
 
 
 def is_own(name: str) -> bool:

@@ -1,8 +1,10 @@
 """How a command starts: it turns errors into one line, and imports TensorFlow quietly."""
 
 import importlib
+import io
 import logging
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -12,21 +14,31 @@ from bert4rec_tf.foundation import xla_cache
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import print_warnings
 
+BROKEN_PIPE = 141
+"""The exit code of a program that the signal SIGPIPE has ended."""
+
 
 def exit_on_error(main: Callable[[], None]) -> None:
     """Runs a command. A user's mistake, an OSError or too little memory prints one line and exits with code 2.
 
-    Ctrl-C exits with 130. This is the one place where errors end.
+    Ctrl-C exits with 130, and an output whose reader has ended, as in `| head`, with 141. This is the one place where
+    errors end.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # of titles that the terminal cannot show
+    if os.getpid() == 1:  # in a container, where the system ignores signals without a handler
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with print_warnings():
             main()
+        sys.stdout.flush()
     except UserError as error:
         exit_with_error(str(error))
     except BrokenPipeError:
-        # The reader of the output has ended, as in `| head`. Python must not fail again when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _end_output()
+        sys.exit(BROKEN_PIPE)
     except OSError as error:
+        _end_output()
         exit_with_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         print("\nStopped. Run the same command again to resume.", file=sys.stderr)
@@ -37,6 +49,14 @@ def exit_on_error(main: Callable[[], None]) -> None:
         exit_with_error(
             f"There is not enough memory for these settings; reduce the largest of them ({str(error)[:200]})"
         )
+
+
+def _end_output() -> None:
+    """Writes what is left of the output; if that fails, Python does not try again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def exit_with_error(message: str) -> NoReturn:

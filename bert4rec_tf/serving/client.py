@@ -1,6 +1,5 @@
 """A Python client of a SavedModel: lists of raw ids in, lists of raw ids out."""
 
-import csv
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -233,11 +232,6 @@ def _make_recommendations(outputs: dict[str, np.ndarray]) -> Recommendations:
 def split_ids(line: str) -> list[str]:
     """Returns the ids of a line, separated by commas, without blanks around them.
 
-    An id that contains a comma must be in double quotes.
-
-    Raises UserError if there is more than one line, or an id is longer than 131,072 characters.
+    An id that contains a comma must be in double quotes. Raises UserError as `split_names`.
     """
-    try:
-        return [normalize_id(text) for text in split_names(line) if text]
-    except csv.Error as error:
-        raise UserError(f"Ids must be separated by commas on one line. Received: {line[:100]!r}") from error
+    return [normalize_id(text) for text in split_names(line) if text]

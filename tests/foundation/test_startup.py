@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
 from bert4rec_tf.foundation.startup import KEPT_MEMORY
 
@@ -66,3 +68,30 @@ tf.get_logger().warning("triggered tf.function retracing")
 tf.get_logger().info("Assets written to: model")
 """
     assert run_python(program, TF_CPP_MIN_LOG_LEVEL="0") == ""
+
+
+def run_printing(line, **options):
+    code = f"from bert4rec_tf.foundation.startup import exit_on_error\nexit_on_error(lambda: {line})"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "", **options.pop("env", {})}
+    return subprocess.run([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, **options)
+
+
+@pytest.mark.parametrize("line", ["print(1)", "print(1, flush=True)", "print('1' * 100_000)"])
+def test_an_output_whose_reader_has_ended_is_no_success(line):
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = run_printing(line, stdout=writer)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+def test_a_full_disk_ends_in_one_line():
+    with open("/dev/full", "wb") as full:
+        ended = run_printing("print(1)", stdout=full)
+    assert ended.returncode == 2 and ended.stderr.decode().strip() == "error: [Errno 28] No space left on device"
+
+
+def test_what_the_terminal_cannot_show_is_escaped():
+    ended = run_printing("print('caf\\u00e9 \\u4e03')", stdout=subprocess.PIPE, env={"PYTHONIOENCODING": "latin-1"})
+    assert (ended.returncode, ended.stdout) == (0, b"caf\xe9 \\u4e03\n")

@@ -356,6 +356,8 @@ class Service:
             results = predict.find_history(request.query["user"], served.model, self._settings)
         else:
             results = ids or await self._search(served.catalogue, query)
+            if not ids and not query.strip() and self._rules.blocked is not None:  # what is popular, and so recommended
+                results = [item for item in results if item not in self._rules.blocked.content]
         return _json_response({"items": [served.catalogue.describe(item) for item in results]})
 
     async def _search(self, catalogue: Catalogue, query: str) -> list[str]:

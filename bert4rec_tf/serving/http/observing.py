@@ -62,7 +62,11 @@ class AccessLog:
             raise UserError(f"`access_log` must be a file on this machine. Received: access_log={path}")
         try:
             self._file = (
-                None if path is None else sys.stdout if path == "-" else expand_path(path).open("a", buffering=1)
+                None
+                if path is None
+                else sys.stdout
+                if path == "-"
+                else expand_path(path).open("a", buffering=1, encoding="utf-8")
             )
         except OSError as error:
             raise UserError(f"{path}: cannot be written ({error.strerror})") from error

@@ -320,6 +320,8 @@ def test_events_are_named_and_selected(tmp_path):
     assert histories(b4r.interactions(frame.astype({"event_type": "category"}), **options)) == XYZ
     with pytest.raises(UserError, match="`event_column` and `events` need each other"):
         b4r.Interactions(path, events="purchase")
+    with pytest.raises(UserError, match="must be separated by commas on one line"):
+        b4r.Interactions(path, event_column="event", events="purchase\ncart")
     for nothing in ("", " ", []):
         with pytest.raises(UserError, match="`events` must name kinds of events"):
             b4r.Interactions(path, event_column="event_type", events=nothing)

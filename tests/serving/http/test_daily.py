@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
@@ -81,6 +82,10 @@ def test_a_block_list_holds_for_every_list_and_is_read_again(versions, model, tm
             return client.predict(instances=[HISTORY])["predictions"][0]["items"]
 
         assert ask() == best[2:5]
+        popular = [item["id"] for item in client.get("/page/items?query=").json["items"]]
+        assert popular and not {*popular} & {*best[:2]}
+        found = client.get(f"/page/items?query={quote(best[0])}").json["items"][0]["id"]
+        assert found == best[0], "what somebody had may be found"
         similar = client.predict(signature_name="similar", inputs={"items": ["0"], "k": 5})["outputs"]["items"][0]
         assert similar == [item for item in near if item not in best[:2]][:5]
         (tmp_path / "new.txt").write_text(best[0] + "\n")

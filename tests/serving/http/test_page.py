@@ -1,12 +1,13 @@
 """The page in a headless Chromium: a person's way through it, by mouse and by keyboard."""
 
+import contextlib
 import re
 
 import numpy as np
 import pytest
 from support.exports import Fixed
 from support.http_server import ITEMS, NUMBER, Server, best, export, log_probabilities
-from support.page import NASTY, STORED, TITLES, expect, find, name, open_page, visit, wait_for_films
+from support.page import NASTY, STORED, TITLES, expect, find, name, open_page, sync_api, visit, wait_for_films
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export import saved_model
@@ -256,3 +257,37 @@ def test_a_user_whose_history_the_export_holds_can_be_loaded(browser, films, pag
         page.get_by_role("button", name="Load", exact=True).click()
         wait_for_films(page, films, STORED["ann"])
         expect(page.locator("#state")).to_have_text("The last 3 items of user ann")
+
+
+def test_a_bookmark_stays_in_the_address_while_its_titles_are_loading(page):
+    held = []
+    page.route("**/page/items?id=*", lambda route: route.continue_() if held else held.append(route))
+    visit(page, "i1", "a")
+    page.reload()
+    expect(page.locator("#found [role=option]")).not_to_have_count(0)
+    page.get_by_label("Show").select_option("20")
+    assert page.url.endswith("#item=i1&item=a&show=20") and held
+    held[0].continue_()
+    wait_for_recommendations(page, ["i1", "a"], k=20)
+    assert history_of(page) == [name("i1"), name("a")]
+
+
+def test_a_long_bookmark_keeps_the_newest_items(page):
+    visit(page, *ITEMS[:7])
+    wait_for_recommendations(page, ITEMS[2:7])
+
+
+@pytest.mark.long
+def test_of_two_users_the_last_one_asked_for_is_shown(browser, films):
+    with open_page(browser, films) as page:
+        held = []
+        page.route("**/page/items?user=ann", lambda route: held.append(route))
+        page.get_by_role("button", name="Load a user").click()
+        for user in ("ann", "bob"):
+            page.get_by_label("User id").fill(user)
+            page.get_by_role("button", name="Load", exact=True).click()
+        wait_for_films(page, films, STORED["bob"])
+        with contextlib.suppress(sync_api.Error):  # the page has given it up
+            held[0].fulfill(json={"items": [{"id": item, "title": "", "tags": []} for item in STORED["ann"]]})
+        expect(page.locator("#state")).to_have_text("The last 1 items of user bob")
+        wait_for_films(page, films, STORED["bob"])

@@ -1,20 +1,27 @@
 import { POPULARITY, fetchTitles } from "./api.js";
 import { byId } from "./dom.js";
-import { fetchExample, showHistory } from "./history.js";
+import { fetchExample, showHistory, stopLoading } from "./history.js";
 import { recommend } from "./results.js";
 import { state } from "./state.js";
-import { attempt } from "./tasks.js";
+import { attempt, forgetFailure } from "./tasks.js";
 
 const EMPTY = "empty";
 
 let reading = new AbortController();
+let isRead = false;
 
 /** Returns what the page shows, as the address holds it. Of the choices, only those that differ from the model's own. */
 function writeParameters() {
-  const items = state.history.length ? state.history.map((id) => ["item", id]) : [[EMPTY, ""]];
+  const shown = state.history.length ? state.history.map((id) => ["item", id]) : [[EMPTY, ""]];
+  const items = isRead ? (state.isExample ? [] : shown) : itemsOfAddress();
   const usual = usualChoices();
   const choices = Object.entries(readChoices()).filter(([name, value]) => value !== usual[name]);
-  return new URLSearchParams([...(state.isExample ? [] : items), ...choices]);
+  return new URLSearchParams([...items, ...choices]);
+}
+
+/** Returns what the address says of the history, which is not shown yet. */
+function itemsOfAddress() {
+  return [...new URLSearchParams(location.hash.slice(1))].filter(([name]) => name === "item" || name === EMPTY);
 }
 
 /** Adds what the page shows to the browser's history, so that its Back button undoes the last change. */
@@ -38,7 +45,7 @@ function readChoices() {
     show: byId("number").value,
     seen: byId("seen").checked ? "1" : "0",
     popularity: byId("popularity").value,
-    user: state.model.needs_users ? byId("user").value : "",
+    user: state.model.needs_users ? byId("user").value.trim() : "",
   };
 }
 
@@ -55,17 +62,20 @@ function showChoices({ show, seen, popularity, user }) {
 export async function readAddress() {
   reading.abort();
   reading = new AbortController();
+  isRead = false;
+  stopLoading();
   const { signal } = reading;
   const parameters = new URLSearchParams(location.hash.slice(1));
   showChoices(usualChoices());
   showChoices({ ...usualChoices(), ...Object.fromEntries(parameters) });
-  const ids = parameters.getAll("item").slice(0, state.model.max_history);
+  const ids = parameters.getAll("item").slice(-state.model.max_history);
   const example = !ids.length && !parameters.has(EMPTY);
   const next = example ? await fetchExample(signal) : ids;
   await fetchTitles(next, signal);
   signal.throwIfAborted();
   state.history = next;
   state.isExample = example && next.length > 0;
+  isRead = true;
   showHistory();
   attempt(recommend);
 }
@@ -73,4 +83,6 @@ export async function readAddress() {
 /** Gives up reading the address, because the user has changed what the page shows. */
 export function stopReading() {
   reading.abort();
+  isRead = true;
+  forgetFailure(readAddress);
 }

@@ -9,6 +9,8 @@ import { attempt, showMessage } from "./tasks.js";
 const EXAMPLE_LENGTH = 3;
 const EXAMPLE_FROM = 50;
 
+let loading = new AbortController();
+
 /** Adds an item after others. Returns whether there was room for it. */
 export function extend(id, others = state.history) {
   const hasRoom = others.length < state.model.max_history;
@@ -19,6 +21,7 @@ export function extend(id, others = state.history) {
 
 export function change(next, message) {
   stopReading();
+  stopLoading();
   state.history = next;
   state.isExample = false;
   writeAddress();
@@ -85,8 +88,17 @@ export function showExample() {
   attempt(readAddress);
 }
 
+/** Gives up loading a user's history, because something newer is shown. */
+export function stopLoading() {
+  loading.abort();
+}
+
 export async function loadUser() {
+  stopLoading();
+  loading = new AbortController();
+  const { signal } = loading;
   const user = byId("user").value.trim();
-  const ids = await fetchItems({ user });
+  const ids = await fetchItems({ user }, signal);
+  signal.throwIfAborted();
   change(ids, `The last ${ids.length} items of user ${user}`);
 }

@@ -39,7 +39,7 @@ function inputsOfRecommend() {
     [POPULARITY]: byId("popularity").valueAsNumber,
     explain: state.history.length > 0 && state.model.can_explain,
   };
-  if (state.model.needs_users) inputs.users = [byId("user").value];
+  if (state.model.needs_users) inputs.users = [byId("user").value.trim()];
   return inputs;
 }
 

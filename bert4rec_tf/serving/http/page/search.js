@@ -57,6 +57,7 @@ function focusFound(place) {
 }
 
 export function useFoundKeys(event) {
+  if (event.isComposing) return;
   const options = [...byId("found").children];
   const place = options.indexOf(document.activeElement);
   const actions = {
@@ -75,6 +76,7 @@ export function useFoundKeys(event) {
 
 /** Goes from the search field into its list, or closes it. Another Escape is the browser's own: it clears the field. */
 export function useQueryKeys(event) {
+  if (event.isComposing) return; // the arrows choose among the letters of an input method
   const isOpen = !byId("found").hidden;
   if (event.key === "ArrowDown") {
     showFoundList(true);
@@ -91,7 +93,7 @@ function closeFound() {
 
 function pickFocused(place) {
   byId("query").focus();
-  pick(foundIds[place]);
+  if (place >= 0) pick(foundIds[place]);
 }
 
 export async function pickFirst() {

@@ -41,7 +41,8 @@ function showFailures() {
   byId("retry").hidden = !failed.size;
 }
 
-function forgetFailure(task) {
+/** Takes a task off those to try again. */
+export function forgetFailure(task) {
   if (!failed.delete(task)) return;
   showFailures();
   if (!failed.size && byId("state").classList.contains("bad")) showMessage("The server answers again.");
