@@ -1,5 +1,5 @@
 # Serves the exported model in /model, with its page:
-#   docker build -t bert4rec-tf . && docker run -p 8501:8501 -v "$PWD/runs/own/saved_model:/model:ro" bert4rec-tf
+#   docker build -t bert4rec-tf . && docker run --stop-timeout=35 -p 8501:8501 -v "$PWD/runs/own/saved_model:/model:ro" bert4rec-tf
 # Everything else is there too:
 #   docker run --user "$(id -u)" -e HOME=/tmp -v "$PWD:/work" -w /work --entrypoint python bert4rec-tf -m bert4rec_tf.run --interactions=ratings.csv
 FROM python:3.12-slim
