@@ -31,7 +31,8 @@ def exit_on_error(main: Callable[[], None]) -> None:
     try:
         with print_warnings():
             main()
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except UserError as error:
         exit_with_error(str(error))
     except BrokenPipeError:
@@ -53,6 +54,8 @@ def exit_on_error(main: Callable[[], None]) -> None:
 
 def _end_output() -> None:
     """Writes what is left of the output; if that fails, Python does not try again at its end."""
+    if sys.stdout is None:
+        return
     try:
         sys.stdout.flush()
     except OSError:

@@ -92,6 +92,13 @@ def test_a_full_disk_ends_in_one_line():
     assert ended.returncode == 2 and ended.stderr.decode().strip() == "error: [Errno 28] No space left on device"
 
 
+def test_a_closed_output_is_no_mistake():
+    code = (
+        "import sys; sys.stdout = None\nfrom bert4rec_tf.foundation.startup import exit_on_error\nexit_on_error(dict)"
+    )
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+
+
 def test_what_the_terminal_cannot_show_is_escaped():
     ended = run_printing("print('caf\\u00e9 \\u4e03')", stdout=subprocess.PIPE, env={"PYTHONIOENCODING": "latin-1"})
     assert (ended.returncode, ended.stdout) == (0, b"caf\xe9 \\u4e03\n")

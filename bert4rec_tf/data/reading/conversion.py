@@ -108,7 +108,7 @@ def _glob(folder: Path, pattern: str) -> Iterable[Path]:
 def _find_root(pattern: Path) -> Path:
     """Returns the folder before the first wildcard of a pattern."""
     folders = [pattern, *pattern.parents]
-    return next(folder for folder in folders if not glob.has_magic(str(folder)))
+    return next((folder for folder in folders if not glob.has_magic(str(folder))), folders[-1])
 
 
 def _refuse_table(root: Path, paths: Iterable[Path]) -> None:
@@ -124,11 +124,10 @@ def _refuse_table(root: Path, paths: Iterable[Path]) -> None:
     root = root if isinstance(root, Url) else root.absolute()
     while ("=" in root.name or root.name == "data") and root.parent != root:  # a folder of a table
         root = root.parent
-    folders = {root}
-    if not isinstance(root, Url):
-        folders |= {parent for path in files_of_tables for parent in path.parents if root in parent.parents}
-    for folder, (pattern, kind) in itertools.product(sorted(folders), TABLE_FORMATS.items()):
-        holds_files = kind != "Iceberg" or any(folder / "data" in path.parents for path in files_of_tables)
+    above = {parent for path in files_of_tables for parent in path.parents}
+    below_root = set() if isinstance(root, Url) else {folder for folder in above if root in folder.parents}
+    for folder, (pattern, kind) in itertools.product(sorted({root, *below_root}), TABLE_FORMATS.items()):
+        holds_files = not glob.has_magic(str(folder)) and (kind != "Iceberg" or folder / "data" in above)
         with contextlib.suppress(OSError):
             if holds_files and any(_glob(folder, pattern)):
                 raise UserError(f"{folder}: a table of {kind}, whose files keep deleted rows; export its present rows")

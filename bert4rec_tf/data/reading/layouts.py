@@ -89,10 +89,15 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     layout = _find_text_layout(columns, separator, rows, first_line)
     if separator in MAY_BE_QUOTED and _has_quoted_ids(layout, rows[layout.has_header :]):
         separator = allow_quotes(separator, lines)
-        rows = split_lines(lines, separator)
-        if len(rows) == len(lines) and {*map(len, rows)} == {len(layout.names)}:
-            return _find_text_layout(columns, separator, rows, first_line)
+        quoted_rows, width = split_lines(lines, separator), len(layout.names)
+        if _count_whole(quoted_rows, width) >= _count_whole(rows, width):  # else a quote is a plain character
+            return _find_text_layout(columns, separator, quoted_rows, first_line)
     return layout
+
+
+def _count_whole(rows: Sequence[Sequence[str]], width: int) -> int:
+    """Returns how many rows have all columns, but for the last one, which may be cut."""
+    return sum(len(row) == width for row in rows[:-1])
 
 
 def _has_quoted_ids(layout: Layout, rows: Sequence[Sequence[str]]) -> bool:

@@ -1,5 +1,6 @@
 """Reads small tables, such as features and titles: a file, a DataFrame or another table, as columns of cells."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,10 @@ def _parse_text(content: bytes, path: Path, id_names: Sequence[str], id_name: st
     named = table.slice(1).rename_columns(names)
     ids = _choose_id_column(named, id_names, id_name) if separator in text.MAY_BE_QUOTED else None
     if ids is not None and all(map(text.QUOTED.fullmatch, named.column(ids).to_pylist())):
-        return text.read_table(content, text.MAY_BE_QUOTED[separator], str(path)).slice(1).rename_columns(names)
+        with contextlib.suppress(UserError):  # of a quote that is a plain character
+            quoted = text.read_table(content, text.MAY_BE_QUOTED[separator], str(path))
+            if (quoted.num_rows, quoted.num_columns) == (table.num_rows, table.num_columns):
+                return quoted.slice(1).rename_columns([column[0].as_py() for column in quoted.columns])
     return named
 
 

@@ -355,20 +355,20 @@ class Service:
         if "user" in request.query:
             results = predict.find_history(request.query["user"], served.model, self._settings)
         else:
-            results = ids or await self._search(served.catalogue, query)
-            if not ids and not query.strip() and self._rules.blocked is not None:  # what is popular, and so recommended
-                results = [item for item in results if item not in self._rules.blocked.content]
+            blocked = frozenset() if self._rules.blocked is None or query.strip() else self._rules.blocked.content
+            found = ids or await self._search(served.catalogue, query, MAX_RESULTS + len(blocked))
+            results = ids or [item for item in found if item not in blocked][:MAX_RESULTS]  # popular ones: recommended
         return _json_response({"items": [served.catalogue.describe(item) for item in results]})
 
-    async def _search(self, catalogue: Catalogue, query: str) -> list[str]:
-        """Returns the items that match a query. A search is dropped if its caller hangs up before its turn."""
+    async def _search(self, catalogue: Catalogue, query: str, most: int) -> list[str]:
+        """Returns the first items that match a query. A search is dropped if its caller hangs up before its turn."""
         if self._searches >= MAX_SEARCHES:
             raise Overloaded(f"The queue is full: {self._searches} searches wait; try again")
         self._searches += 1
         try:
             async with asyncio.timeout(self._settings.timeout):
                 search = asyncio.get_running_loop().run_in_executor
-                return await search(self._searcher, catalogue.search, query, MAX_RESULTS)
+                return await search(self._searcher, catalogue.search, query, most)
         finally:
             self._searches -= 1
 

@@ -109,6 +109,8 @@ def test_row_numbers_of_pandas_are_no_features(tmp_path):
 def test_ids_in_quotes_between_tabs_are_those_of_actions(tmp_path):
     (tmp_path / "a.tsv").write_text('id\tgenre\n"a"\tx\n"b"\t"x"\n')
     assert values(feature_files.read_features(tmp_path / "a.tsv")) == {"a": ["genre=x"], "b": ["genre=x"]}
+    (tmp_path / "c.tsv").write_text('id\tgenre\n"a"\t"x\n"b"\t"x\n')
+    assert values(feature_files.read_features(tmp_path / "c.tsv")) == {'"a"': ['genre="x'], '"b"': ['genre="x']}
     (tmp_path / "b.tsv").write_text('id\tgenre\n"a"\tx\nb\tx\n')
     assert values(feature_files.read_features(tmp_path / "b.tsv")) == {'"a"': ["genre=x"], "b": ["genre=x"]}
 

@@ -182,6 +182,12 @@ FILES = {
         + 'b\tz\t"open title\t40\n',
         {**XYZ, "b": [*XYZ["b"], "z"]},
     ),
+    "quotes between tabs around lines": (
+        "user\titem\ttitle\ttime\n"
+        + "".join(f'"{user}"\t"{item}"\t"Title"\t{time}\n' for user, item, time in ROWS)
+        + '"b"\t"z"\t"two\nlines"\t40\n"b"\t"w"\t"Title"\t50\n',
+        {**XYZ, "b": [*XYZ["b"], "z", "w"]},
+    ),
     "quotes between tabs, one of them open": (
         "user\titem\ttitle\ttime\n" + "".join(f'"{user}"\t"{item}"\t"Heroes\t{time}\n' for user, item, time in ROWS),
         {f'"{user}"': [f'"{item}"' for item in items] for user, items in XYZ.items()},

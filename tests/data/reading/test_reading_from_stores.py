@@ -31,6 +31,7 @@ def test_many_files_are_read_in_the_order_of_their_names(memory):
     memory.mkdir("/logs/c.csv")
     assert histories(read("memory://logs/*/*.csv")[0]) == plainly(ROWS + later)
     assert histories(read("memory://logs/[b]/2.csv")[0]) == plainly(later)
+    assert histories(read("memory://[l]*/b/2.csv")[0]) == plainly(later)
     for number, rows in enumerate((ROWS, later)):
         memory.pipe_file(f"/tables/part-{number}.parquet", as_parquet(rows))
     memory.pipe_file("/tables/_SUCCESS", b"")

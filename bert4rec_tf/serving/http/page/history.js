@@ -74,7 +74,7 @@ export function showHistory() {
 export async function fetchExample(signal) {
   const popular = (await fetchItems({ query: "" }, signal)).slice(0, EXAMPLE_FROM);
   let ids = popular;
-  if (!state.model.needs_users) {
+  if (popular.length && !state.model.needs_users) {
     const inputs = { histories: [popular.slice(0, 1)], k: EXAMPLE_LENGTH - 1, exclude_seen: true, candidates: [popular] };
     const { items } = await predict(RECOMMEND, inputs, signal);
     ids = [popular[0], ...items[0].filter((id) => id !== "")];
@@ -83,6 +83,7 @@ export async function fetchExample(signal) {
 }
 
 export function showExample() {
+  stopReading();
   state.isExample = true;
   writeAddress();
   attempt(readAddress);
