@@ -74,9 +74,10 @@ export function useFoundKeys(event) {
   actions[event.key]();
 }
 
-/** Goes from the search field into its list, or closes it. Another Escape is the browser's own: it clears the field. */
+/** Goes from the search field into its list, or closes it. Another Escape is the browser's own: it clears the field.
+ * While an input method composes a word, the keys are its own. */
 export function useQueryKeys(event) {
-  if (event.isComposing) return; // the arrows choose among the letters of an input method
+  if (event.isComposing) return;
   const isOpen = !byId("found").hidden;
   if (event.key === "ArrowDown") {
     showFoundList(true);
