@@ -10,7 +10,6 @@ from bert4rec_tf.data.sources import datasets
 from bert4rec_tf.foundation import files, plots
 from bert4rec_tf.foundation.warning import Bert4RecWarning, warn
 from experiments.findings import Findings
-from experiments.plan import Plan
 from experiments.results import Results
 from experiments.tables import MODELS, PROPORTIONS, SEQUENTIAL, TABLES, WIDTHS
 
@@ -49,31 +48,30 @@ def draw_attention(findings: Findings, results: Results) -> list[Picture]:
             axes.set(title=f"layer {layer + 1}, head {head + 1}", xticks=range(positions), yticks=range(positions))
             figure.colorbar(image, ax=axes)
         caption = f"{title}: mean attention in each layer and head; position {positions - 1} is the mask token"
-        drawn.append(_save(figure, results.folder / f"figure2-{dataset}{name_preset(findings.plan)}.png", caption))
+        drawn.append(_save(figure, locate(results, findings, f"figure2-{dataset}", "png"), caption))
     return drawn
 
 
-def name_preset(plan: Plan) -> str:
-    """Returns what the names of a report's files end with: which preset BERT4Rec has, if not the usual one."""
-    return "" if plan.preset == "fast" else f"-{plan.preset}"
+def locate(results: Results, findings: Findings, name: str, form: str) -> Path:
+    """Returns the path of a file of the report, whose name ends with the preset of BERT4Rec, if not the usual one."""
+    preset = findings.plan.preset
+    return results.folder / f"{name}{'' if preset == 'fast' else f'-{preset}'}.{form}"
 
 
 def draw_widths(findings: Findings, results: Results) -> list[Picture]:
     """Draws Figure 3: a curve per model over the width."""
     variants = {MODELS[model]: [f"{model}@{width}" for width in WIDTHS] for model in SEQUENTIAL}
     caption = "HR@10 and NDCG@10 among 100 popular items, by the width d"
-    return _draw_curves(
-        findings, results.folder / f"figure3{name_preset(findings.plan)}.png", "d", WIDTHS, variants, caption
-    )
+    path = locate(results, findings, "figure3", "png")
+    return _draw_curves(findings, path, "d", WIDTHS, variants, caption)
 
 
 def draw_proportions(findings: Findings, results: Results) -> list[Picture]:
     """Draws Figure 4: BERT4Rec over rho."""
     variants = {"BERT4Rec": list(map(str, PROPORTIONS))}
     caption = "HR@10 and NDCG@10 among 100 popular items, by the mask proportion rho; the large symbol is the best"
-    return _draw_curves(
-        findings, results.folder / f"figure4{name_preset(findings.plan)}.png", "rho", PROPORTIONS, variants, caption
-    )
+    path = locate(results, findings, "figure4", "png")
+    return _draw_curves(findings, path, "rho", PROPORTIONS, variants, caption)
 
 
 def _draw_curves(

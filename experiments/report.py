@@ -364,8 +364,8 @@ def write(findings: Mapping[str, Findings], sweep: Sweep) -> list[Path]:
     pictures = figures.draw(findings, results)
     sections = make_sections(findings, results.read_json(significance.FILE), statistics, pictures)
     files.make_folder(results.folder)
-    end = figures.name_preset(next(iter(findings.values())).plan)
-    paths = {form: results.folder / f"report{end}.{form}" for form in ("md", "html")}
+    first = next(iter(findings.values()))
+    paths = {form: figures.locate(results, first, "report", form) for form in ("md", "html")}
     for form, path in paths.items():
         files.write_text(path, render(form, sections))
     return list(paths.values())

@@ -64,6 +64,7 @@ class Sweep:
     def __post_init__(self) -> None:
         self._stop = threading.Event()
         self._files: dict[str, dict[str, Any] | None] = {}
+        self._damaged = set[str]()
         self._done, self._total = 0, 0
 
     def run(self, jobs: Sequence[Job]) -> dict[str, str]:
@@ -102,14 +103,14 @@ class Sweep:
             return True
 
     def find_data_file(self, dataset: str) -> dict[str, Any] | None:
-        """Returns `results.describe_data_file`, whose answer is kept; None, with a warning, for a damaged file."""
-        if self._files.get(dataset) is None:
+        """Returns `results.describe_data_file`, whose answer is kept; None, with one warning, for a damaged file."""
+        if self._files.get(dataset) is None and dataset not in self._damaged:
             try:
                 self._files[dataset] = results.describe_data_file(dataset, self.data_dir)
             except UserError as error:
+                self._damaged.add(dataset)
                 warn(str(error), FileWarning)
-                return None
-        return self._files[dataset]
+        return self._files.get(dataset)
 
     def folder(self, job: Job) -> Path:
         """Returns a job's work directory for the first data that it was run on."""

@@ -322,18 +322,15 @@ class Run:
 
     def _list_conditions(self) -> list[tuple[str, bool, str]]:
         """Returns settings, whether something reads them, and what they need."""
-        training = self.training
-        trainings, selecting = (
-            TRAININGS[training.protocol],
-            "a protocol that selects: select, select_and_retrain or all",
-        )
-        is_trained_again = SELECT in trainings and len(trainings) > 1
-        again = "a protocol that trains again after a selection: select_and_retrain or all"
+        protocol, share = self.training.protocol, self.training.final_share
+        selects, trains_again = SELECT in TRAININGS[protocol], protocol in (SELECT_AND_RETRAIN, ALL)
+        one = f"a protocol that selects: select, select_and_retrain or all, not {protocol}"
+        another = f"a protocol that trains again after a selection: select_and_retrain or all, not {protocol}"
         return [
-            ("selection_metric", SELECT in trainings, f"{selecting}, not {training.protocol}"),
-            ("final_share", is_trained_again, f"{again}, not {training.protocol}"),
-            ("scale_final_steps", is_trained_again, f"{again}, not {training.protocol}"),
-            ("scale_final_steps", training.final_share == 0, f"final_share=0, not {training.final_share}"),
+            ("selection_metric", selects, one),
+            ("final_share", trains_again, another),
+            ("scale_final_steps", trains_again, another),
+            ("scale_final_steps", share == 0, f"final_share=0, not {share}"),
             ("alpha", getattr(self.architecture, "extra_negatives", 1) > 0, "extra_negatives above 0"),
         ]
 

@@ -205,18 +205,18 @@ class MultiHeadAttention(Layer):
         return_attention_scores: bool = False,
         queries: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        padding_mask, given_queries = choose_mask(inputs, padding_mask), queries
-        queries = inputs if queries is None else queries
-        query, key, value = self.query(queries), self.key(inputs), self.value(inputs)
+        padding_mask = choose_mask(inputs, padding_mask)
+        asking = inputs if queries is None else queries
+        query, key, value = self.query(asking), self.key(inputs), self.value(inputs)
         scale = 1.0 / math.sqrt(query.shape[-1] // self.num_heads)
         penalty = None
         if padding_mask is not None:
             penalty = PADDING_SCORE * (1.0 - ops.cast(padding_mask, self.variable_dtype)[:, None, None, :])
-        (batch, length), num_queries = ops.shape(inputs)[:2], ops.shape(queries)[1]
+        (batch, length), num_queries = ops.shape(inputs)[:2], ops.shape(asking)[1]
         keep_mask = self.dropout_layer.draw_keep_mask((batch, self.num_heads, num_queries, length), training)
         factor = 1.0 if keep_mask is None else self.dropout_layer.scale
         mixed, probabilities = kernels.attend(query * scale, key, value, self.num_heads, penalty, keep_mask, factor)
-        outputs = mask_queries(self.output_dense(mixed), inputs, given_queries)
+        outputs = mask_queries(self.output_dense(mixed), inputs, queries)
         return (outputs, probabilities) if return_attention_scores else outputs
 
     def compute_output_spec(

@@ -129,9 +129,9 @@ class SavedRecommender(LoadedModel):
         if answer.unknown[0]:
             self.warn_of_unknown_items(history, "items in the history")
         if answer.list_popular([user]) and any(map(self.knows_item, history)):
-            reason = f"the model does not know user {user!r}, whom it needs" if user else "this model needs --user"
-            if not self.needs_users:
-                reason = "the model has counted nothing after these items"
+            reason = "the model has counted nothing after these items"
+            if self.needs_users:
+                reason = f"the model does not know user {user!r}, whom it needs" if user else "this model needs --user"
             warn(f"{reason}, so you get what is popular", UnknownIdWarning)
 
     def recommend(self, histories: Sequence[Sequence[str]], users: Sequence[str], choices: Choices) -> Recommendations:

@@ -242,8 +242,9 @@ def test_a_damaged_data_file_is_warned_of_and_no_other_run_is_held_up(tmp_path, 
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "beauty.txt.gz").write_bytes(b"\x1f\x8b cut")
     jobs = [Job(Plan((name,)).make_run(name, Variant("POP", "pop"), 1)) for name in ("beauty", "synthetic")]
-    with pytest.warns(FileWarning, match=r"beauty\.txt\.gz"):
+    with pytest.warns(FileWarning, match=r"beauty\.txt\.gz") as told:
         statuses = sweep(tmp_path, data_dir=tmp_path / "data").run(jobs)
+    assert len(told) == 1
     assert [statuses[one.key] for one in jobs] == [FAILED, STOPPED]
 
 

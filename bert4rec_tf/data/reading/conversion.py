@@ -116,15 +116,12 @@ def _refuse_table(root: Path, paths: Iterable[Path]) -> None:
 
     A store is only asked about `root`: each question takes time, and others may be forbidden.
     """
-    files_of_tables = [
-        path if isinstance(path, Url) else path.absolute() for path in paths if path.suffix == ".parquet"
-    ]
-    if not files_of_tables:
+    above = {parent for path in paths if path.suffix == ".parquet" for parent in path.absolute().parents}
+    if not above:
         return
-    root = root if isinstance(root, Url) else root.absolute()
+    root = root.absolute()
     while ("=" in root.name or root.name == "data") and root.parent != root:  # a folder of a table
         root = root.parent
-    above = {parent for path in files_of_tables for parent in path.parents}
     below_root = set() if isinstance(root, Url) else {folder for folder in above if root in folder.parents}
     for folder, (pattern, kind) in itertools.product(sorted({root, *below_root}), TABLE_FORMATS.items()):
         holds_files = not glob.has_magic(str(folder)) and (kind != "Iceberg" or folder / "data" in above)

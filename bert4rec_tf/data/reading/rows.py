@@ -33,8 +33,8 @@ NO_INTEGER = "an id is not an integer"
 NO_ID = "an id is neither a text nor a whole number"
 ROUNDED = "an id is written as a rounded number; export the column as text"
 ROUNDED_LIKE = r"^-?[0-9](?:[.,][0-9]+)?[eE]\+[0-9]{2,3}$"
-QUOTED = "an id has a blank before its quotes; write no blanks between the columns"
-QUOTED_LIKE = rf'^[{BLANKS}]+"'
+BLANK_BEFORE_QUOTES = "an id has a blank before its quotes; write no blanks between the columns"
+BLANK_BEFORE_QUOTES_LIKE = rf'^[{BLANKS}]+"'
 ROUNDED_TIME = "the time was rounded by a spreadsheet; export the column as text"
 ROUNDED_TIME_LIKE = r"^[0-9](?:[.,][0-9]{1,9})?E\+[0-9]{2}$"
 BAD_WIDTH = "expected {} columns, found {}"
@@ -55,7 +55,7 @@ _KINDS = (
     NO_UTF8,
     NO_INTEGER,
     ROUNDED,
-    QUOTED,
+    BLANK_BEFORE_QUOTES,
     MISSING_TIME,
     NO_DAY,
     BAD_TIME,
@@ -217,7 +217,9 @@ class Rows:
         names = pc.utf8_trim(ids.dictionary, characters=BLANKS) if self.plain else ids.dictionary
         is_own = not self.options.is_published
         may_be_quoted = is_own and self.plain and self.layout.separator not in UNQUOTED
-        has_quoted = may_be_quoted and pc.any(pc.match_substring_regex(ids.dictionary, QUOTED_LIKE)).as_py()
+        has_quoted = (
+            may_be_quoted and pc.any(pc.match_substring_regex(ids.dictionary, BLANK_BEFORE_QUOTES_LIKE)).as_py()
+        )
         if is_own and not pc.all(pc.string_is_ascii(names), min_count=0).as_py():
             raw, names = names, pc.utf8_normalize(names, form="NFC")
             self.findings.other_forms.update(raw.filter(pc.not_equal(raw, names)).to_pylist())
@@ -240,8 +242,8 @@ class Rows:
             kinds[:-1][is_bad.to_numpy(zero_copy_only=False)] = _KINDS.index(kind)
         kinds = kinds[ids.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
         if has_quoted:
-            is_quoted = pc.match_substring_regex(texts, QUOTED_LIKE).fill_null(False)
-            kinds[is_quoted.to_numpy(zero_copy_only=False)] = _KINDS.index(QUOTED)
+            is_quoted = pc.match_substring_regex(texts, BLANK_BEFORE_QUOTES_LIKE).fill_null(False)
+            kinds[is_quoted.to_numpy(zero_copy_only=False)] = _KINDS.index(BLANK_BEFORE_QUOTES)
         return ids, kinds
 
     def _explain_times(self, times: pa.Array) -> np.ndarray:

@@ -60,14 +60,10 @@ class AccessLog:
         self._path, self._silent_until = path, 0.0
         if path is not None and isinstance(expand_path(path), Url):
             raise UserError(f"`access_log` must be a file on this machine. Received: access_log={path}")
+        self._file = sys.stdout if path == "-" else None
         try:
-            self._file = (
-                None
-                if path is None
-                else sys.stdout
-                if path == "-"
-                else expand_path(path).open("a", buffering=1, encoding="utf-8")
-            )
+            if path not in (None, "-"):
+                self._file = expand_path(path).open("a", buffering=1, encoding="utf-8")
         except OSError as error:
             raise UserError(f"{path}: cannot be written ({error.strerror})") from error
 
