@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -53,7 +52,10 @@ def measure(
     for name in data:
         split = LeaveOneOut(inputs.load_any(resolve_data_folder() / DATA[name])[1])
         for model in models:
-            row = run_model(model, split, interpreters.get(MODELS[model][0]) or sys.executable, minutes)
+            folder = output / "unfinished" / f"{name} {model}"
+            files.make_folder(folder)
+            row = run_model(model, split, interpreters.get(MODELS[model][0]) or sys.executable, minutes, folder)
+            files.remove_folder(folder)
             rows[name, model] = {"data": name, "model": model, **row}
             print("  ".join(format_cells(rows[name, model])), flush=True)
             ordered = [rows[one, other] for one in DATA for other in MODELS if (one, other) in rows]
@@ -61,8 +63,11 @@ def measure(
             (output / "peers.md").write_text(format_table(ordered))
 
 
-def run_model(model: str, split: LeaveOneOut, interpreter: str, minutes: float) -> dict[str, Any]:
-    """Returns a model's metrics and what its process reports; or only `skipped`, why there are none."""
+def run_model(model: str, split: LeaveOneOut, interpreter: str, minutes: float, folder: Path) -> dict[str, Any]:
+    """Returns a model's metrics and what its process reports; or only `skipped`, why there are none.
+
+    `folder` is where its process works; a model that keeps checkpoints goes on from those that a killed one left there.
+    """
     histories = split.histories("test")
     numbers = np.full(split.sequences.num_items + 1, -2)  # items without known actions cannot be listed
     present = np.unique(histories.items)
@@ -70,13 +75,12 @@ def run_model(model: str, split: LeaveOneOut, interpreter: str, minutes: float) 
     users, items = np.repeat(np.arange(histories.num_users), histories.lengths), numbers[histories.items]
     root = str(Path(bert4rec_tf.__file__).parents[1])
     environment = {**os.environ, **dict.fromkeys(THREADS, "1"), "PYTHONPATH": root}
-    with tempfile.TemporaryDirectory() as folder:
-        np.savez(Path(folder) / "known.npz", users=users, items=items, minutes=minutes)
-        command = [interpreter, str(Path(__file__).with_name("peer_training.py")), model]
-        process = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
-        if process.returncode:
-            return {"skipped": (process.stderr.strip() or f"exit code {process.returncode}").splitlines()[-1]}
-        lists = np.load(Path(folder) / "lists.npy")
+    np.savez(folder / "known.npz", users=users, items=items, minutes=minutes)
+    command = [interpreter, str(Path(__file__).with_name("peer_training.py")), model]
+    process = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+    if process.returncode:
+        return {"skipped": (process.stderr.strip() or f"exit code {process.returncode}").splitlines()[-1]}
+    lists = np.load(folder / "lists.npy")
     check_lists(lists, users, items)
     accuracy = compute_list_accuracy(lists[split.users], numbers[split.targets("test")])
     return {**accuracy, **json.loads(process.stdout.splitlines()[-1])}

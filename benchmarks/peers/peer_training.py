@@ -21,6 +21,9 @@ from scipy import sparse
 
 LIST_LENGTH = 10
 
+EARLIER_SECONDS = Path("earlier_seconds.txt")
+"""Where a model that can be continued keeps the processor seconds that it has taken so far."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -28,12 +31,14 @@ class Task:
 
     Attributes:
         users, items: int [actions], from 0.
-        deadline: the processor time after which no further epoch may begin.
+        deadline: the processor seconds after which no further epoch may begin.
+        earlier_seconds: of a process that was killed, and whose work this one continues.
     """
 
     users: np.ndarray
     items: np.ndarray
     deadline: float
+    earlier_seconds: float = 0
 
     @property
     def num_users(self) -> int:
@@ -53,7 +58,11 @@ class Task:
 
     @property
     def is_over(self) -> bool:
-        return time.process_time() > self.deadline
+        return self.seconds > self.deadline
+
+    @property
+    def seconds(self) -> float:
+        return self.earlier_seconds + time.process_time()
 
 
 class Best:
@@ -125,25 +134,58 @@ def train_ease(task: Task) -> Answer:
 def train_rectools_sasrec(task: Task) -> Answer:
     """Selects the epoch by HR@10 of the last known items of 2,048 users, as RecTools' own benchmark does.
 
-    That is github.com/blondered/bert4rec_repro. It takes at most 200 epochs, and stops after 50 without a gain.
+    That is github.com/blondered/bert4rec_repro. It takes at most 200 epochs, and stops after 50 without a gain. A run
+    that was killed goes on after its last epoch, from `state.pt`.
     """
     from pytorch_lightning import seed_everything
     from rectools.models import SASRecModel
+    from unpadded_sasrec import UnpaddedLayers, UnpaddedLoss
 
     seed_everything(1)
     validated = np.sort(np.random.default_rng(1).permutation(task.num_users)[:2_048])
     is_held_out = np.append(task.users[1:] != task.users[:-1], True) & np.isin(task.users, validated)
     data = to_rectools(Task(task.users[~is_held_out], task.items[~is_held_out], task.deadline))
-    model, best, epoch = SASRecModel(), Best(), 0
-    while epoch < 200 and epoch - best.epoch < 50 and not task.is_over:
-        epoch += 1
+    parts = {"lightning_module_type": UnpaddedLoss, "transformer_layers_type": UnpaddedLayers}
+    positions = SASRecModel().session_max_len
+    model, best = SASRecModel(**parts, transformer_layers_kwargs={"session_max_len": positions}), Best()
+    if Path("state.pt").exists():
+        load_rectools_state(model, data, best)
+    while best.epochs < 200 and best.epochs - best.epoch < 50 and not task.is_over:
         model.fit_partial(data, min_epochs=1, max_epochs=1)
         lists = list_with_rectools(model, data, validated)
-        best.keep(model.torch_model, epoch, (lists == task.items[is_held_out, None]).sum())
+        hits = int((lists == task.items[is_held_out, None]).sum())
+        best.keep(model.torch_model, best.epochs + 1, hits)
+        print(f"epoch {best.epochs}: {hits} of {len(validated)} items found", file=sys.stderr, flush=True)
+        save_rectools_state(model, best, task)
     model.torch_model.load_state_dict(best.weights)
     sizes = f"d {model.n_factors}, {model.n_blocks} blocks, {model.session_max_len} items, softmax"
     lists = list_with_rectools(model, to_rectools(task), np.arange(task.num_users))
-    return lists, f"defaults: {sizes}; {best.describe(task)}"
+    return lists, f"defaults, padding skipped: {sizes}; {best.describe(task)}"
+
+
+def save_rectools_state(model: Any, best: Best, task: Task) -> None:
+    """Writes weights, optimizer, best epoch and random state to `state.pt`."""
+    import torch
+
+    parts = {"network": model.torch_model, "optimizer": model.lightning_model.optimizer}
+    state = {name: part.state_dict() for name, part in parts.items()}
+    torch.save({**state, "best": vars(best), "random": torch.get_rng_state()}, "state.new")
+    os.replace("state.new", "state.pt")
+    EARLIER_SECONDS.write_text(str(task.seconds))
+
+
+def load_rectools_state(model: Any, data: Any, best: Best) -> None:
+    """Takes over `state.pt`. Lightning draws otherwise in its first epoch, so users come in another order."""
+    import torch
+
+    state = torch.load("state.pt", weights_only=True)
+    model._build_model_from_dataset(data)
+    model.fit_trainer = copy.deepcopy(model._trainer)
+    model.is_fitted = model.lightning_model.is_fitted = True  # else the next epoch begins from new weights
+    model.torch_model.load_state_dict(state["network"])
+    model.lightning_model.configure_optimizers().load_state_dict(state["optimizer"])
+    vars(best).update(state["best"])
+    torch.set_rng_state(state["random"])
 
 
 def train_recbole_bert4rec(task: Task) -> Answer:
@@ -153,7 +195,7 @@ def train_recbole_bert4rec(task: Task) -> Answer:
     from recbole.trainer import Trainer
     from recbole.utils import init_seed
 
-    Path("known").mkdir()
+    Path("known").mkdir(exist_ok=True)
     rows = pd.DataFrame({"user_id:token": task.users, "item_id:token": task.items, "timestamp:float": task.places})
     rows.to_csv("known/known.inter", sep="\t", index=False)
     options = {
@@ -242,10 +284,12 @@ def measure_matrix_rate(size: int = 2_048) -> float:
 
 def main() -> None:
     (package, train), content = MODELS[sys.argv[1]], np.load("known.npz")
-    lists, settings = train(Task(content["users"], content["items"], 60 * float(content["minutes"])))
+    earlier_seconds = float(EARLIER_SECONDS.read_text()) if EARLIER_SECONDS.exists() else 0.0
+    lists, settings = train(Task(content["users"], content["items"], 60 * float(content["minutes"]), earlier_seconds))
     np.save("lists.npy", lists)
     (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
-    costs = {"processor": sum(os.times()[:4]), "memory": int(peak.split()[1]) * 1024, "rate": measure_matrix_rate()}
+    seconds = earlier_seconds + sum(os.times()[:4])
+    costs = {"processor": seconds, "memory": int(peak.split()[1]) * 1024, "rate": measure_matrix_rate()}
     version = f"{package} {importlib.metadata.version(package)}"
     print("\n" + json.dumps({**costs, "package": version, "settings": settings}), flush=True)
 

@@ -86,12 +86,12 @@ def test_the_tables_in_the_documentation_are_those_of_the_results():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [model for model in peers.MODELS if model not in ("SASRec", "BERT4Rec")])
-def test_a_package_s_model_lists_what_comes_next(model):
+def test_a_package_s_model_lists_what_comes_next(model, tmp_path):
     """Each user has eight items that follow each other on a circle of 60."""
     if importlib.util.find_spec(peers.MODELS[model][0]) is None:
         pytest.skip(f"{peers.MODELS[model][0]} is not installed")
     starts = np.random.default_rng(3).integers(60, size=600)
     split = LeaveOneOut(make_sequences([1 + (start + np.arange(8)) % 60 for start in starts], 60))
-    row = peers.run_model(model, split, sys.executable, minutes=0.2)
+    row = peers.run_model(model, split, sys.executable, 0.2, tmp_path)
     assert "skipped" not in row, row
     assert row["hr@10"] > 0.8 and row["processor"] > 0, row
