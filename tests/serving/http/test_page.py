@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from support.exports import Fixed
-from support.http_server import ITEMS, NUMBER, Server, best, export, log_probabilities
+from support.http_server import ITEMS, NUMBER, Server, best, export, log_probabilities, wait_until
 from support.page import NASTY, STORED, TITLES, expect, find, name, open_page, sync_api, visit, wait_for_films
 
 from bert4rec_tf.data.sequences import Vocabulary
@@ -155,6 +155,41 @@ def test_a_history_that_is_full_and_a_list_without_anything_are_reported(page):
     page.route("**/*:predict", lambda route: route.fulfill(status=200, json={"outputs": outputs}))
     page.get_by_role("button", name="Clear").click()
     expect(page.locator("#measure")).to_have_text("No items left to recommend.")
+
+
+def test_a_refused_question_leaves_the_older_answer_marked(browser, server):
+    with open_page(browser, server, refused=1) as page:
+        refusal = {"error": "`k` must be at most 9. Received: 10"}
+        page.route("**/*:predict", lambda route: route.fulfill(status=400, json=refusal))
+        page.get_by_label(re.compile("^Add: ")).first.click()
+        expect(page.locator("#state")).to_have_text("`k` must be at most 9. Received: 10. What you see is out of date.")
+        expect(page.locator("#next")).to_have_class("stale")
+        expect(page.get_by_role("button", name="Retry")).to_be_hidden()
+        page.unroute("**/*:predict")
+        page.get_by_label("include history").check()
+        expect(page.locator("#next")).not_to_have_class("stale")
+        expect(page.locator("#state")).to_have_text("")
+
+
+def test_a_version_that_replaces_another_shows_its_own_card_and_answers(browser, tmp_path):
+    export(tmp_path / "models" / "1")
+    export(tmp_path / "second", 2)
+    settings = ServerSettings(model=str(tmp_path / "models"))
+    versions = open_versions(settings)
+    with Server(versions) as server, open_page(browser, server, replaced=1) as page:
+        expect(page.locator("#model")).to_have_text(f"version 1, {len(ITEMS)} items")
+        (tmp_path / "second").rename(tmp_path / "models" / "2")
+        wait_until(lambda: versions.current.version == 2)
+        page.get_by_label(re.compile("^Add: ")).first.click()
+        expect(page.locator("#history li")).to_have_count(1)
+        expect(page.locator("#model")).to_have_text(f"version 2, {len(ITEMS)} items")
+        (item,) = history_of(page)
+        expected = server.client().predict(signature_name="recommend", inputs={"histories": [[item]], "k": 10})[
+            "outputs"
+        ]["items"][0]
+        expect(page.locator("#recommendations .name")).to_have_text(expected)
+        page.get_by_role("button", name=re.compile("trained on")).click()
+        expect(page.locator("#card-content")).to_contain_text("version 2")
 
 
 def test_the_page_sends_a_user_id_to_a_model_with_users(page, server):

@@ -7,16 +7,16 @@ const UNREACHABLE = "The server does not answer.";
 const MAX_IDS = 50;
 const MAX_ADDRESS = 4000;
 
-/** Asks the server. An error has `canRetry` if the server did not answer, or could not at the moment. */
+/** Asks the server. An error has the answer's `status`, and `canRetry` if there was none, or it could not at the moment. */
 export async function fetchJson(address, options = {}) {
   const headers = options.body ? { "Content-Type": "application/json" } : {};
   try {
     const response = await fetch(address, { ...options, headers });
     const content = await response.json();
     if (response.ok) return content;
-    throw Object.assign(new Error(content.error), { isAnswer: true, canRetry: response.status >= 500 });
+    throw Object.assign(new Error(content.error), { status: response.status, canRetry: response.status >= 500 });
   } catch (error) {
-    if (error.isAnswer || error.name === "AbortError") throw error;
+    if (error.status || error.name === "AbortError") throw error;
     throw Object.assign(new Error(UNREACHABLE), { canRetry: true });
   }
 }
@@ -42,8 +42,13 @@ export function addressOfModel() {
   return `v1/models/${encodeURIComponent(state.model.name)}`;
 }
 
+/** Asks the version that the page knows. An error has `isReplaced` if the server has another one by now. */
 export async function predict(signature, inputs, signal) {
+  const address = `${addressOfModel()}/versions/${state.model.version}:predict`;
   const body = JSON.stringify({ signature_name: signature, inputs });
-  const { outputs } = await fetchJson(`${addressOfModel()}:predict`, { method: "POST", body, signal });
-  return outputs;
+  try {
+    return (await fetchJson(address, { method: "POST", body, signal })).outputs;
+  } catch (error) {
+    throw Object.assign(error, { isReplaced: error.status === 404 });
+  }
 }

@@ -1,8 +1,7 @@
 import { readAddress, writeAddress } from "./address.js";
-import { POPULARITY, addressOfModel, fetchJson } from "./api.js";
-import { showCard } from "./card.js";
-import { byId, grouped } from "./dom.js";
+import { byId } from "./dom.js";
 import { change, loadUser, showExample } from "./history.js";
+import { loadModel, showUserField } from "./model.js";
 import { recommend } from "./results.js";
 import { moveFocus } from "./rows.js";
 import { pickFirst, search, searchSoon, setTabStop, showFoundList, useFoundKeys, useQueryKeys } from "./search.js";
@@ -10,24 +9,8 @@ import { state } from "./state.js";
 import { attempt, debounced, retry, setSections, showMessage } from "./tasks.js";
 import { keptTheme, showTheme } from "./theme.js";
 
-function showModel() {
-  byId("model").textContent = `version ${state.model.version}, ${grouped(state.model.items)} items`;
-  byId("query-label").textContent = state.model.titles ? "Title or id" : "Id";
-  byId("popularity").max = Math.max(1, state.model.card[POPULARITY] ?? 0);
-  byId("choose-user").hidden = !state.model.users;
-  byId("load").hidden = !state.model.users;
-  showUserField(state.model.needs_users);
-  showCard(state.model, `${addressOfModel()}/metadata`);
-}
-
-function showUserField(opens) {
-  byId("user-field").hidden = !opens;
-  byId("choose-user").setAttribute("aria-expanded", `${opens}`);
-}
-
 async function start() {
-  state.model = await fetchJson("page/model");
-  showModel();
+  await loadModel();
   window.onpopstate = restore;
   attempt(search);
   attempt(readAddress);

@@ -1,10 +1,11 @@
 import { byId } from "./dom.js";
+import { runWithCurrentModel } from "./model.js";
 
 const PAUSE = 120;
-const failed = new Set();
+const failed = new Map();
 const sections = new Map();
 
-/** Lets a task be tried again after a failure. It brings sections of the page, named by their ids, up to date. */
+/** Says which sections of the page, named by their ids, a task brings up to date, so that they are not after its failure. */
 export function setSections(task, ids) {
   sections.set(task, ids);
 }
@@ -17,7 +18,7 @@ export function showMessage(message, bad = false) {
 /** Runs a task and shows its error, unless a newer task of the same kind has aborted it. Returns whether it succeeded. */
 export async function attempt(task) {
   try {
-    await task();
+    await runWithCurrentModel(task);
     forgetFailure(task);
     return true;
   } catch (error) {
@@ -27,29 +28,31 @@ export async function attempt(task) {
 }
 
 function showFailure(task, { message, canRetry }) {
-  const outdates = canRetry && sections.get(task)?.length > 0;
-  showMessage(outdates ? `${message.replace(/\.$/, "")}. What you see is out of date.` : message, true);
-  if (!canRetry || !sections.has(task)) return;
-  failed.add(task);
+  const isOutdated = sections.get(task)?.length > 0;
+  showMessage(isOutdated ? `${message.replace(/\.$/, "")}. What you see is out of date.` : message, true);
+  if (!sections.has(task)) return;
+  failed.set(task, canRetry);
   showFailures();
 }
 
 function showFailures() {
-  const stale = new Set([...failed].flatMap((task) => sections.get(task)));
+  const stale = new Set([...failed.keys()].flatMap((task) => sections.get(task)));
+  const canRetry = [...failed.values()].some(Boolean);
   for (const section of document.querySelectorAll("main > section")) section.classList.toggle("stale", stale.has(section.id));
-  if (!failed.size && document.activeElement === byId("retry")) byId("next-title").focus();
-  byId("retry").hidden = !failed.size;
+  if (!canRetry && document.activeElement === byId("retry")) byId("next-title").focus();
+  byId("retry").hidden = !canRetry;
 }
 
-/** Takes a task off those to try again. */
+/** Takes a task off those that failed. */
 export function forgetFailure(task) {
+  const couldRetry = failed.get(task);
   if (!failed.delete(task)) return;
   showFailures();
-  if (!failed.size && byId("state").classList.contains("bad")) showMessage("The server answers again.");
+  if (!failed.size && byId("state").classList.contains("bad")) showMessage(couldRetry ? "The server answers again." : "");
 }
 
 export function retry() {
-  for (const task of [...failed]) attempt(task);
+  for (const [task, canRetry] of [...failed]) if (canRetry) attempt(task);
 }
 
 /** Returns a function that runs a task once its calls have paused. */

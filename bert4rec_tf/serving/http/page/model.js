@@ -1,0 +1,32 @@
+import { POPULARITY, addressOfModel, fetchJson } from "./api.js";
+import { showCard } from "./card.js";
+import { byId, grouped } from "./dom.js";
+import { state } from "./state.js";
+
+/** Asks which model the server has, and shows its name, its card and the controls that it needs. */
+export async function loadModel() {
+  state.model = await fetchJson("page/model");
+  byId("model").textContent = `version ${state.model.version}, ${grouped(state.model.items)} items`;
+  byId("query-label").textContent = state.model.titles ? "Title or id" : "Id";
+  byId("popularity").max = Math.max(1, state.model.card[POPULARITY] ?? 0);
+  byId("choose-user").hidden = !state.model.users;
+  byId("load").hidden = !state.model.users;
+  showUserField(state.model.needs_users);
+  showCard(state.model, `${addressOfModel()}/metadata`);
+}
+
+export function showUserField(opens) {
+  byId("user-field").hidden = !opens;
+  byId("choose-user").setAttribute("aria-expanded", `${opens}`);
+}
+
+/** Runs a task, and once more if the server has another version by now than the one that the page knows. */
+export async function runWithCurrentModel(task) {
+  try {
+    await task();
+  } catch (error) {
+    if (!error.isReplaced) throw error;
+    await loadModel();
+    await task();
+  }
+}
