@@ -1,12 +1,11 @@
 """The tables that a run and a comparison print at the end."""
 
-import csv
-import io
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bert4rec_tf.config.data_names import join_names
 from bert4rec_tf.config.model_settings import COUNTING_MODELS
 from bert4rec_tf.config.run_record import ALL
 from bert4rec_tf.evaluation.metrics import (
@@ -224,7 +223,5 @@ def _compare_with_transitions(difference: dict[str, float]) -> str:
 
 def make_next_command(model: Path, history: Sequence[str], user: str | None) -> str:
     """Returns the command that recommends by an exported model, given a history and, if the model needs one, a user."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(history)
-    words = ["bert4rec", "recommend", f"--model={model}", f"--history={line.getvalue()}"]
+    words = ["bert4rec", "recommend", f"--model={model}", f"--history={join_names(history)}"]
     return f"Next: {shlex.join(words + ([f'--user={user}'] if user is not None else []))}"

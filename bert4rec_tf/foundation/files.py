@@ -167,8 +167,8 @@ def read_lines(path: Path) -> list[str]:
     """
     try:
         with path.open("rb") as file:
-            lines = file.read().decode("utf-8-sig").splitlines()
-        return [text for line in lines if (text := line.strip())]
+            lines = re.split(r"\r\n|\r|\n", file.read().decode("utf-8-sig"))
+        return [text for line in lines if (text := line.strip(" \t"))]
     except (OSError, ValueError) as error:
         raise unreadable_error(path, error) from error
 

@@ -85,7 +85,7 @@ def _make_own_folder(folder: Path) -> Path:
         path.unlink(missing_ok=True)
     for other in folder.glob(f"{prefix}*"):
         number = other.name.removeprefix(prefix)
-        if number.isdigit() and not is_running(int(number)):
+        if os.name != "nt" and number.isdigit() and not is_running(int(number)):
             shutil.rmtree(other, ignore_errors=True)
     return own
 

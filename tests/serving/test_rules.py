@@ -242,6 +242,12 @@ def test_items_are_looked_through_once_for_each_condition_and_few_are_kept(model
     assert len(found) == MAX_CONDITIONS + 2
 
 
+def test_blocked_ids_may_hold_what_only_python_takes_for_the_end_of_a_line(tmp_path):
+    ids = ["a\u2028b", "\xa0c", "d\x0ce", "f"]
+    (tmp_path / "blocked.txt").write_bytes("\ufeffa\u2028b\r\n\xa0c\n\n  d\x0ce\t\rf".encode())
+    assert read_blocked(tmp_path / "blocked.txt", Lines.from_texts(ids)) == set(ids)
+
+
 def test_a_watched_file_is_read_when_it_changes_and_kept_when_it_disappears(tmp_path):
     path = tmp_path / "blocked.txt"
 

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -69,19 +70,14 @@ def list_files(interactions: Interactions) -> list[Path]:
     """
     paths: dict[Path | str, Path] = {}
     for path in interactions.files:
-        if isinstance(path, Url) and glob.has_magic(str(path)):
-            matches = path.glob_files()
+        if glob.has_magic(str(path)) and (isinstance(path, Url) or not path.exists()):
+            matches = _match_files(path)
             _refuse_table(_find_root(path), matches)
         elif path.is_dir():
             matches = [file for file in _glob(path, "**/*.parquet") if file.is_file() and not _is_hidden(file, path)]
             _refuse_table(path, matches)
             if not matches:
                 raise UserError(f"{path}: a folder without .parquet files; name others by a pattern: '{path}/*.csv'")
-        elif glob.has_magic(str(path)) and not path.exists():
-            matches = [Path(match) for match in glob.glob(str(path), recursive=True) if Path(match).is_file()]
-            _refuse_table(_find_root(path), matches)
-            if "**" in path.parts:  # as in a folder
-                matches = [file for file in matches if not _is_hidden(file, _find_root(path))]
         else:
             files.refuse_pipe(path)
             matches = [path]
@@ -92,6 +88,17 @@ def list_files(interactions: Interactions) -> list[Path]:
     if both := sorted(name for name in names if f"{name}.gz" in names):
         raise UserError(f"{both[0]}: is there twice, packed too ({both[0]}.gz). Name only one of them")
     return sorted(paths.values(), key=lambda path: (isinstance(path, Url), path))
+
+
+def _match_files(pattern: Path) -> list[Path]:
+    """Returns the files that match a pattern; `**` passes over unfinished ones, as a folder does."""
+    if isinstance(pattern, Url):
+        matches = [path for path in pattern.glob_files() if not path.name.startswith(".")]  # as `glob` does
+    else:
+        matches = [path for match in glob.glob(str(pattern), recursive=True) if (path := Path(match)).is_file()]
+    if not re.search(r"(^|[/\\])\*\*([/\\]|$)", str(pattern)):
+        return matches
+    return [path for path in matches if not _is_hidden(path, _find_root(pattern))]
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:

@@ -171,6 +171,10 @@ FILES = {
         with_ids("ab", ('"x"', "y", "z"))[0].replace(",", "\t"),
         {"a": ['"x"', "y", "z"], "b": ["y", '"x"']},
     ),
+    "quotes within quotes between tabs": (
+        FRAME.replace({"x": '12" vinyl'}).to_csv(sep="\t", index=False),
+        "row 3: an id in quotes has quotes in it",
+    ),
     "quotes between blanks, as R writes them": (
         "a.txt",
         '"user" "item" "time"\n' + "".join(f'"{user}" "{item} {item}" {time}\n' for user, item, time in ROWS),
