@@ -9,8 +9,17 @@ import tensorflow as tf
 
 from bert4rec_tf.config.transition_settings import CompleteSettings
 from bert4rec_tf.evaluation.metrics import compute_ndcg
-from bert4rec_tf.evaluation.ranking import BATCH, MAX_SCORES, MAX_USERS_OF_BATCH, ROWS_SPEC, SINGLES, rank_unseen
+from bert4rec_tf.evaluation.ranking import (
+    BATCH,
+    DIVERGED,
+    MAX_SCORES,
+    MAX_USERS_OF_BATCH,
+    ROWS_SPEC,
+    SINGLES,
+    rank_unseen,
+)
 from bert4rec_tf.evaluation.ranking_task import RankingTask, make_batch, sample_rows
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.evidence_recommender import EvidenceRecommender
@@ -122,12 +131,14 @@ class MixSearch:
         return together, dict(zip(model.networks, (first, second)))
 
     def _rank_all(self, mixes: list[Mix]) -> np.ndarray:
-        """Returns the ranks with each of the mixes, int64 [m, k]."""
+        """Returns the ranks with each of the mixes, int64 [m, k]. Raises UserError for a network that has diverged."""
         task = self._task
         ranks = np.zeros([len(mixes), len(task.users)], np.int64)
         for rows in task.cut_by_length(self._batch_size):
             batch = make_batch(task, rows, self._model.max_history)
-            ranks[:, rows] = self._rank(batch, task.targets[rows], task.list_seen(rows), np.array(mixes))
+            ranks[:, rows], has_nan = self._rank(batch, task.targets[rows], task.list_seen(rows), np.array(mixes))
+            if has_nan or (ranks[:, rows] < 0).any():  # below 0 if a mix made the target's score NaN
+                raise UserError(DIVERGED)
         return ranks
 
     def _score_batch(self, batch: Batch) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -146,14 +157,15 @@ class MixSearch:
         log_shares = tf.convert_to_tensor(self._model.evidence.log_shares)[1:]
         return self._model.join_networks(scores, network) + gain * sums + (gain * popularity) * log_shares
 
-    def _rank_batch(self, batch: Batch, targets: Tensor, seen: Tensor, mixes: Tensor) -> tf.Tensor:
-        """Returns the ranks with each of the mixes, int32 [m, b]."""
+    def _rank_batch(self, batch: Batch, targets: Tensor, seen: Tensor, mixes: Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the ranks with each of the mixes, int32 [m, b], and whether a network's score is NaN."""
         scores, sums = self._score_batch(batch)
+        has_nan = tf.reduce_any([tf.reduce_any(tf.math.is_nan(part)) for part in scores])
 
         def rank(mix: Tensor) -> tf.Tensor:
             return rank_unseen(self._join_scores(scores, sums, *tf.unstack(mix)), targets, seen)
 
-        return tf.map_fn(rank, mixes, fn_output_signature=SINGLES, parallel_iterations=1)
+        return tf.map_fn(rank, mixes, fn_output_signature=SINGLES, parallel_iterations=1), has_nan
 
     def _propose_mixes(self) -> list[Mix]:
         gain, popularity, _ = np.asarray(self._model.evidence.mix).tolist()

@@ -33,6 +33,8 @@ from bert4rec_tf.nn.top_items import (
     start_best,
 )
 
+DIVERGED = "`scores` must be numbers. Received: NaN; the training has diverged"
+
 MAX_SCORES = 1 << 24
 """The scores of a batch, which limit its users: 64 MB."""
 
@@ -160,7 +162,7 @@ class Ranker:
                 left_out_beyond_history = task.list_left_out_beyond_history(rows) if task.with_seen else seen[:, :0]
                 *results, has_nan = rank(batch, candidates, seen, left_out_beyond_history, *constants)
                 if has_nan:
-                    raise UserError("`scores` must be numbers. Received: NaN; the training has diverged")
+                    raise UserError(DIVERGED)
                 ranks, lists = (dict(zip(task.protocols, map(np.asarray, part))) for part in results)
                 yield rows, ranks, lists
                 progress.advance()

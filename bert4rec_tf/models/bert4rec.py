@@ -65,7 +65,11 @@ class BERT4Rec(FeatureRecommender):
         self.mask_token = mask_token(self.num_items)
         self.num_rows = self.num_items + 2 + self.num_extra_rows
         self._make_embedding(settings)
-        self.blocks = [self._make_block(number) for number in range(settings.num_layers)]
+        arguments = {name: getattr(settings, name) for name in layers.TransformerBlock.arguments}
+        self.blocks = [
+            layers.TransformerBlock(**arguments, dtype=self.dtype_policy, name=f"block_{number}")
+            for number in range(settings.num_layers)
+        ]
         for block in self.blocks:
             block.build((None, None, settings.hidden_dim))
         self.head = layers.MaskedItemHead(
@@ -113,21 +117,6 @@ class BERT4Rec(FeatureRecommender):
             self.embedding_norm = layers.layer_norm("embedding_norm", self.dtype_policy)
             self.embedding_norm.build((None, None, width))
         self.embedding_dropout = layers.dropout_layer("embedding_dropout", settings.dropout, self.dtype_policy)
-
-    def _make_block(self, number: int) -> layers.TransformerBlock:
-        settings = self.settings
-        return layers.TransformerBlock(
-            num_heads=settings.num_heads,
-            intermediate_dim=settings.intermediate_dim,
-            dropout=settings.dropout,
-            attention_dropout=settings.attention_dropout,
-            use_feed_forward=settings.use_feed_forward,
-            use_layer_norm=settings.use_layer_norm,
-            use_residual=settings.use_residual,
-            initializer_stddev=settings.initializer_stddev,
-            dtype=self.dtype_policy,
-            name=f"block_{number}",
-        )
 
     def embed(
         self, items: Tensor, training: bool = False, users: Tensor | None = None, table: Tensor | None = None

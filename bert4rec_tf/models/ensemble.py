@@ -74,13 +74,6 @@ class Ensemble(EvidenceRecommender):
         for network in self.networks.values():
             network.initialise(sequences)
 
-    def set_mix(self, mix: Any, network_share: float = 1.0) -> None:
-        super().set_mix(mix)
-        self.network_share.assign(network_share)
-
-    def get_network_share(self) -> float:
-        return float(self.network_share)
-
     def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
         """Returns the loss of each network, float32 [2]. They share no weight, but the clipping.
 

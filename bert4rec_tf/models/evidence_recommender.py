@@ -23,10 +23,12 @@ class EvidenceRecommender(Recommender):
 
     Attributes:
         network_dim: the width of `network_vectors`.
+        network_share: the weight of the first of two networks.
     """
 
     scores_unknown_users: ClassVar[bool] = True
     max_history: int
+    network_share: keras.Variable
 
     @property
     def network_dim(self) -> int:
@@ -48,10 +50,12 @@ class EvidenceRecommender(Recommender):
     def set_mix(self, mix: Any, network_share: float = 1.0) -> None:
         """Sets how evidence joins (`TransitionEvidence.mix`), and the weight of the first of two networks."""
         self.evidence.mix.assign(mix)
+        if self.networks:
+            self.network_share.assign(network_share)
 
     def get_network_share(self) -> float:
         """Returns the weight of the first of two networks; of one, 1."""
-        return 1.0
+        return float(self.network_share) if self.networks else 1.0
 
     def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns float32 [b, d] of the network; with evidence [b, d + 2 w], what the evidence needs after that."""

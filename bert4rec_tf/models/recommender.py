@@ -229,6 +229,8 @@ class Recommender(KerasModel):
         options, rows, columns = self.example_options, tf.shape(targets)[0], self._start_next_items(batch, targets)
 
         def draw(*shape: Tensor | int) -> tf.Tensor:
+            if self.num_items == 1:
+                raise UserError("`num_items` must be at least 2, so that there is a negative to draw. Received: 1")
             size = [rows, *shape]
             drawn = tf.random.stateless_uniform(size, NEXT_ITEMS_SEED, 1, self.num_items, tf.int32, alg="philox")
             return drawn + tf.cast(drawn >= tf.reshape(targets, [rows, *[1] * len(shape)]), tf.int32)

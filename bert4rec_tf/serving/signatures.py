@@ -1,7 +1,6 @@
 """Loads an exported SavedModel, reads its signatures and calls them."""
 
 import contextlib
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from bert4rec_tf.export.layout import (
     VOCABULARY,
     make_histories_command,
 )
+from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.processes import claim_tensorflow
@@ -112,8 +112,10 @@ class LoadedModel:
             self._loaded = tf.saved_model.load(str(folder), tags=[SERVING])
         except Exception as error:  # A damaged graph, or an op that is missing here, can raise anything.
             raise UserError(f"{folder}: cannot be loaded ({_explain(error)})") from error
-        for name, expected in ((VOCABULARY, "items"), (USERS, "users")):
-            _check_lines(folder / ASSETS / name, self.card.get(expected), self.card.get("checksums", {}).get(name))
+        for name in (VOCABULARY, USERS)[: 1 + self.needs_users]:  # after TensorFlow has read them
+            path = folder / ASSETS / name
+            if files.compute_checksum(path) != self.card.get("checksums", {}).get(name):
+                raise UserError(f"{path}: was changed since the export: its SHA-256 is not that in its model card")
 
     def _locate(self, name: Path) -> Path:
         """Returns the path of a file. Raises UserError if another model has taken the place of this one."""
@@ -275,23 +277,6 @@ def _read_card(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path}: must hold a JSON object")
     return content
-
-
-def _check_lines(path: Path, expected: Any, checksum: str | None) -> None:
-    """Raises UserError if a list has not as many ids as the model card says, or not its SHA-256.
-
-    With fewer, TensorFlow would return empty ids. `checksum`: None in a card of an older version.
-
-    Call it after TensorFlow has read the list, so that a list cut short before that is noticed.
-    """
-    if not isinstance(expected, int):
-        return
-    content = path.read_bytes()
-    lines = content.count(b"\n")
-    if lines != expected or content[-1:] not in (b"", b"\n"):
-        raise UserError(f"{path}: must have {expected} whole lines, as its model card says. Received: {lines}")
-    if checksum is not None and hashlib.sha256(content).hexdigest() != checksum:
-        raise UserError(f"{path}: was changed since the export: its SHA-256 is not that in its model card")
 
 
 def _make_signature(name: str, definition: Any) -> Signature:

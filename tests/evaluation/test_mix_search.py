@@ -14,6 +14,7 @@ from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.evaluation.metrics import NDCG, compute_metrics
 from bert4rec_tf.evaluation.mix_search import GAINS, SHARES, MixSearch, find_best_scale
 from bert4rec_tf.evaluation.ranking_task import RankingTask
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.models import SASRec
 
 
@@ -114,3 +115,7 @@ def test_the_mix_with_the_best_ranks_is_chosen():
         mix = assert_chooses_as_by_hand(search, model, PlainMix(model, task, settings), list_near_mixes(*mix))
         gains.append(mix[0])
     assert gains[1] == pytest.approx(4 * gains[2])  # further than to the next gain
+    for broken in (np.inf, np.nan):
+        model.own_items.assign(np.full_like(model.own_items, broken))
+        with pytest.raises(UserError, match="Received: NaN; the training has diverged"):
+            search.choose()

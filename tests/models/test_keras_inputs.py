@@ -13,12 +13,13 @@ import pytest
 import tensorflow as tf
 from support.models import HISTORIES, NUM_ITEMS, SEQUENCES, VECTORS, make, make_quiet, tensors
 from support.paths import ROOT
+from support.ranking_oracle import make_sequences
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config.model_settings import ITEM_FEATURES
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.models import MODELS
+from bert4rec_tf.models import MODELS, SASRec
 from bert4rec_tf.nn import layouts
 
 BAD_ROWS = {
@@ -113,6 +114,15 @@ def test_fit_of_a_dataset_of_one_s_own_needs_three_columns_and_counts_unknown_it
 
 def log_softmax(scores):
     return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+
+
+def test_evaluate_refuses_to_draw_another_item_of_a_catalogue_of_one():
+    sequences = make_sequences([[1, 1, 1], [1, 1]], 1)
+    model = SASRec(num_items=1, hidden_dim=4, max_length=3)
+    model.adapt(sequences)
+    model.compile("adam")
+    with pytest.raises(b4r.UserError, match="`num_items` must be at least 2"):
+        model.evaluate(b4r.datasets.next_item_batches(sequences), verbose=0)
 
 
 @pytest.mark.long
