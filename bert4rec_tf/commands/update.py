@@ -72,5 +72,10 @@ def update(options: UpdateOptions, columns: Mapping[str, Any], folder: Path, tar
     if not new.num_actions:
         print(f"{options.interactions}: no rows; nothing changed")
         return
+    data = join_more(saved, new)
+    has_only_known = data.num_actions == saved.require_histories().num_actions
+    if has_only_known and options.item_features is None and options.output is None:
+        print(f"{options.interactions}: no new actions; nothing changed")
+        return
     target = target if options.output is None else stores.expand_path(options.output)
-    print(f"{target}: {update_export(saved, join_more(saved, new), target, options.item_features, options.new_items)}")
+    print(f"{target}: {update_export(saved, data, target, options.item_features, options.new_items)}")

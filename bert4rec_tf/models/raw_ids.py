@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bert4rec_tf.data.id_texts import to_text, to_texts
 from bert4rec_tf.data.id_types import find_type
 from bert4rec_tf.data.sequences import PAD, Sequences, Vocabulary
 from bert4rec_tf.foundation import npz
@@ -49,14 +50,14 @@ class ModelIds:
         items, users = (np.array(npz.decode_lines(arrays[name]), object) for name in ("items", "users"))
         return cls(Vocabulary(items, arrays["counts"]), users, "".join(npz.decode_lines(arrays["item_type"])))
 
-    def to_text(self, item: Any) -> str:
-        """Returns an item's raw id as a text: 7 for the fraction 7.0 if the items are integers, as pandas makes it."""
-        is_whole = isinstance(item, float) and item.is_integer() and self._are_integers
-        return str(int(item) if is_whole else item)
+    def list_texts(self, name: str, items: Iterable[Any]) -> list[str]:
+        """Returns raw ids of items as texts (`id_texts.to_texts`). `name`: of the argument."""
+        return to_texts(name, items, lambda text: bool(self.vocabulary.encode([text])[0]))
 
     def find_user(self, user: Any) -> int:
         """Returns the number of a user; -1 for an unknown one."""
-        places = np.flatnonzero(np.asarray(self.users, object) == str(user))
+        users = np.asarray(self.users, object)
+        places = np.flatnonzero(users == to_text("user", user, lambda text: bool((users == text).any())))
         return int(places[0]) if len(places) else -1
 
     def decode(self, items: np.ndarray) -> list[Any]:
@@ -92,9 +93,7 @@ def recommend(model: Any, history: Iterable[Any], k: int, user: Any, exclude_see
     """Does what `Recommender.recommend` says."""
     if model.ids is None:
         raise UserError("`recommend` needs the raw ids of the items; call `model.adapt(sequences)` first")
-    if isinstance(history, (str, bytes)) or not isinstance(history, Iterable):
-        raise UserError(f"`history` must be a list of raw ids, oldest first. Received: history={history!r}")
-    texts = [model.ids.to_text(raw) for raw in history]
+    texts = model.ids.list_texts("history", history)
     items = model.ids.vocabulary.encode(texts)
     warn_of_unknown([text for text, item in zip(texts, items) if item == PAD], len(items), "items in the history")
     items = items[items != PAD]
@@ -109,8 +108,9 @@ def recommend(model: Any, history: Iterable[Any], k: int, user: Any, exclude_see
             f"`history` must be given to {type(model).__name__}, which knows no users. Received: user={user!r}"
         )
     hidden = items[None] if exclude_seen else np.zeros((1, 1), np.int32)
-    best, scores, _ = find_best(Blocks.from_scores(model(batch)), check_size("k", k), hidden)
-    is_item = best[0].numpy() != PAD
+    scored, is_logits = Blocks.from_scores(model(batch)), model.scores_are_logits
+    best, scores, total = find_best(scored, check_size("k", k), hidden, is_logits=is_logits)
+    scores, is_item = scores - total, best[0].numpy() != PAD
     ids, scores = model.ids.decode(best[0].numpy()[is_item]), scores[0].numpy()[is_item]
     return pd.DataFrame({"rank": np.arange(1, len(ids) + 1), "item": ids, "score": scores})
 
@@ -123,10 +123,8 @@ def grow(model: Any, new_items: Iterable[Any] | Vocabulary, features: Mapping[st
         vocabulary = new_items
         if lost := len(set(old) - set(vocabulary.items)):
             warn(f"{lost:,} items of the model are not in the vocabulary, and lose their rows", TrainingWarning)
-    elif isinstance(new_items, str) or not isinstance(new_items, Iterable):
-        raise UserError(f"`new_items` must be the ids of new items, or a vocabulary. Received: new_items={new_items!r}")
     else:
-        added = [ids.to_text(raw) for raw in new_items]
+        added = ids.list_texts("new_items", new_items)
         if repeated := len(old) + len(added) - len({*old, *added}):
             raise UserError(f"`new_items` must be new, each once. Received: {repeated} that are not")
         counts = np.concatenate([ids.vocabulary.counts, np.zeros(len(added), np.int64)])

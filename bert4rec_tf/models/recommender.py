@@ -336,7 +336,7 @@ class Recommender(KerasModel):
             exclude_seen: whether to leave out the items of the history.
 
         Returns:
-            Columns `rank` (from 1), `item` and `score`.
+            Columns `rank` (from 1), `item` and `score`: its log-probability among all items, if scores are logits.
 
         Raises:
             UserError: if the model has no raw ids, or needs a user and does not know this one.

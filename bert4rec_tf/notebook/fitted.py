@@ -1,6 +1,7 @@
 """A trained model in a notebook: recommendations, similar items and metrics, by the data's own ids."""
 
 import contextlib
+import itertools
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,21 +17,22 @@ from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, settings_for_features
 from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.config.time_budget import Budget
+from bert4rec_tf.data.id_texts import to_text, to_texts
 from bert4rec_tf.data.reading.feature_files import check_matches, refuse_unused_new_items, with_features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.metrics import METRICS, name_metrics
 from bert4rec_tf.export.functions import POPULAR
-from bert4rec_tf.export.layout import CONFIG, MODEL, SAVED_MODEL, TITLES
+from bert4rec_tf.export.layout import CONFIG, MODEL, SAVED_MODEL, TITLES, find_newest_version
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.stores import LocalCopy, Url
-from bert4rec_tf.foundation.warning import DataWarning, TrainingWarning, warn
+from bert4rec_tf.foundation.warning import DataWarning, TrainingWarning, warn, warn_of_unknown
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.notebook.id_texts import list_users, load_titles, to_text, to_texts
+from bert4rec_tf.notebook.id_texts import list_users, load_titles
 from bert4rec_tf.notebook.measuring import measure_actions
 from bert4rec_tf.notebook.showing import describe_model, plot_quality
 from bert4rec_tf.runs import exporting, updating
@@ -143,7 +145,7 @@ class FittedModel:
             return table
         answers = self.saved.explain(items, user_id, answer.items[0])
         for reason in (reason for one in answers for reason in one["reasons"]):
-            reason["item"] = self.saved.restore_ids("item", [reason["item"]])[0]
+            reason["item"] = pd.Series(self.saved.restore_ids("item", [reason["item"]])).tolist()[0]
         return table.assign(
             **{
                 name: [one[name] for one in answers]
@@ -191,13 +193,14 @@ class FittedModel:
             raise unknown_name_error("argument", min(wrong), sorted(CHOICES))
         choices = self._read_choices(k, where, attributes, **options)
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
-        columns = batch.recommend_rows(self.saved, rows, choices, self.titles, progress)
+        has_users = histories is None or user_ids is not None
+        columns = batch.recommend_rows(self.saved, rows, choices, self.titles, progress, has_users)
         progress.close()
         table = pd.DataFrame({**columns, "item": self.saved.restore_ids("item", list(columns["item"]))})
         table["rank"] = table["rank"].astype(int)
         got_popular = (table["rank"] == 1) & (table["basis"] == POPULAR)
         warn_of_popular(table["user"][got_popular].tolist(), len(rows))
-        if user_ids is None and histories is not None:
+        if not has_users:
             table["user"] = table["user"].astype(int)
         else:
             with contextlib.suppress(UserError):  # an unknown user may have another type than those of the data
@@ -255,12 +258,21 @@ class FittedModel:
         """The vectors of all items, float32 [n, d]. Raises UserError for a model that only counts."""
         return self.saved.item_vectors(list(self.saved.items))
 
+    @speak_python()
     def user_vectors(self, histories: Sequence[Iterable[Any]], users: Iterable[Any] | None = None) -> np.ndarray:
-        """Returns the vectors of users with these histories, float32 [b, d]. `users`: for user embeddings."""
-        rows = [self._texts("histories", history) for history in histories]
-        return self.saved.encode(
-            rows, [""] * len(rows) if users is None else to_texts("users", users, self.saved.knows_user)
-        )
+        """Returns the vectors of users with these histories, float32 [b, d]: zeros where nothing is known.
+
+        `users`: for models with user embeddings, which need them. Unknown items are skipped with a warning.
+        """
+        ids = None if users is None else to_texts("users", users, self.saved.knows_user)
+        rows = self._name_rows(histories, ids)
+        if self.saved.needs_users:
+            if ids is None:
+                raise UserError("`users` must be given: the model needs to know the users. Received: users=None")
+            unknown = list(itertools.compress(ids, ~self.saved.users.contains_each(ids)))
+            warn_of_unknown(unknown, len(ids), "users")
+        self.saved.warn_of_unknown_items([item for _, history in rows for item in history], "items in the histories")
+        return self.saved.encode([history for _, history in rows], [user for user, _ in rows])
 
     @speak_python()
     def evaluate(
@@ -319,7 +331,7 @@ class FittedModel:
 
         Args:
             more: new actions, as the data of `fit`. Known ones among them count once, and all are ordered by time. If
-                the known or the new ones have no times, the new ones follow, and all count (`overlaps.join_actions`).
+                the known ones have no times, the new ones follow, and all count (`overlaps.join_actions`).
             test_from: as for `fit`, but for the new actions alone. That of `fit` does not apply.
             train: whether to train; None if there are options or a `test_from`, or new actions are TRAINED_SHARE of
                 the known ones.
@@ -400,7 +412,8 @@ class FittedModel:
         anew. Takes seconds for 10^5 rows.
 
         Args:
-            more: new actions, as for `continue_training`.
+            more: new actions, as for `continue_training`. Filters and events of the known ones do not apply to them;
+                `b4r.interactions(rows, event_column=, events=, to_train=False)` selects events again.
             user, item, time: the columns, as for `evaluate`.
             item_features: as for `fit`: of old and new items. A new item starts near items that share values.
             new_items: whether items that occur only in `item_features` are recommended too.
@@ -429,6 +442,7 @@ class FittedModel:
         target = stores.expand_path(path)
         if target.exists():
             raise UserError(f"`path` must be a new folder. Received: path={target}")
+        self.saved.locate(Path(MODEL))  # refuses a model that was replaced
         with stores.write_folder(target, CONFIG if self.workdir else MODEL) as aside:
             origin = LocalCopy(self.workdir or self.saved.folder)
             shutil.copytree(origin.folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
@@ -546,7 +560,9 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
     folder = stores.expand_path(path)
     is_model = (folder / MODEL).exists()
     if not is_model and not (folder / CONFIG).exists():
-        raise UserError(f"`path` must be a work directory or a SavedModel. Received: path={folder}")
+        newest = find_newest_version(folder)
+        received = f"path={folder}" if newest is None else f"a folder of versions; open {folder / str(newest)}"
+        raise UserError(f"`path` must be a work directory or a SavedModel. Received: {received}")
     saved = SavedRecommender(folder, trust_model)
     title_by_id = saved.titles if titles is None else load_titles(titles, saved.columns)
     if titles is not None:

@@ -367,6 +367,8 @@ def cross_validate(
     Raises:
         UserError: for data without times, a period with fewer than MIN_USERS users to measure, and as `compare`.
     """
+    if "test_from" in options:
+        raise UserError("`test_from` must be left out: `folds` and `test_days` choose the cuts. Received: both")
     options = _choose_holdout(options)
     names = _check_models(models, inputs.FRAME, options, _list_arguments(cross_validate))
     sequences = inputs.load_any(data, user, item, time)[1]

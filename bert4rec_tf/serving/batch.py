@@ -16,10 +16,8 @@ import tensorflow as tf
 from pyarrow import csv, parquet
 
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.export.layout import ASSETS, USERS
 from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import FileWarning, UnknownIdWarning, warn
@@ -64,8 +62,7 @@ def warn_of_unknown_users(model: SavedRecommender, sequences: Sequences) -> None
     """Warns of users with known items who get what is popular, because the model needs to know users, and not them."""
     if not model.needs_users:
         return
-    users = Lines((model.local_folder / ASSETS / USERS).read_bytes())
-    rows = np.flatnonzero(~users.contains_each(sequences.users) & (_find_known_items(model, sequences)[1] > 0))
+    rows = np.flatnonzero(~model.users.contains_each(sequences.users) & (_find_known_items(model, sequences)[1] > 0))
     if not len(rows):
         return
     histories, unknown = [sequences.vocabulary.decode(sequences[rows[0]])], sequences.users[rows[:1]].tolist()
@@ -219,11 +216,16 @@ def write_part_in_worker(part: Part, rows: Sequence[Row], path: Path) -> None:
 
 
 def recommend_rows(
-    model: SavedRecommender, rows: Sequence[Row], choices: Choices, titles: Mapping[str, str], progress: Progress
+    model: SavedRecommender,
+    rows: Sequence[Row],
+    choices: Choices,
+    titles: Mapping[str, str],
+    progress: Progress,
+    has_users: bool = True,
 ) -> dict[str, Sequence[Any] | np.ndarray]:
     """Returns the columns of SCHEMA and `title`, a row for each item of each user, in the order of the users.
 
-    Histories of similar length share a batch.
+    Histories of similar length share a batch. `has_users`: whether the names of the rows are the ids of users.
     """
     order = np.argsort([len(history) for _, history in rows], kind="stable")
     results: list[Any] = [None] * len(rows)
@@ -231,7 +233,7 @@ def recommend_rows(
         for start in range(0, len(rows), BATCH_USERS):
             numbers = order[start : start + BATCH_USERS]
             users, histories = zip(*(rows[number] for number in numbers))
-            answer = model.recommend(histories, users, choices)
+            answer = model.recommend(histories, users if has_users else [""] * len(users), choices)
             for number, *result in zip(numbers, answer.items, answer.scores, answer.basis):
                 results[number] = result
             progress.advance()

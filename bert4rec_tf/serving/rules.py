@@ -128,7 +128,7 @@ class Attributes:
             if isinstance(node, ast.Name):
                 node.id = quoted_names.get(node.id, node.id)
                 if node.id not in self.frame:
-                    raise unknown_name_error("attribute", node.id, map(_quote_name, self.frame))
+                    raise unknown_name_error("attribute", node.id[:60], map(_quote_name, self.frame))
         if not any(isinstance(node, ast.Name) for node in nodes):
             raise UserError(f"`where` must be a condition on an attribute. {received}")
         sizes = (len(getattr(node, "values", ())) + isinstance(node, (ast.UnaryOp, ast.cmpop)) for node in nodes)

@@ -117,7 +117,7 @@ class LoadedModel:
             if files.compute_checksum(path) != self.card.get("checksums", {}).get(name):
                 raise UserError(f"{path}: was changed since the export: its SHA-256 is not that in its model card")
 
-    def _locate(self, name: Path) -> Path:
+    def locate(self, name: Path) -> Path:
         """Returns the path of a file. Raises UserError if another model has taken the place of this one."""
         card = self.local_folder / CARD_OF_SAVED_MODEL
         now = _read_card(card) if card.exists() else self.card
@@ -128,7 +128,7 @@ class LoadedModel:
     @cached_property
     def items(self) -> Lines:
         """The items' raw ids, the most popular first. Raises UserError if the list is damaged."""
-        path = self._locate(Path(ASSETS, VOCABULARY))
+        path = self.locate(Path(ASSETS, VOCABULARY))
         try:
             return Lines(path.read_bytes())
         except (OSError, ValueError) as error:
@@ -137,7 +137,7 @@ class LoadedModel:
     @cached_property
     def histories(self) -> Sequences | None:
         """The users' histories; None if the export holds none. Raises UserError if their file is damaged."""
-        path = self._locate(HISTORIES)
+        path = self.locate(HISTORIES)
         return read_histories(path, self.items) if path.exists() else None
 
     @cached_property
@@ -151,13 +151,13 @@ class LoadedModel:
     @cached_property
     def titles(self) -> dict[str, str]:
         """The titles that the export holds: raw id -> title; empty for none. Raises UserError if they are damaged."""
-        path = self._locate(TITLES)
+        path = self.locate(TITLES)
         return read_titles(path) if path.exists() else {}
 
     @cached_property
     def attributes(self) -> Attributes | None:
         """The items' attributes that the export holds; None for none. Raises UserError if they are damaged."""
-        path = self._locate(ATTRIBUTES)
+        path = self.locate(ATTRIBUTES)
         return Attributes(path) if path.exists() else None
 
     def require_histories(self) -> Sequences:

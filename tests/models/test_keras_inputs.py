@@ -291,10 +291,16 @@ def test_a_table_becomes_a_model_that_knows_its_ids_in_another_process(tmp_path,
     scores = model.predict(np.array([[1, 3]]), verbose=0)[0]
     best = [item for item in np.argsort(-scores) + 1 if item not in (1, 3)]
     assert table["item"].tolist() == [int(sequences.vocabulary.items[item - 1]) for item in best]
-    np.testing.assert_allclose(table["score"], scores[np.array(best) - 1], rtol=1e-5)
+    np.testing.assert_allclose(table["score"], log_softmax(scores)[np.array(best) - 1], rtol=1e-5)
     assert set(model.recommend(history=[7, 900], k=9, exclude_seen=False)["item"]) == {7, 900, 12, 5}
-    with pytest.raises(UserError, match=r"`history` must be a list of raw ids, oldest first. Received: history='7'"):
-        model.recommend(history="7")
+    for wrong, message in (
+        ("7", "`history` must be a list of ids. Received: history='7'"),
+        ({7, 3}, "`history` must have an order, oldest first. Received: a set"),
+        (pd.DataFrame({"sku": [7]}), "`history` must be a list of ids. Received: a DataFrame of 2 dimensions"),
+        ([7, None], "`history` must have ids alone, and no missing ones. Received: None"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model.recommend(history=wrong)
     model.save(tmp_path / "shop.keras")
     done = subprocess.run(
         [sys.executable, "-c", LOAD, str(tmp_path / "shop.keras")], capture_output=True, text=True, cwd=ROOT
@@ -331,7 +337,8 @@ def test_whole_fractions_are_the_integer_ids_of_a_model():
     sequences = b4r.datasets.read(FRAME, user="customer", item="sku", time="none")
     model = b4r.BERT4Rec(sequences.num_items, max_length=6, hidden_dim=8, num_layers=1)
     model.adapt(sequences)
-    pd.testing.assert_frame_equal(model.recommend([7.0, np.float64(900)], k=2), model.recommend([7, 900], k=2))
+    for same in ([7.0, np.float64(900)], [np.float32(7), b"900"]):
+        pd.testing.assert_frame_equal(model.recommend(same, k=2), model.recommend([7, 900], k=2))
     assert set(model.grow([8.0, np.float64(9)]).ids.vocabulary.items) == {"7", "900", "12", "5", "8", "9"}
     with pytest.raises(UserError, match="`new_items` must be new, each once"):
         model.grow([7.0])
@@ -361,7 +368,7 @@ def test_a_grown_model_has_the_scores_of_the_old_items_and_the_new_ids(name):
     with pytest.raises(UserError, match=r"`new_items` must be new, each once. Received: 2 that are not"):
         model.grow([SEQUENCES.vocabulary.items[3], "new", "new"])
     for wrong in (10, "new"):
-        with pytest.raises(UserError, match=r"`new_items` must be the ids of new items, or a vocabulary\. Received: "):
+        with pytest.raises(UserError, match=r"`new_items` must be a list of ids\. Received: "):
             model.grow(wrong)
 
 

@@ -1,6 +1,7 @@
 """`b4r.fit` and what it returns, on tables so regular that the right answers are known."""
 
 import copy
+import json
 import pickle
 import re
 import shutil
@@ -351,8 +352,9 @@ def test_a_model_whose_folder_now_holds_another_one_says_so(counted, tmp_path):
         later = counted.continue_training(LATER[:1])
     shutil.rmtree(place)
     later.save(place)
-    with pytest.raises(b4r.UserError, match="was replaced since it was opened; open it again"):
-        opened.recommend(user=3)
+    for use in (lambda: opened.recommend(user=3), lambda: opened.save(tmp_path / "copy")):
+        with pytest.raises(b4r.UserError, match="was replaced since it was opened; open it again"):
+            use()
     assert len(b4r.open(place).recommend(user=3)) == 10
 
 
@@ -467,3 +469,50 @@ def test_a_history_without_an_order_is_refused(counted, learnt, raw):
             call()
     left = raw - {*counted.saved.get_history("3")}
     assert {*counted.recommend(user=3, candidates=raw, k=2)["item"]} == left
+
+
+def test_histories_without_users_are_nobody_s(learnt):
+    """Their places, 0 and 1, could be users' ids. This model needs to know users, and ranks by what is popular."""
+    items = histories()["3"][:2]
+    with pytest.warns(b4r.UnknownIdWarning, match="^2 of 2 users have no history that the model knows"):
+        nobody = learnt.recommend_all(histories=[items, items], k=3)
+    assert set(nobody["basis"]) == {"popular"} and nobody["user"].tolist() == [0, 0, 0, 1, 1, 1]
+    somebody = learnt.recommend_all(users=[3, 4], histories=[items, items], k=3)
+    assert set(somebody["basis"]) == {"history"} and somebody["user"].tolist() == [3, 3, 3, 4, 4, 4]
+
+
+def test_vectors_of_users_name_whom_the_model_does_not_know(learnt):
+    with pytest.raises(b4r.UserError, match="`users` must be given: the model needs to know the users"):
+        learnt.user_vectors([["i1"]])
+    with pytest.raises(b4r.UserError, match="`users` must be as many as `histories`, 1"):
+        learnt.user_vectors([["i1"]], users=[3, 4])
+    with pytest.warns(b4r.UnknownIdWarning, match=r"^1 of the 2 users are unknown and were skipped \(such as 'zz'\)"):
+        vectors = learnt.user_vectors([["i1"], ["i1"]], users=[3, "zz"])
+    assert vectors[0].any() and not vectors[1].any()
+
+
+def test_reasons_can_be_written_as_json(learnt, counted):
+    for model in (learnt, counted):
+        table = model.recommend(user=3, k=2, explain=True)
+        assert json.loads(json.dumps(table["reasons"].tolist())) == table["reasons"].tolist()
+
+
+def test_few_new_actions_of_one_event_are_read_for_an_update(counted):
+    day = pd.DataFrame([(3, "i5", 90, "b"), (3, "i6", 91, "v")], columns=[*FRAME.columns, "event"])
+    with pytest.raises(b4r.UserError, match="no user has two actions left"):
+        b4r.interactions(day, event_column="event", events="b")
+    bought = b4r.interactions(day, event_column="event", events="b", to_train=False)
+    assert counted.update(bought).saved.get_history("3") == [*histories()["3"], "i5"]
+    with pytest.raises(b4r.UserError, match=r"Unknown argument: 'min_users'. Did you mean 'min_user_actions'\?"):
+        b4r.interactions(day, min_users=5)
+    with pytest.raises(b4r.UserError, match="`test_from` must be left out: `folds` and `test_days` choose the cuts"):
+        b4r.cross_validate(FRAME, test_from=5)
+
+
+def test_a_folder_of_versions_names_the_newest(counted, tmp_path):
+    for version in (1, 2):
+        counted.save(tmp_path / "work")
+        (tmp_path / "work" / "saved_model").rename(tmp_path / str(version))
+        shutil.rmtree(tmp_path / "work")
+    with pytest.raises(b4r.UserError, match=f"Received: a folder of versions; open {tmp_path}/2$"):
+        b4r.open(tmp_path)

@@ -197,7 +197,7 @@ def test_the_command_updates_in_place(counted, tmp_path):
         f"{tmp_path / 'work/saved_model'}: {expected}".replace(f"{tmp_path}/", ""),
     )
     again = console("update", "--model=work", "--interactions=today.csv", cwd=tmp_path)
-    assert "0 new actions" in again.stdout and "34 new rows repeat" in again.stderr
+    assert "no new actions; nothing changed" in again.stdout and "34 new rows repeat" in again.stderr
     assert b4r.open(tmp_path / "work").saved.knows_user("99")
 
 

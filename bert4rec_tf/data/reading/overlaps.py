@@ -17,20 +17,21 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
     """Returns the actions of both, without features, and how many new ones repeat user, item and time of a known one.
 
     With times, these are dropped, and a user's actions are ordered by time, known ones first: the result is that of
-    reading all rows at once. From the first new action that is held out, all of the user's actions are. Without times,
-    the new actions follow the known ones, and all of them count.
+    reading all rows at once. From the first new action that is held out, all of the user's actions are. Where the known
+    ones have no times, the new actions follow them, and all of them count.
 
     Items without actions stay. Ids such as 50.0 are 50 if all known ones are integers. Raises UserError if the times of
-    both do not mean the same.
+    both do not mean the same, or only the known ones have some.
     """
     new = match_types(known, new)
     warn_of_new_types(known, new)
     warn_of_strangers(known, new)
-    if known.times is None or new.times is None:
-        if known.times is not new.times:
-            side = "known" if known.times is None else "new"
-            warn(f"the {side} actions have no times, so all new ones count as later than the known ones", DataWarning)
+    if known.times is None:
+        if new.times is not None:
+            warn("the known actions have no times, so all new ones count as later than the known ones", DataWarning)
         _warn_of_repeated_histories(known, new)
+    elif new.times is None:
+        raise UserError(f"the new actions must have times, {known.times.meaning}, like the known ones. Received: none")
     elif known.times.meaning != new.times.meaning:
         conversion = describe_conversion(new.times.meaning, known.times.meaning)
         raise UserError(

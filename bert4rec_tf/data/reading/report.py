@@ -98,6 +98,11 @@ def describe_findings(reader: Rows) -> list[str]:
             f"{len(findings.other_forms):,} ids were not in Unicode's form NFC, and are the same as those that are "
             f"(the first: {min(findings.other_forms)!r})"
         )
+    if findings.with_blanks:
+        lines.append(
+            f"{len(findings.with_blanks):,} ids have blanks around them, which the readers of text files and commands "
+            f"take away (the first: {min(findings.with_blanks)!r}); in pandas: frame[column].str.strip()"
+        )
     if findings.late_keys:
         places = [f"{key} ({place})" for key, place in list(findings.late_keys.items())[:MAX_SHOWN]]
         lines.append(f"keys that the first records lack, and that are not read: {', '.join(places)}")

@@ -85,6 +85,7 @@ class Findings:
         skipped, firsts: kind of row -> how many were skipped, and where the first is.
         events: kind of event -> how many rows have it.
         other_forms: raw ids that were not in Unicode's form NFC.
+        with_blanks: ids of a table that have blanks around them.
         late_keys: key of a record that the first ones lack -> where the first one is.
         unended: item that ends a file without a line end -> where.
     """
@@ -93,6 +94,7 @@ class Findings:
     firsts: dict[str, str] = field(default_factory=dict)
     events: Counter[str] = field(default_factory=Counter)
     other_forms: set[str] = field(default_factory=set)
+    with_blanks: set[str] = field(default_factory=set)
     late_keys: dict[str, str] = field(default_factory=dict)
     unended: dict[str, str] = field(default_factory=dict)
 
@@ -105,6 +107,7 @@ class Findings:
         self.skipped += later.skipped
         self.events += later.events
         self.other_forms |= later.other_forms
+        self.with_blanks |= later.with_blanks
         self.firsts = self.firsts | later.firsts | self.firsts
         self.late_keys = self.late_keys | later.late_keys | self.late_keys
         self.unended |= later.unended
@@ -217,12 +220,15 @@ class Rows:
     def _check_ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray]:
         """Returns the ids, cleaned, and each row's index in _KINDS, uint8 [rows]."""
         ids = texts.dictionary_encode()
-        names = pc.utf8_trim(ids.dictionary, characters=BLANKS) if self.plain else ids.dictionary
+        trimmed = pc.utf8_trim(ids.dictionary, characters=BLANKS)
+        names = trimmed if self.plain else ids.dictionary
         is_own = not self.options.is_published
         may_be_quoted = is_own and self.plain and self.layout.separator not in UNQUOTED
         has_quoted = (
             may_be_quoted and pc.any(pc.match_substring_regex(ids.dictionary, BLANK_BEFORE_QUOTES_LIKE)).as_py()
         )
+        if is_own and not names.equals(trimmed):
+            self.findings.with_blanks.update(names.filter(pc.not_equal(names, trimmed)).to_pylist())
         if is_own and not pc.all(pc.string_is_ascii(names), min_count=0).as_py():
             raw, names = names, pc.utf8_normalize(names, form="NFC")
             self.findings.other_forms.update(raw.filter(pc.not_equal(raw, names)).to_pylist())
@@ -233,7 +239,7 @@ class Rows:
         tests = {
             NO_UTF8: pc.match_substring(names, "\ufffd"),
             MANY_LINES: pc.match_substring_regex(names, "[\r\n]"),
-            missing: pc.is_in(names, pa.array([""] if keeps_words else list(MISSING))),
+            missing: pc.is_in(pc.utf8_trim(names, characters=BLANKS), pa.array([""] if keeps_words else list(MISSING))),
         }
         if self.integers:
             tests = {NO_INTEGER: pc.invert(pc.match_substring_regex(names, "^-?[0-9]+$"))} | tests

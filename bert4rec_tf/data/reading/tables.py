@@ -20,7 +20,7 @@ from bert4rec_tf.data.reading.grouping import make_sequences
 from bert4rec_tf.data.reading.rows import Rows
 from bert4rec_tf.data.reading.times import Times
 from bert4rec_tf.data.sequences import Sequences
-from bert4rec_tf.foundation.errors import UserError, speak_python
+from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
 from bert4rec_tf.foundation.files import unreadable_error
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import DataWarning, warn
@@ -28,6 +28,12 @@ from bert4rec_tf.foundation.warning import DataWarning, warn
 ROWS_PER_BATCH = 1 << 20
 TITLE = "the table"
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+
+OPTIONS = (
+    *("min_user_actions", "min_item_actions", "k_core", "keep_missing_words", "duplicates"),
+    *("event_column", "events", "future_times", "test_from"),
+)
+"""The arguments of `interactions` that `Interactions` has too."""
 
 
 @contextlib.contextmanager
@@ -105,8 +111,10 @@ def convert_ids(column: pa.Array, source: str) -> pa.Array:
     """Returns ids as texts. Raises UserError if they are neither texts nor whole numbers."""
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_null(kind)):
-        advice = " (pandas makes fractions of whole numbers with gaps: use Int64)" if pa.types.is_floating(kind) else ""
-        raise UserError(f"{source}: ids must be texts or whole numbers. Found: {kind}{advice}")
+        advice = "make them texts, as in pandas: frame[column].astype(str)"
+        if pa.types.is_floating(kind):
+            advice = "pandas makes fractions of whole numbers with gaps: use Int64"
+        raise UserError(f"{source}: ids must be texts or whole numbers. Found: {kind} ({advice})")
     return column.cast(pa.string())
 
 
@@ -130,7 +138,13 @@ def list_integer_types(schema: pa.Schema) -> dict[str, str]:
 
 @speak_python()
 def interactions(
-    frame: Any, user: Any = None, item: Any = None, time: Any = None, bad_rows: str = "refuse", **options: Any
+    frame: Any,
+    user: Any = None,
+    item: Any = None,
+    time: Any = None,
+    bad_rows: str = "refuse",
+    to_train: bool = True,
+    **options: Any,
 ) -> Sequences:
     """Makes sequences from a table with one action per row.
 
@@ -145,16 +159,18 @@ def interactions(
         time: the column of the times: numbers, dates, timestamps, or texts of these; `"date,time"` or
             `"year,month,day"` joins columns; None to find it by a common name, "none" if the rows are in order.
         bad_rows: "refuse" or "skip" (with a warning) rows whose user, item or time is missing or cannot be read.
-        **options: `min_user_actions`, `min_item_actions`, `k_core`, `keep_missing_words`, `duplicates`,
-            `event_column` and `events`, `future_times`, `test_from`: as for `Interactions`.
+        to_train: whether too little to train on is an error. The few new actions of `update` may be so.
+        **options: OPTIONS, as for `Interactions`.
 
     Raises:
         UserError: for an unknown column, one that must be named, a bad row (counted from 1) that is not skipped, and a
-            table in which no user has two actions or which has only one item.
+            table to train on in which no user has two actions or which has only one item.
     """
+    if unknown := options.keys() - set(OPTIONS):
+        raise unknown_name_error("argument", min(unknown), OPTIONS)
     frame = load_frame(frame, "`frame`")
     columns = name_columns(frame, user=user, item=item, time=time)
-    return read_frame(frame, Interactions(TITLE, **columns, bad_rows=bad_rows, **options))
+    return read_frame(frame, Interactions(TITLE, **columns, bad_rows=bad_rows, **options), to_train)
 
 
 def name_columns(frame: Any, **columns: Any) -> dict[str, Any]:

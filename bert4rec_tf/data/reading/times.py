@@ -380,4 +380,5 @@ def _convert_typed(column: pa.Array, source: str) -> tuple[str | None, pa.Array]
             return NUMBER, column.cast(pa.int64())
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return NUMBER, column.cast(pa.float64(), safe=False)
-    raise UserError(f"{source}: times must be numbers, dates, timestamps or texts. Found: {kind}")
+    advice = " (in pandas: frame[column].dt.to_timestamp())" if "period" in str(kind) else ""
+    raise UserError(f"{source}: times must be numbers, dates, timestamps or texts. Found: {kind}{advice}")

@@ -78,14 +78,17 @@ def test_what_comes_after_the_first_held_out_new_action_is_held_out():
 
 
 @pytest.mark.filterwarnings("error::bert4rec_tf.Bert4RecWarning")
-def test_times_of_another_unit_are_refused_and_missing_ones_are_a_warning():
+def test_times_of_another_unit_and_missing_ones_are_refused():
     first = 1_600_000_000
     known = read([(1, item, first + item) for item in range(4)])
     for more in ([(1, 9, 1_000 * first)], [(1, 9, "2020-01-01")], [(1, 9, 7)]):
         with pytest.raises(UserError, match="the times must be seconds since 1970, like those of the known actions"):
             join_actions(known, read(more))
-    with pytest.warns(DataWarning, match="the new actions have no times, so all new ones count as later"):
-        both, _ = join_actions(known, read([(1, 9, 0)], time_column="none"))
+    with pytest.raises(UserError, match="the new actions must have times, seconds since 1970, like the known ones"):
+        join_actions(known, read([(1, 9, 0)], time_column="none"))
+    without_times = read([(1, item, 0) for item in range(4)], time_column="none")
+    with pytest.warns(DataWarning, match="the known actions have no times, so all new ones count as later"):
+        both, _ = join_actions(without_times, read([(1, 9, 0)]))
     assert histories(both) == {"1": ["0", "1", "2", "3", "9"]} and both.times is None
 
 

@@ -174,20 +174,21 @@ def test_a_refused_question_leaves_the_older_answer_marked(browser, server):
 def test_a_version_that_replaces_another_shows_its_own_card_and_answers(browser, tmp_path):
     export(tmp_path / "models" / "1")
     export(tmp_path / "second", 2)
-    settings = ServerSettings(model=str(tmp_path / "models"))
-    versions = open_versions(settings)
-    with Server(versions) as server, open_page(browser, server, replaced=1) as page:
+    titles = tmp_path / "titles.csv"
+    titles.write_text("id,title\n" + "".join(f"{item},old {item}\n" for item in TITLES))
+    versions = open_versions(ServerSettings(model=str(tmp_path / "models"), titles=str(titles)))
+    with Server(versions) as server, open_page(browser, server, "#item=i1", replaced=1) as page:
         expect(page.locator("#model")).to_have_text(f"version 1, {len(ITEMS)} items")
+        assert history_of(page) == ["old i1"]
+        titles.write_text(titles.read_text().replace("old", "new"))
         (tmp_path / "second").rename(tmp_path / "models" / "2")
         wait_until(lambda: versions.current.version == 2)
-        page.get_by_label(re.compile("^Add: ")).first.click()
-        expect(page.locator("#history li")).to_have_count(1)
+        page.get_by_label("include history").check()
         expect(page.locator("#model")).to_have_text(f"version 2, {len(ITEMS)} items")
-        (item,) = history_of(page)
-        expected = server.client().predict(signature_name="recommend", inputs={"histories": [[item]], "k": 10})[
-            "outputs"
-        ]["items"][0]
-        expect(page.locator("#recommendations .name")).to_have_text(expected)
+        expected = best(["i1"], 2, k=10, keep_seen=True)[0]
+        shown = [f"new {item}" if item in TITLES else item for item in expected]
+        expect(page.locator("#recommendations .name")).to_have_text(shown)
+        expect(page.locator("#history .name")).to_have_text(["new i1"])
         page.get_by_role("button", name=re.compile("trained on")).click()
         expect(page.locator("#card-content")).to_contain_text("version 2")
 

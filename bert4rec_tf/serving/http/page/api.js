@@ -49,6 +49,6 @@ export async function predict(signature, inputs, signal) {
   try {
     return (await fetchJson(address, { method: "POST", body, signal })).outputs;
   } catch (error) {
-    throw Object.assign(error, { isReplaced: error.status === 404 });
+    throw Object.assign(error, error.status === 404 && { isReplaced: true, canRetry: true });
   }
 }

@@ -1,7 +1,8 @@
 import { readAddress, writeAddress } from "./address.js";
+import { fetchTitles } from "./api.js";
 import { byId } from "./dom.js";
-import { change, loadUser, showExample } from "./history.js";
-import { loadModel, showUserField } from "./model.js";
+import { change, loadUser, showExample, showHistory } from "./history.js";
+import { loadModel, showUserField, whenReplaced } from "./model.js";
 import { recommend } from "./results.js";
 import { moveFocus } from "./rows.js";
 import { pickFirst, search, searchSoon, setTabStop, showFoundList, useFoundKeys, useQueryKeys } from "./search.js";
@@ -14,6 +15,11 @@ async function start() {
   window.onpopstate = restore;
   attempt(search);
   attempt(readAddress);
+}
+
+async function showHistoryAnew() {
+  await fetchTitles(state.history);
+  showHistory();
 }
 
 function restore() {
@@ -33,6 +39,8 @@ function on(id, event, handler) {
 const recommendSoon = debounced(recommend);
 const writeAddressSoon = debounced(writeAddress);
 
+whenReplaced(search);
+whenReplaced(showHistoryAnew);
 setSections(start, []);
 setSections(search, ["find"]);
 setSections(readAddress, ["past", "next"]);

@@ -1,7 +1,9 @@
 import { POPULARITY, addressOfModel, fetchJson } from "./api.js";
 import { showCard } from "./card.js";
 import { byId, grouped } from "./dom.js";
-import { state } from "./state.js";
+import { itemsById, state } from "./state.js";
+
+const replaced = [];
 
 /** Asks which model the server has, and shows its name, its card and the controls that it needs. */
 export async function loadModel() {
@@ -20,6 +22,11 @@ export function showUserField(opens) {
   byId("choose-user").setAttribute("aria-expanded", `${opens}`);
 }
 
+/** Says what to do when the server has replaced the model: its titles and items may be others. */
+export function whenReplaced(task) {
+  replaced.push(task);
+}
+
 /** Runs a task, and once more if the server has another version by now than the one that the page knows. */
 export async function runWithCurrentModel(task) {
   try {
@@ -27,6 +34,8 @@ export async function runWithCurrentModel(task) {
   } catch (error) {
     if (!error.isReplaced) throw error;
     await loadModel();
+    itemsById.clear();
+    for (const show of replaced) await show();
     await task();
   }
 }

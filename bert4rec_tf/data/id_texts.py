@@ -1,0 +1,41 @@
+"""Raw ids that callers pass, as texts."""
+
+import unicodedata
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from bert4rec_tf.foundation.errors import UserError
+
+ORDERED = ("history", "histories")
+"""Arguments in which the order of the ids matters."""
+
+
+def to_texts(name: str, raw: Iterable[Any], knows: Callable[[str], bool]) -> list[str]:
+    """Returns ids as texts (`to_text`). Raises UserError if `raw` is a single id, such as a text of several letters."""
+    if isinstance(raw, (str, bytes)) or not isinstance(raw, Iterable) or getattr(raw, "ndim", 1) != 1:
+        is_table = getattr(raw, "ndim", 1) != 1
+        received = f"a {type(raw).__name__} of {raw.ndim} dimensions" if is_table else f"{name}={raw!r}"  # type: ignore[attr-defined]
+        raise UserError(f"`{name}` must be a list of ids. Received: {received}")
+    if name in ORDERED and isinstance(raw, (set, frozenset)):
+        raise UserError(f"`{name}` must have an order, oldest first. Received: a {type(raw).__name__}")
+    return [to_text(name, raw_id, knows) for raw_id in raw]
+
+
+def to_text(name: str, raw: Any, knows: Callable[[str], bool] = lambda text: False) -> str:
+    """Returns an id as a text. 54.0 is "54" unless "54.0" is known: pandas makes fractions of numbers with gaps.
+
+    `name`: of the argument. Raises UserError for a missing id, and for a list.
+    """
+    raw = raw.as_py() if isinstance(raw, pa.Scalar) else raw
+    if isinstance(raw, bytes):
+        return raw.decode("utf-8", "replace")
+    if pd.api.types.is_list_like(raw) or pd.isna(raw):
+        raise UserError(f"`{name}` must have ids alone, and no missing ones. Received: {raw!r}")
+    if isinstance(raw, (float, np.floating)) and raw.is_integer() and not knows(str(raw)):
+        return str(int(raw))
+    text = str(raw)
+    return text if unicodedata.is_normalized("NFC", text) or knows(text) else unicodedata.normalize("NFC", text)
