@@ -15,6 +15,7 @@ from typing import Any
 from bert4rec_tf.commands.recommend import parse_with_columns
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.setting_fields import Settings, setting
+from bert4rec_tf.data.reading.feature_files import refuse_unused_new_items
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export.layout import MODEL, find_model_folder, find_newest_version, require_saved_model
 from bert4rec_tf.foundation import files, stores
@@ -66,6 +67,7 @@ def update(options: UpdateOptions, columns: Mapping[str, Any], folder: Path, tar
     from bert4rec_tf.runs.updating import join_more, update_export
     from bert4rec_tf.serving.client import SavedRecommender
 
+    refuse_unused_new_items(options.new_items, options.item_features)
     saved = SavedRecommender(folder, options.trust_model)
     interactions = Interactions(options.interactions, **columns)
     new = inputs.load_any(interactions, to_train=False, known_columns=saved.columns)[1]

@@ -52,7 +52,7 @@ def split_names(text: str) -> list[str]:
     Raises UserError if there is more than one line, or a name is longer than 131,072 characters.
     """
     try:
-        return [name.strip() for name in next(csv.reader([text], skipinitialspace=True)) or [""]]
+        return [name.strip(" \t") for name in next(csv.reader([text], skipinitialspace=True)) or [""]]
     except csv.Error as error:
         raise UserError(f"Names and ids must be separated by commas on one line. Received: {text[:100]!r}") from error
 

@@ -30,11 +30,11 @@ from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.stores import LocalCopy, Url
-from bert4rec_tf.foundation.warning import DataWarning, TrainingWarning, warn, warn_of_unknown
+from bert4rec_tf.foundation.warning import DataWarning, TrainingWarning, UnknownIdWarning, warn
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.notebook.id_texts import list_users, load_titles
 from bert4rec_tf.notebook.measuring import measure_actions
 from bert4rec_tf.notebook.showing import describe_model, plot_quality
+from bert4rec_tf.notebook.user_tables import list_users, load_titles
 from bert4rec_tf.runs import exporting, updating
 from bert4rec_tf.runs.experiment import open_experiment, run_mode
 from bert4rec_tf.runs.folder import WorkDirectory
@@ -199,7 +199,10 @@ class FittedModel:
         table = pd.DataFrame({**columns, "item": self.saved.restore_ids("item", list(columns["item"]))})
         table["rank"] = table["rank"].astype(int)
         got_popular = (table["rank"] == 1) & (table["basis"] == POPULAR)
-        warn_of_popular(table["user"][got_popular].tolist(), len(rows))
+        if self.saved.needs_users and not has_users:
+            warn("the model needs to know the users; without `users`, all get what is popular", UnknownIdWarning)
+        else:
+            warn_of_popular(table["user"][got_popular].tolist(), len(rows))
         if not has_users:
             table["user"] = table["user"].astype(int)
         else:
@@ -270,7 +273,12 @@ class FittedModel:
             if ids is None:
                 raise UserError("`users` must be given: the model needs to know the users. Received: users=None")
             unknown = list(itertools.compress(ids, ~self.saved.users.contains_each(ids)))
-            warn_of_unknown(unknown, len(ids), "users")
+            if unknown:
+                warn(
+                    f"{len(unknown):,} of the {len(ids):,} users are unknown, and their vectors are zeros (such as "
+                    f"{unknown[0]!r})",
+                    UnknownIdWarning,
+                )
         self.saved.warn_of_unknown_items([item for _, history in rows for item in history], "items in the histories")
         return self.saved.encode([history for _, history in rows], [user for user, _ in rows])
 
@@ -444,7 +452,7 @@ class FittedModel:
             raise UserError(f"`path` must be a new folder. Received: path={target}")
         self.saved.locate(Path(MODEL))  # refuses a model that was replaced
         with stores.write_folder(target, CONFIG if self.workdir else MODEL) as aside:
-            origin = LocalCopy(self.workdir or self.saved.folder)
+            origin = LocalCopy(self.workdir or self.saved.local_folder)
             shutil.copytree(origin.folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
             if self.workdir and self.saved.local_folder.parent != self.workdir:  # it was updated
                 shutil.rmtree(aside / SAVED_MODEL)

@@ -29,8 +29,8 @@ from bert4rec_tf.foundation.errors import UserError, find_nearest, speak_python,
 from bert4rec_tf.foundation.warning import DataWarning, warn
 from bert4rec_tf.models import MODELS, Recommender, resolve_name
 from bert4rec_tf.notebook.fitted import FittedModel, train_and_open
-from bert4rec_tf.notebook.id_texts import label_cases, load_titles
 from bert4rec_tf.notebook.tuning import tune_settings
+from bert4rec_tf.notebook.user_tables import label_cases, load_titles
 from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.serving.client import is_whole_number
 
@@ -367,8 +367,10 @@ def cross_validate(
     Raises:
         UserError: for data without times, a period with fewer than MIN_USERS users to measure, and as `compare`.
     """
-    if "test_from" in options:
-        raise UserError("`test_from` must be left out: `folds` and `test_days` choose the cuts. Received: both")
+    if (test_from := options.pop("test_from", None)) is not None:
+        raise UserError(
+            f"`test_from` must be left out: `folds` and `test_days` choose the cuts. Received: test_from={test_from}"
+        )
     options = _choose_holdout(options)
     names = _check_models(models, inputs.FRAME, options, _list_arguments(cross_validate))
     sequences = inputs.load_any(data, user, item, time)[1]

@@ -17,10 +17,9 @@ from bert4rec_tf.data.reading.overlaps import join_actions
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.histories import TIMES, read_times
-from bert4rec_tf.export.layout import ASSETS, TITLES, USERS, make_histories_command
+from bert4rec_tf.export.layout import TITLES, make_histories_command
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.warning import DataWarning, warn
 from bert4rec_tf.models import MODELS, Recommender
 from bert4rec_tf.models import rows as kinds
@@ -133,7 +132,7 @@ def update_export(
 def _resize(saved: SavedRecommender, data: Sequences) -> Recommender:
     """Returns the model of an export for the items and users of `data`, with all that is counted counted in these."""
     arrays, run = saved.read_weights(), Run.from_dict(saved.card["run"])
-    old_users = Lines((saved.local_folder / ASSETS / USERS).read_bytes()) if saved.needs_users else ()
+    old_users = saved.users
     old = _make_model(run, len(saved.items), len(old_users))
     if old.evidence is not None:
         old.evidence.build(next(array.shape for name, array in arrays if name.endswith("evidence/neighbors")))

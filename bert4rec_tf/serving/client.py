@@ -112,7 +112,7 @@ class SavedRecommender(LoadedModel):
     @cached_property
     def users(self) -> Lines:
         """The users whom a model knows that needs to know users; else none."""
-        return Lines((self.local_folder / ASSETS / USERS).read_bytes() if self.needs_users else b"")
+        return Lines(self.locate(Path(ASSETS, USERS)).read_bytes() if self.needs_users else b"")
 
     def knows_item(self, item: str) -> bool:
         return item in self.items

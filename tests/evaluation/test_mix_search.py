@@ -115,7 +115,12 @@ def test_the_mix_with_the_best_ranks_is_chosen():
         mix = assert_chooses_as_by_hand(search, model, PlainMix(model, task, settings), list_near_mixes(*mix))
         gains.append(mix[0])
     assert gains[1] == pytest.approx(4 * gains[2])  # further than to the next gain
+    sound = model.own_items.numpy()
     for broken in (np.inf, np.nan):
-        model.own_items.assign(np.full_like(model.own_items, broken))
+        model.own_items.assign(np.full_like(sound, broken))
         with pytest.raises(UserError, match="Received: NaN; the training has diverged"):
             search.choose()
+    model.own_items.assign(sound)
+    model.evidence.log_shares.assign(np.full_like(model.evidence.log_shares, np.nan))
+    with pytest.raises(UserError, match="Received: NaN; the training has diverged"):
+        search.choose()

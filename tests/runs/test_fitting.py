@@ -474,7 +474,7 @@ def test_a_history_without_an_order_is_refused(counted, learnt, raw):
 def test_histories_without_users_are_nobody_s(learnt):
     """Their places, 0 and 1, could be users' ids. This model needs to know users, and ranks by what is popular."""
     items = histories()["3"][:2]
-    with pytest.warns(b4r.UnknownIdWarning, match="^2 of 2 users have no history that the model knows"):
+    with pytest.warns(b4r.UnknownIdWarning, match="^the model needs to know the users; without `users`, all get what"):
         nobody = learnt.recommend_all(histories=[items, items], k=3)
     assert set(nobody["basis"]) == {"popular"} and nobody["user"].tolist() == [0, 0, 0, 1, 1, 1]
     somebody = learnt.recommend_all(users=[3, 4], histories=[items, items], k=3)
@@ -486,7 +486,7 @@ def test_vectors_of_users_name_whom_the_model_does_not_know(learnt):
         learnt.user_vectors([["i1"]])
     with pytest.raises(b4r.UserError, match="`users` must be as many as `histories`, 1"):
         learnt.user_vectors([["i1"]], users=[3, 4])
-    with pytest.warns(b4r.UnknownIdWarning, match=r"^1 of the 2 users are unknown and were skipped \(such as 'zz'\)"):
+    with pytest.warns(b4r.UnknownIdWarning, match=r"^1 of the 2 users are unknown, .* zeros \(such as 'zz'\)"):
         vectors = learnt.user_vectors([["i1"], ["i1"]], users=[3, "zz"])
     assert vectors[0].any() and not vectors[1].any()
 
@@ -503,8 +503,11 @@ def test_few_new_actions_of_one_event_are_read_for_an_update(counted):
         b4r.interactions(day, event_column="event", events="b")
     bought = b4r.interactions(day, event_column="event", events="b", to_train=False)
     assert counted.update(bought).saved.get_history("3") == [*histories()["3"], "i5"]
+
+
+def test_options_that_a_door_does_not_have_are_refused():
     with pytest.raises(b4r.UserError, match=r"Unknown argument: 'min_users'. Did you mean 'min_user_actions'\?"):
-        b4r.interactions(day, min_users=5)
+        b4r.interactions(FRAME, min_users=5)
     with pytest.raises(b4r.UserError, match="`test_from` must be left out: `folds` and `test_days` choose the cuts"):
         b4r.cross_validate(FRAME, test_from=5)
 

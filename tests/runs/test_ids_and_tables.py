@@ -17,7 +17,7 @@ from bert4rec_tf.data.id_types import drop_wrong_types
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export.layout import TITLES
 from bert4rec_tf.foundation import plots
-from bert4rec_tf.notebook.id_texts import load_titles
+from bert4rec_tf.notebook.user_tables import load_titles
 from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.serving.client import SavedRecommender

@@ -10,7 +10,7 @@ import bert4rec_tf as b4r
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.foundation import plots
 from bert4rec_tf.notebook import fitting
-from bert4rec_tf.notebook.id_texts import label_cases
+from bert4rec_tf.notebook.user_tables import label_cases
 
 pytestmark = pytest.mark.usefixtures("quick")
 DAY = 86_400

@@ -30,7 +30,7 @@ from bert4rec_tf.foundation.progress import show_transfer
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import FileWarning, warn
 
-CONVERSION_FORMAT = 10
+CONVERSION_FORMAT = 11
 """The version of stored conversions. Raise it when the conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"
@@ -93,12 +93,18 @@ def list_files(interactions: Interactions) -> list[Path]:
 def _match_files(pattern: Path) -> list[Path]:
     """Returns the files that match a pattern; `**` passes over unfinished ones, as a folder does."""
     if isinstance(pattern, Url):
-        matches = [path for path in pattern.glob_files() if not path.name.startswith(".")]  # as `glob` does
+        matches = [path for path in pattern.glob_files() if _may_match(path, pattern)]
     else:
         matches = [path for match in glob.glob(str(pattern), recursive=True) if (path := Path(match)).is_file()]
     if not re.search(r"(^|[/\\])\*\*([/\\]|$)", str(pattern)):
         return matches
     return [path for path in matches if not _is_hidden(path, _find_root(pattern))]
+
+
+def _may_match(path: Url, pattern: Url) -> bool:
+    """Returns whether `glob` would let a path match: a part that begins with `.` only one that does so too."""
+    pairs = zip(str(path).split("/"), str(pattern).split("/"))
+    return not any(part.startswith(".") and not wanted.startswith(".") for part, wanted in pairs)
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:

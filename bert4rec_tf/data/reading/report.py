@@ -100,8 +100,8 @@ def describe_findings(reader: Rows) -> list[str]:
         )
     if findings.with_blanks:
         lines.append(
-            f"{len(findings.with_blanks):,} ids have blanks around them, which the readers of text files and commands "
-            f"take away (the first: {min(findings.with_blanks)!r}); in pandas: frame[column].str.strip()"
+            f"{len(findings.with_blanks):,} ids have blanks around them, which files of separated columns and commands "
+            f"lose (the first: {min(findings.with_blanks)!r}); in pandas: frame[column].str.strip()"
         )
     if findings.late_keys:
         places = [f"{key} ({place})" for key, place in list(findings.late_keys.items())[:MAX_SHOWN]]

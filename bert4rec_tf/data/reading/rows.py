@@ -220,7 +220,7 @@ class Rows:
     def _check_ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray]:
         """Returns the ids, cleaned, and each row's index in _KINDS, uint8 [rows]."""
         ids = texts.dictionary_encode()
-        trimmed = pc.utf8_trim(ids.dictionary, characters=BLANKS)
+        trimmed = pc.ascii_trim(ids.dictionary, characters=BLANKS)
         names = trimmed if self.plain else ids.dictionary
         is_own = not self.options.is_published
         may_be_quoted = is_own and self.plain and self.layout.separator not in UNQUOTED
@@ -228,18 +228,20 @@ class Rows:
             may_be_quoted and pc.any(pc.match_substring_regex(ids.dictionary, BLANK_BEFORE_QUOTES_LIKE)).as_py()
         )
         if is_own and not names.equals(trimmed):
-            self.findings.with_blanks.update(names.filter(pc.not_equal(names, trimmed)).to_pylist())
+            is_padded = pc.and_(pc.not_equal(names, trimmed), pc.not_equal(trimmed, ""))
+            self.findings.with_blanks.update(names.filter(is_padded).to_pylist())
         if is_own and not pc.all(pc.string_is_ascii(names), min_count=0).as_py():
             raw, names = names, pc.utf8_normalize(names, form="NFC")
             self.findings.other_forms.update(raw.filter(pc.not_equal(raw, names)).to_pylist())
         if not names.equals(ids.dictionary):
             ids = pa.DictionaryArray.from_arrays(ids.indices, names).dictionary_decode().dictionary_encode()
         names = ids.dictionary
+        present = pc.ascii_trim(names, characters=BLANKS) if is_own else names
         keeps_words = self.options.keep_missing_words or not is_own
         tests = {
             NO_UTF8: pc.match_substring(names, "\ufffd"),
             MANY_LINES: pc.match_substring_regex(names, "[\r\n]"),
-            missing: pc.is_in(pc.utf8_trim(names, characters=BLANKS), pa.array([""] if keeps_words else list(MISSING))),
+            missing: pc.is_in(present, pa.array([""] if keeps_words else list(MISSING))),
         }
         if self.integers:
             tests = {NO_INTEGER: pc.invert(pc.match_substring_regex(names, "^-?[0-9]+$"))} | tests
@@ -278,7 +280,7 @@ class Rows:
             advice = f"{self.option} skips such rows"
             if len(rows) > max(1, MANY_BAD * num_rows):
                 advice = f"as {len(rows):,} of {num_rows:,} rows are"
-            if kind in (NO_USER, NO_ITEM) and any(word.strip() in MISSING for word in text.split(", ") if word):
+            if kind in (NO_USER, NO_ITEM) and any(word.strip() in MISSING for word in text.split(", ") if word.strip()):
                 advice += f"; {self.option.partition('bad_rows')[0]}keep_missing_words keeps such words"
             advice = "" if self.integers else f" ({advice})"
             raise UserError(f"{self.file_name}, {self.unit} {number}: {kind}: {shorten(text)!r}{advice}")

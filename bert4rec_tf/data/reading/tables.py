@@ -160,7 +160,8 @@ def interactions(
             `"year,month,day"` joins columns; None to find it by a common name, "none" if the rows are in order.
         bad_rows: "refuse" or "skip" (with a warning) rows whose user, item or time is missing or cannot be read.
         to_train: whether too little to train on is an error. The few new actions of `update` may be so.
-        **options: OPTIONS, as for `Interactions`.
+        **options: `min_user_actions`, `min_item_actions`, `k_core`, `keep_missing_words`, `duplicates`,
+            `event_column` and `events`, `future_times`, `test_from`: as for `Interactions`.
 
     Raises:
         UserError: for an unknown column, one that must be named, a bad row (counted from 1) that is not skipped, and a

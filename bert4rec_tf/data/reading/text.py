@@ -45,7 +45,7 @@ def read_rows(stream: IO[bytes], reader: Rows) -> Iterator[pa.Table]:
         number += count
         ends_in_item = len(by_name[layout.item]) and layout.names[-1] == layout.item
         if ends_in_item and not content.endswith((b"\n", b"\r")) and numbers[-1] == number:
-            reader.findings.unended[by_name[layout.item][-1].as_py().strip()] = reader.locate(number)
+            reader.findings.unended[by_name[layout.item][-1].as_py().strip(" \t")] = reader.locate(number)
         if len(unfinished) > blocks.LONGEST_LINE:
             break
     if unfinished:

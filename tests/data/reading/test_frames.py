@@ -108,9 +108,7 @@ def test_blanks_around_ids_of_a_table_are_named_and_blanks_alone_are_missing():
     """A text file and the commands take such blanks away."""
     frame = FRAME.astype({"user_id": str, "item_id": str})
     frame.loc[frame["item_id"] == frame["item_id"][0], "item_id"] += " "
-    with pytest.warns(
-        b4r.DataWarning, match=r"1 ids have blanks around them, which .* \(the first: '.* '\)"
-    ):
+    with pytest.warns(b4r.DataWarning, match=r"1 ids have blanks around them, which .* \(the first: '.* '\)"):
         sequences = b4r.interactions(frame)
     assert sum(item.endswith(" ") for item in sequences.vocabulary.items) == 1
     frame.loc[0, "user_id"] = " "

@@ -32,10 +32,12 @@ def test_many_files_are_read_in_the_order_of_their_names(memory):
     assert histories(read("memory://logs/*/*.csv")[0]) == plainly(ROWS + later)
     assert histories(read("memory://logs/[b]/2.csv")[0]) == plainly(later)
     assert histories(read("memory://[l]*/b/2.csv")[0]) == plainly(later)
-    for unfinished in ("_temporary/0.csv", "b/.1.csv", ".old/2.csv"):
+    for unfinished in ("b/_temporary/0.csv", "b/.1.csv", ".old/2.csv"):
         memory.pipe_file(f"/logs/{unfinished}", as_csv([("nobody", "z", 1)]))
-    for pattern in ("memory://logs/**/*.csv", "memory://logs/[ab]/*.csv"):
+    for pattern in ("memory://logs/**/*.csv", "memory://logs/[ab]/*.csv", "memory://logs/*/[!x]*.csv"):
         assert histories(read(pattern)[0]) == plainly(ROWS + later)
+    memory.pipe_file("/logs/.d/3.csv", as_csv(later))
+    assert histories(read("memory://logs/.d/*.csv")[0]) == plainly(later)
     for number, rows in enumerate((ROWS, later)):
         memory.pipe_file(f"/tables/part-{number}.parquet", as_parquet(rows))
     memory.pipe_file("/tables/_SUCCESS", b"")

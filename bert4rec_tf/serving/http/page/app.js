@@ -41,6 +41,7 @@ const writeAddressSoon = debounced(writeAddress);
 
 whenReplaced(search);
 whenReplaced(showHistoryAnew);
+whenReplaced(recommend);
 setSections(start, []);
 setSections(search, ["find"]);
 setSections(readAddress, ["past", "next"]);

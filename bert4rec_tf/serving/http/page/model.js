@@ -4,6 +4,7 @@ import { byId, grouped } from "./dom.js";
 import { itemsById, state } from "./state.js";
 
 const replaced = [];
+let isOutdated = false;
 
 /** Asks which model the server has, and shows its name, its card and the controls that it needs. */
 export async function loadModel() {
@@ -27,15 +28,21 @@ export function whenReplaced(task) {
   replaced.push(task);
 }
 
-/** Runs a task, and once more if the server has another version by now than the one that the page knows. */
+/** Runs a task. If the server has another version by now, shows everything anew, and then runs the task once more. */
 export async function runWithCurrentModel(task) {
   try {
-    await task();
+    if (!isOutdated) return await task();
   } catch (error) {
     if (!error.isReplaced) throw error;
-    await loadModel();
-    itemsById.clear();
-    for (const show of replaced) await show();
-    await task();
   }
+  isOutdated = true;
+  await loadModel();
+  itemsById.clear();
+  for (const show of replaced) await show().catch(throwUnlessAborted);
+  isOutdated = false;
+  if (!replaced.includes(task)) await task();
+}
+
+function throwUnlessAborted(error) {
+  if (error.name !== "AbortError") throw error;
 }

@@ -2,6 +2,7 @@ import { SIMILAR, fetchTitles, predict } from "./api.js";
 import { make } from "./dom.js";
 import { extend } from "./history.js";
 import { nameOf } from "./state.js";
+import { showMessage } from "./tasks.js";
 
 const MAX_SIMILAR = 6;
 
@@ -13,6 +14,7 @@ async function fetchSimilar(id) {
 }
 
 export async function toggleSimilar(id, button) {
+  if (!button.isConnected) return showMessage("The model was replaced. Click again.");
   const row = button.closest("li");
   const opens = button.getAttribute("aria-expanded") === "false";
   button.setAttribute("aria-expanded", `${opens}`);

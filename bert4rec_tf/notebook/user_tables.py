@@ -1,4 +1,4 @@
-"""Ids and titles that callers pass, as texts."""
+"""Users, titles and labels in the tables that callers pass."""
 
 from collections.abc import Mapping
 from typing import Any
