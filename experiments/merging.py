@@ -10,7 +10,7 @@ from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.evaluation.metrics import PROTOCOLS
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from experiments.results import FINISHED, Line, Results, is_same_file, read_lines
+from experiments.results import FINISHED, Line, Results, is_same_file, list_trainings, read_lines
 
 FindFile = Callable[[str], dict[str, Any] | None]
 """Returns the facts about the present file of a data set (`results.describe_data_file`)."""
@@ -37,6 +37,9 @@ def merge(path: Path, results: Results, find_file: FindFile) -> Merged:
     merged, others, lines = Merged([], [], {}), Results(path.parent), results.read()
     for key, line in read_lines(path).items():
         present = lines.get(key, {})
+        if damage := find_damage(line):
+            merged.refused[key] = damage
+            continue
         if present.get("status") == FINISHED and is_same_file(present["data_file"], line.get("data_file")):
             merged.known.append(key)
         elif reason := find_fault(key, line, find_file):
@@ -54,6 +57,23 @@ def merge(path: Path, results: Results, find_file: FindFile) -> Merged:
             with results.lock(), files.atomic_write(results.attention_path(key)) as aside:
                 shutil.copyfile(attention, aside)
     return merged
+
+
+def find_damage(line: Line) -> str | None:
+    """Returns what a finished line has that `Results.put` does not write; None if there is nothing."""
+    if line.get("status") != FINISHED:
+        return None
+    try:
+        environment, file = line["environment"], line.get("data_file")
+        names = [*environment["devices"], *environment.get("accelerators", []), *environment["versions"].values()]
+        numbers = [training[name] for training in list_trainings(line) for name in ("steps", "seconds")]
+        numbers += [line["peak_memory"]] if line.get("peak_memory") is not None else []
+        is_sound = file is None or isinstance(file["sha256"], str)
+        is_sound = is_sound and all(isinstance(name, str) for name in names)
+        is_sound = is_sound and all(isinstance(number, int | float) for number in numbers)
+    except (KeyError, TypeError, AttributeError) as error:
+        return f"it is damaged ({error})"
+    return None if is_sound else "it is damaged"
 
 
 def find_fault(key: str, line: Line, find_file: FindFile) -> str | None:

@@ -152,7 +152,7 @@ def resolve_run(
         if budget is not None:
             budget.check(config.run)
         return config.run, None if config.interactions is None else Interactions(**config.interactions), None
-    if machines is not None and options.mode in TRAINS:
+    if machines is not None:  # in all modes: it is a part of the run
         settings.setdefault("replicas", machines.count)
     preset_names = (request.model, options.preset, options.seed, options.source)
     name = interactions.name if interactions else data_names.add_source(options.dataset or "", options.source)

@@ -234,6 +234,7 @@ def compare(
             whose item or user has it; `cases` is their number, and takes the place of `seconds`.
         attributes: for `by`: a file or a table with a column of ids of items or users, named so if ids of both fit it.
         **options: as for `fit`, for all these models. `holdout` is 2 by default, which takes one training per model.
+            Each model that is trained has the `minutes`, or the trials of `tune`, for itself.
 
     Returns:
         A row for each model, and the columns `ndcg@10` and `hr@10` among all items that recommendations include (the
@@ -294,14 +295,15 @@ def _check_models(
     for name in names:
         if name not in MODELS:
             raise unknown_name_error("model", name, MODELS)
-        _read_settings(dataset, name, preset, seed, holdout, features, minutes, settings)
+        budget = minutes if MODELS[name].examples else None
+        _read_settings(dataset, name, preset, seed, holdout, features, budget, settings)
     return names
 
 
 def _measure(source: Any, model: str, options: dict[str, Any]) -> tuple[np.ndarray, float]:
     """Returns the rank of each test item among all items that recommendations include, and the seconds it took."""
     start = clock.monotonic()
-    left_out = set() if MODELS[model].examples else {"tune"}  # what only counts has its own search
+    left_out = set() if MODELS[model].examples else {"tune", "minutes"}  # what only counts has its own search
     fitted = fit(source, model=model, **{name: value for name, value in options.items() if name not in left_out})
     protocols = npz.read(WorkDirectory(fitted.saved.folder.parent).ranks)
     return protocols.get(ANY, protocols[FULL]), clock.monotonic() - start

@@ -178,6 +178,8 @@ def derive_settings(usual: Run, fixed: Collection[str], values: dict[str, Any]) 
     """Returns the values of a trial, and the settings that follow from them: with other batches, those of the steps."""
     batch_ratio = usual.training.batch_size / values.get("batch_size", usual.training.batch_size)
     scaled = {"steps", "evaluate_every"} - {*fixed} if batch_ratio != 1 and "steps" not in fixed else set()
+    if scaled and usual.training.stop_after:
+        scaled.add("stop_after")
     steps = {name: max(1, round(getattr(usual.training, name) * batch_ratio)) for name in sorted(scaled)}
     return {**values, **steps}
 
@@ -237,7 +239,7 @@ def _ask_for_next_trial(study: Any, space: dict[str, list[Any]], seed: int, num_
     begun = [trial for trial in list_trials(study) if trial.state.name != "WAITING"]
     if len(begun) >= num_trials:
         return None
-    study.sampler = optuna.samplers.TPESampler(seed=seed + len(begun))
+    study.sampler = optuna.samplers.TPESampler(seed=(seed + len(begun)) % 2**32)
     choices = optuna.distributions.CategoricalDistribution
     return study.ask({name: choices(values) for name, values in space.items()})
 
@@ -254,8 +256,15 @@ def _repeat_interrupted(study: Any) -> None:
                 interrupted.set_user_attr(ERROR, f"its process was killed {MAX_ATTEMPTS} times")
             else:
                 interrupted.set_user_attr(REPEATED, trial.user_attrs.get(REPEATED, KILLED))
-                study.enqueue_trial(trial.params)
+                if not _is_waiting(study, trial.params):  # a kill may have come before `tell`
+                    study.enqueue_trial(trial.params)
             study.tell(interrupted, state=optuna.trial.TrialState.FAIL)
+
+
+def _is_waiting(study: Any, values: dict[str, Any]) -> bool:
+    """Returns whether a trial with these values has been queued."""
+    waiting = (trial for trial in study.trials if trial.state.name == "WAITING")
+    return any(trial.system_attrs.get("fixed_params") == values for trial in waiting)
 
 
 def _copy_equal(study: Any, trial: Any) -> Any:

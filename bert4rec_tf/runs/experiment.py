@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -341,10 +341,14 @@ class Experiment:
                 model.set_mix(self.run.given_mix, model.get_network_share())
         validate = self.make_validation(model) if name == SELECT else None
         settings = self._make_loop_settings(name, selected)
-        last = self.trainings[-1]
-        later_steps = 0 if name == last else scale_steps(self.run.training.steps, self._compute_final_share(last))
-        watch = loop.Watch("final training" if selected else "training", self.silent, later_steps, self.watch)
+        title = "final training" if selected else "training"
+        watch = loop.Watch(title, self.silent, self._count_later_steps(name), self.watch)
         return loop.Training(model, self.make_feed(name, model), settings, folder, validate, watch)
+
+    def _count_later_steps(self, name: str) -> int:
+        """Returns the steps of the trainings after one."""
+        last = self.trainings[-1]
+        return 0 if name == last else scale_steps(self.run.training.steps, self._compute_final_share(last))
 
     def _set_first_weights(self, model: Recommender, name: str, selected: _Trained | None) -> None:
         if selected and self.run.training.final_share:
@@ -421,6 +425,7 @@ class Experiment:
         self.workdir.write_plan(self.run, planner.record())
         self._say(planner.describe())
         training.change_settings(self._make_loop_settings(SELECT, None))
+        training.watch = replace(training.watch, later_steps=self._count_later_steps(SELECT))
         return training
 
     def _run_training(self, training: loop.Training) -> _Trained:

@@ -62,7 +62,8 @@ class Planner:
         the sizes of weights to start from.
         """
         named_settings = self._budget.named
-        if self._count_steps() < SHORT_SHARE * self._preset_steps and "final_share" not in named_settings:
+        may_shorten = not {"final_share", "scale_final_steps"} & {*named_settings}
+        if may_shorten and self._count_steps() < SHORT_SHARE * self._preset_steps:
             self.run = self.run.change(final_share=SHORT_FINAL)
         share = self._count_steps() / self._preset_steps
         change = {} if self.run.initial_weights else _choose_sizes(self.run, named_settings, share)
@@ -114,12 +115,11 @@ class Planner:
             )
 
     def _estimate_total(self, steps: int) -> float:
-        """Returns the seconds of everything, with a first training of so many steps."""
+        """Returns the seconds of everything that is left after `measure`, with a first training of so many steps."""
         costs = self._costs
         is_named = "evaluate_every" in self._budget.named
         number = max(1, math.ceil(steps / self.run.training.evaluate_every)) if is_named else MEASUREMENTS
-        validation = costs.first_measurement + (number - 1) * costs.measurement
-        return costs.compiling + steps * costs.step + validation + self._estimate_rest(steps)
+        return steps * costs.step + number * costs.measurement + self._estimate_rest(steps)
 
     def _estimate_rest(self, steps: int) -> float:
         """Returns the seconds of everything after the first training."""

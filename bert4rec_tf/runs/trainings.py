@@ -48,8 +48,8 @@ def make_final_settings(training: TrainingSettings, best_step: int, share: float
     steps = scale_steps(best_step, share)
     if not training.final_share:
         return replace(training, steps=scale_steps(training.steps, share), stop_after=steps)
-    rate = FINAL_RATE * training.learning_rate
-    return replace(training, steps=steps, warmup_steps=steps // 10, learning_rate=rate, stop_after=0)
+    rates = {name: FINAL_RATE * getattr(training, name) for name in ("learning_rate", "row_learning_rate")}
+    return replace(training, steps=steps, warmup_steps=steps // 10, stop_after=0, **rates)
 
 
 def needs_users(run: Run) -> bool:

@@ -242,8 +242,10 @@ class Training:
                 if is_due or stops or time.monotonic() - last_saved_at >= self.settings.execution.checkpoint_seconds:
                     if self.team.is_chief:
                         self.checkpoints.save(self.variables, state.step, asdict(state))
-                    self.tensorboard.flush()
+                    self.tensorboard.flush(is_last=stops or state.finished)
                     last_saved_at = time.monotonic()
+                if is_due and self.watch.report is not None:  # it may end the training, which goes on from here
+                    self.watch.report(state.curve[-1])
                 if stops:
                     raise KeyboardInterrupt
 
@@ -311,8 +313,6 @@ class Training:
                 plots.plot_curve(self.folder / "curve.png", state.curve, self.watch.title)
         values = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", BEST_STEP_METRIC) if name in row)
         self.progress.say(f"{self.watch.title}: step {state.step:,}, {state.seconds / 60:.1f} minutes: {values}")
-        if self.watch.report is not None:
-            self.watch.report(row)
 
 
 class Pace:

@@ -42,18 +42,17 @@ class TensorBoardWriter:
         """Adds a point to each curve of a group."""
         self._points += [(step, f"{group}/{name}", value) for name, value in scalars.items()]
 
-    def flush(self) -> None:
-        """Writes all points so far to the file."""
+    def flush(self, is_last: bool = False) -> None:
+        """Writes all points so far to the file; at the last call, also the mean of the remaining steps."""
+        if is_last and self._rows:
+            self._write_means()
         with self._name_errors(), self._writer.as_default():
             for step, name, value in self._points:
                 tf.summary.scalar(name, value, step)
         self._points = []
 
     def close(self) -> None:
-        """Writes the mean of the remaining steps and closes the file."""
-        if self._rows:
-            self._write_means()
-        self.flush()
+        """Closes the file."""
         with self._name_errors():
             self._writer.close()
 

@@ -444,3 +444,11 @@ def test_what_a_named_setting_asks_of_others_follows_it(model):
 def test_true_is_no_number():
     with pytest.raises(UserError, match=r"`max_length` must be a whole number\. Received: max_length=True"):
         MODEL_SETTINGS["bert4rec"](max_length=True)
+
+
+def test_other_steps_take_back_where_a_run_was_to_stop():
+    run = presets.make_run("own-x", "bpr_mf", steps=2000, stop_after=1500)
+    shorter = presets.change_run(run, "own-x", steps=500)
+    assert (shorter.training.steps, shorter.training.stop_after) == (500, 0)
+    assert presets.change_run(run, "own-x", steps=900, stop_after=300).training.stop_after == 300
+    assert presets.change_run(run, "own-x", batch_size=7).training.stop_after == 1500

@@ -87,6 +87,12 @@ FAULTS = {
     "it is not the result of a run of this version": {"test": {"uniform": {}}},
     "it is not the whole result of a run": {"budget": 2.0},
     "not the whole result": {"test": {**line()["test"], "full": {"ndcg@10": None}}},
+    "it is damaged": {"peak_memory": "x"},
+    "it is damaged ('sha256')": {"data_file": {}},
+    "it is damaged (string": {"data_file": "x"},
+    "it is damaged ('list'": {"environment": {**CPU_ENVIRONMENT, "versions": []}},
+    "it is damaged (Value after": {"environment": {**CPU_ENVIRONMENT, "accelerators": 3}},
+    "it is damaged (": {"retrain": "x"},
     "('devices')": {"environment": {"versions": VERSIONS}},
 }
 

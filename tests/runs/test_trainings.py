@@ -30,6 +30,11 @@ def test_a_final_training_starts_anew_for_as_long_or_continues_for_a_share(chang
     assert final.stop_after == expected["stop_after"]
 
 
+def test_a_final_share_lowers_the_rate_of_rows_too():
+    training = TrainingSettings(**SETTINGS, final_share=0.5, row_learning_rate=0.2)
+    assert make_final_settings(training, 60, 0.5).row_learning_rate == FINAL_RATE * 0.2
+
+
 def test_a_final_training_takes_at_least_one_step():
     training = TrainingSettings(**SETTINGS, final_share=0.05)
     assert make_final_settings(training, 3, 0.05).steps == 1

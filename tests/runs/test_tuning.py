@@ -123,6 +123,9 @@ def test_a_trial_behind_the_others_is_ended_early_and_a_failed_one_is_passed_ove
         run = presets.make_run("own-shop", "bpr_mf", learning_rate=0.01, l2=0.01)
         training = presets.make_run("own-shop", "bpr_mf", **tuning.derive_settings(run, {}, values)).training
         assert training.steps * training.batch_size == usual["steps"] * usual["batch_size"]
+    short = presets.make_run("own-shop", "bpr_mf", stop_after=40)
+    doubled = tuning.derive_settings(short, {"stop_after"}, {"batch_size": 2 * short.training.batch_size})
+    assert doubled["stop_after"] == 20, "named, and yet as many examples"
 
 
 @pytest.mark.long
@@ -248,3 +251,24 @@ def test_what_cannot_be_searched_is_refused_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(b4r.UserError, match=r"`tune` needs Optuna: pip install 'bert4rec-tf\[tune\]'"):
         b4r.fit(FRAME, silent=True, tune=2)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded")
+def test_a_kill_while_a_trial_is_queued_again_queues_it_once(search, tmp_path, monkeypatch):
+    search(tmp_path / "one", 3)
+    search(tmp_path / "other", 2)
+    die(search, tmp_path / "other", 3)
+    study = read_study(tmp_path / "other")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(type(study), "tell", lambda *_, **__: (_ for _ in ()).throw(Killed))
+        search(tmp_path / "other", 3)
+    search(tmp_path / "other", 3)
+    assert list_trials(tmp_path / "other") == list_trials(tmp_path / "one")
+
+
+def test_the_largest_seed_can_be_searched_with(search, tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "_copy_equal", lambda *_: None)
+    make_run = presets.make_run
+    seed = {"seed": 2**32 - 1}
+    monkeypatch.setattr(presets, "make_run", lambda *names, **settings: make_run(*names, **{**seed, **settings}))
+    assert len(search(tmp_path, 3)[1]) == 3

@@ -74,6 +74,7 @@ def test_points_are_means_of_the_steps_since_the_last_one(tmp_path):
     writer = TensorBoardWriter(tmp_path / "tensorboard", clip_norm=1.0)
     for step in range(1, 71):
         writer.add(step, {"loss": float(step), "gradient_norm": step - 35.5, "learning_rate": 0.5})
+    writer.flush(is_last=True)
     writer.close()
     found = curves(tmp_path)
     assert found["training/loss"] == [(50, 25.5), (70, 60.5)]
@@ -95,6 +96,23 @@ def test_a_training_stopped_by_ctrl_c_has_a_point_where_it_stopped(tmp_path):
         train(tmp_path)
     train(tmp_path)
     assert steps(curves(tmp_path)["training/loss"]) == [50, 65, 100, 120]
+
+
+def test_a_training_that_a_callback_ends_goes_on_from_that_measurement_with_every_step_once(tmp_path, straight):
+    def end_at_40(row):
+        if row["step"] == 40 and not any(tmp_path.glob("step-*40.npz")):
+            pytest.fail("the checkpoint comes first")
+        if row["step"] == 80 and len(told) < 2:
+            raise KeyError
+        told.append(row["step"])
+
+    told = []
+    with pytest.raises(KeyError):
+        train(tmp_path, report=end_at_40)
+    train(tmp_path, report=told.append)
+    found = curves(tmp_path)
+    assert {tag: steps(curve) for tag, curve in found.items()} == {tag: steps(curve) for tag, curve in straight.items()}
+    assert [row if isinstance(row, int) else row["step"] for row in told] == [40, 40, 80, 120]
 
 
 def test_a_folder_that_cannot_be_written_to_is_an_error_with_its_name(tmp_path):

@@ -221,6 +221,7 @@ def change_run(run: Run, dataset: str, **settings: Any) -> Run:
     if isinstance(settings.get("steps"), int):
         most_steps_apart = own.space_measurements(max(settings["steps"], 1))
         values["evaluate_every"] = min(before["evaluate_every"], most_steps_apart)
+        values["stop_after"] = 0
     changed = Run.make(dataset, run.model, settings.pop("seed", run.seed), **{**values, **settings})
     changed.refuse_unused(settings)
     return changed
