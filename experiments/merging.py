@@ -60,15 +60,16 @@ def merge(path: Path, results: Results, find_file: FindFile) -> Merged:
 
 
 def find_damage(line: Line) -> str | None:
-    """Returns what a finished line has that `Results.put` does not write; None if there is nothing."""
-    if line.get("status") != FINISHED:
-        return None
+    """Returns that a line has what `Results.put` does not write; None if it has not."""
     try:
-        environment, file = line["environment"], line.get("data_file")
+        file = line.get("data_file")
+        is_sound = file is None or isinstance(file["sha256"], str)
+        if line.get("status") != FINISHED:
+            return None if is_sound else "it is damaged"
+        environment = line["environment"]
         names = [*environment["devices"], *environment.get("accelerators", []), *environment["versions"].values()]
         numbers = [training[name] for training in list_trainings(line) for name in ("steps", "seconds")]
         numbers += [line["peak_memory"]] if line.get("peak_memory") is not None else []
-        is_sound = file is None or isinstance(file["sha256"], str)
         is_sound = is_sound and all(isinstance(name, str) for name in names)
         is_sound = is_sound and all(isinstance(number, int | float) for number in numbers)
     except (KeyError, TypeError, AttributeError) as error:

@@ -199,7 +199,7 @@ class FittedModel:
         table = pd.DataFrame({**columns, "item": self.saved.restore_ids("item", list(columns["item"]))})
         table["rank"] = table["rank"].astype(int)
         got_popular = (table["rank"] == 1) & (table["basis"] == POPULAR)
-        if self.saved.needs_users and not has_users:
+        if rows and self.saved.needs_users and not has_users:
             warn("the model needs to know the users; without `users`, all get what is popular", UnknownIdWarning)
         else:
             warn_of_popular(table["user"][got_popular].tolist(), len(rows))

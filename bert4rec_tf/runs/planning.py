@@ -108,8 +108,9 @@ class Planner:
         needed = self._budget.spent + self._estimate_total(steps)
         if needed > 60 * self._budget.minutes * (1 - RESERVE):
             seconds = (self._budget.spent + self._estimate_total(MIN_PLANNED_STEPS)) / (1 - RESERVE)
+            least = "at least" if self._costs.measurement else "above"  # what is measured later takes time too
             raise UserError(
-                f"`minutes` must be at least {math.ceil(seconds / 6) / 10} for these data on this machine "
+                f"`minutes` must be {least} {math.ceil(seconds / 6) / 10} for these data on this machine "
                 "(model=item_transitions takes seconds). "
                 f"Received: minutes={self._budget.minutes:g}"
             )

@@ -244,10 +244,22 @@ class Training:
                         self.checkpoints.save(self.variables, state.step, asdict(state))
                     self.tensorboard.flush(is_last=stops or state.finished)
                     last_saved_at = time.monotonic()
-                if is_due and self.watch.report is not None:  # it may end the training, which goes on from here
-                    self.watch.report(state.curve[-1])
+                if is_due:
+                    self._report(state.curve[-1], stops)
                 if stops:
                     raise KeyboardInterrupt
+
+    def _report(self, row: dict[str, float], stops: bool) -> None:
+        """Tells the caller of a measurement. It may end the training by an error; then a signal to stop counts more."""
+        if self.watch.report is None:
+            return
+        try:
+            self.watch.report(row)
+        except BaseException as error:
+            self.tensorboard.flush(is_last=True)  # the checkpoint has these steps
+            if stops:
+                raise KeyboardInterrupt from error
+            raise
 
     def _make_pace(self, calls: TrainingCalls) -> "Pace":
         fixed = self.settings.execution.steps_per_call
@@ -267,6 +279,7 @@ class Training:
             self.state.step += 1
             values = {name: float(column[index]) for name, column in results.items()}
             if not math.isfinite(values["loss"] + values["gradient_norm"]):
+                self.tensorboard.flush(is_last=True)  # how it came to this
                 raise UserError(
                     f"The loss is {values['loss']} and the gradient norm {values['gradient_norm']} at step "
                     f"{self.state.step}: a lower --learning_rate or a longer --warmup_steps usually helps"

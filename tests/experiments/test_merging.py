@@ -107,6 +107,12 @@ def test_what_does_not_fit_is_refused_with_its_reason_and_the_rest_taken(tmp_pat
     assert last == "1 taken, 0 already here, 1 refused."
 
 
+def test_a_damaged_line_of_a_run_that_is_here_is_refused(tmp_path):
+    write(tmp_path / "here", line())
+    merged = merge(tmp_path, {**line(), "status": FAILED, "data_file": {}}, line(2))
+    assert merged.taken == [line(2)["key"]] and merged.refused == {line()["key"]: "it is damaged ('sha256')"}
+
+
 def test_a_finished_run_of_another_file_stays_where_no_file_can_decide(tmp_path):
     other = {**line(value=0.1), "data_file": {**FILE, "sha256": "0" * 64}}
     path = write(tmp_path / "other", other)

@@ -81,6 +81,12 @@ def test_a_plan_has_time_for_all_measurements_at_a_named_distance():
     assert 5.0 + 2 * 0.01 * steps + measuring + reporting == pytest.approx(4 * 60 * (1 - RESERVE), abs=2)
 
 
+def test_a_named_growth_of_the_final_training_stays():
+    settings = {"steps": 10_000_000, "scale_final_steps": True}
+    run, _ = plan(make_run(**settings), 1, 1.0, 0.01, 1.0, 0.1, named=("scale_final_steps",))
+    assert run.training.scale_final_steps and not run.training.final_share
+
+
 @pytest.mark.parametrize(("width", "named", "planned"), [(64, (), 32), (64, ("hidden_dim",), 64), (8, (), 8)])
 def test_a_small_budget_narrows_a_wide_model_unless_its_width_is_named(width, named, planned):
     run, _ = plan(make_run(steps=10_000_000, hidden_dim=width), 1, 1.0, 0.01, 1.0, 0.1, named=named)
@@ -130,7 +136,7 @@ def test_a_named_warm_up_is_shortened_with_the_steps():
 
 def test_a_budget_that_is_too_short_is_refused_before_anything_is_measured():
     training = Timed(60.0, 0.01, 1.0, 0.1)
-    with pytest.raises(UserError, match=r"`minutes` must be at least [\d.]+ for these data on this machine"):
+    with pytest.raises(UserError, match=r"`minutes` must be above [\d.]+ for these data on this machine"):
         Planner(make_run(), Budget(2), [1.0]).measure(training)
     assert not training.num_measured
 
@@ -240,7 +246,7 @@ def test_when_time_is_up_training_stops_and_stop_after_gives_the_same_bits(tmp_p
 
 
 def test_a_budget_below_what_the_data_need_is_an_error(tmp_path):
-    with pytest.raises(UserError, match=r"`minutes` must be at least \d+\.\d for these data on this machine"):
+    with pytest.raises(UserError, match=r"`minutes` must be above \d+\.\d for these data on this machine"):
         execute(make_run(), SEQUENCES, workdir=tmp_path, budget=Budget(0.001), silent=True)
     execute(make_run(), SEQUENCES, workdir=tmp_path, budget=Budget(0.5), silent=True)  # the folder takes another one
     with pytest.raises(UserError, match=r"`minutes` must be 0.5, as in"):

@@ -98,7 +98,7 @@ def test_a_training_stopped_by_ctrl_c_has_a_point_where_it_stopped(tmp_path):
     assert steps(curves(tmp_path)["training/loss"]) == [50, 65, 100, 120]
 
 
-def test_a_training_that_a_callback_ends_goes_on_from_that_measurement_with_every_step_once(tmp_path, straight):
+def test_a_training_that_a_callback_ends_goes_on_from_that_measurement_and_has_all_points(tmp_path, straight):
     def end_at_40(row):
         if row["step"] == 40 and not any(tmp_path.glob("step-*40.npz")):
             pytest.fail("the checkpoint comes first")
@@ -111,7 +111,10 @@ def test_a_training_that_a_callback_ends_goes_on_from_that_measurement_with_ever
         train(tmp_path, report=end_at_40)
     train(tmp_path, report=told.append)
     found = curves(tmp_path)
-    assert {tag: steps(curve) for tag, curve in found.items()} == {tag: steps(curve) for tag, curve in straight.items()}
+    assert all(steps(found[tag]) == [50, 80, 100, 120] for tag in TRAINING)
+    losses, whole = dict(found["training/loss"]), dict(straight["training/loss"])
+    assert (30 * losses[80] + 20 * losses[100]) / 50 == pytest.approx(whole[100], rel=1e-6)
+    assert {tag: steps(found[tag]) for tag in VALIDATION} == {tag: steps(straight[tag]) for tag in VALIDATION}
     assert [row if isinstance(row, int) else row["step"] for row in told] == [40, 40, 80, 120]
 
 

@@ -38,11 +38,13 @@ export async function runWithCurrentModel(task) {
   isOutdated = true;
   await loadModel();
   itemsById.clear();
-  for (const show of replaced) await show().catch(throwUnlessAborted);
-  isOutdated = false;
-  if (!replaced.includes(task)) await task();
-}
-
-function throwUnlessAborted(error) {
-  if (error.name !== "AbortError") throw error;
+  let failure;
+  for (const show of replaced) {
+    await show().catch((error) => {
+      if (show === task || error.name !== "AbortError") failure ??= error;
+    });
+  }
+  isOutdated = Boolean(failure?.canRetry);
+  if (!isOutdated && !replaced.includes(task)) await task();
+  if (failure) throw failure;
 }
