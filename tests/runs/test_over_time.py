@@ -1,5 +1,6 @@
 """Models measured over time, and by an attribute, against single fits."""
 
+import functools
 import tempfile
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_wrong_models_and_options_are_refused_before_any_training(monkeypatch, c
     monkeypatch.setattr(fitting, "_measure", None)
     for models, options, words in (
         (["sasrec", "pop"], {"hidden_dim": 8}, "Unknown setting of model 'pop': 'hidden_dim'"),
-        (["sasrec", "pop"], {"minutes": 5}, "left out for pop"),
+        (["sasrec", "pop"], {"minutes": -5}, "`minutes` must be"),
         (["pop", "pop"], {}, "`models` must be a list of different names"),
         ("pop", {}, "`models` must be a list of different names"),
         (["sasrec"], {"tets_from": 5}, "Did you mean 'test_from'"),
@@ -76,6 +77,21 @@ def test_wrong_models_and_options_are_refused_before_any_training(monkeypatch, c
     ):
         with pytest.raises(b4r.UserError, match=words):
             compare(FRAME, models=models, silent=True, **options)
+
+
+def test_minutes_are_for_the_models_that_are_trained(monkeypatch):
+    class Asked(Exception):
+        pass
+
+    @functools.wraps(fitting.fit)
+    def ask(source, model, **options):
+        raise Asked(options)
+
+    monkeypatch.setattr(fitting, "fit", ask)
+    for models, options in ((["sasrec", "pop"], {"minutes": 5}), (["pop", "sasrec"], {})):
+        with pytest.raises(Asked) as asked:
+            b4r.compare(FRAME, models=models, minutes=5, silent=True)
+        assert asked.value.args == ({"holdout": 2, "silent": True, **options},)
 
 
 def test_options_are_judged_by_the_settings_that_are_fitted(monkeypatch):

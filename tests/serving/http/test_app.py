@@ -161,7 +161,7 @@ WRONG = {
         b'{"signature_name": "recommend", "inputs": {"histories": [["a"]], "k": ' + b"[" * 900 + b"]" * 900 + b"}}",
         "`k` must be one value",
     ),
-    "a number for a truth": (recommend(exclude_seen=1), "True or False"),
+    "a number for a truth": (recommend(exclude_seen=1), "true or false"),
     "a large number": (recommend(popularity_correction=1e39), "at least 0 and finite"),
     "a number as text": (recommend(popularity_correction="0.5"), "Received: popularity_correction='0.5'"),
 }
