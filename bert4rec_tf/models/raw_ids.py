@@ -108,10 +108,10 @@ def recommend(model: Any, history: Iterable[Any], k: int, user: Any, exclude_see
             f"`history` must be given to {type(model).__name__}, which knows no users. Received: user={user!r}"
         )
     hidden = items[None] if exclude_seen else np.zeros((1, 1), np.int32)
-    scored, is_logits = Blocks.from_scores(model(batch)), model.scores_are_logits
-    best, scores, total = find_best(scored, check_size("k", k), hidden, is_logits=is_logits)
-    scores, is_item = scores - total, best[0].numpy() != PAD
-    ids, scores = model.ids.decode(best[0].numpy()[is_item]), scores[0].numpy()[is_item]
+    blocks, k = Blocks.from_scores(model(batch)), check_size("k", k)
+    best, scores, total = find_best(blocks, k, hidden, is_logits=model.scores_are_logits)
+    is_item = best[0].numpy() != PAD
+    ids, scores = model.ids.decode(best[0].numpy()[is_item]), (scores - total)[0].numpy()[is_item]
     return pd.DataFrame({"rank": np.arange(1, len(ids) + 1), "item": ids, "score": scores})
 
 

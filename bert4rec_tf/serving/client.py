@@ -13,9 +13,8 @@ import tensorflow as tf
 from bert4rec_tf.config import popularity_option
 from bert4rec_tf.config.data_names import split_names
 from bert4rec_tf.export.functions import INPUTS, POPULAR, SCALARS
-from bert4rec_tf.export.layout import ASSETS, USERS, find_model_folder
+from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.warning import UnknownIdWarning, warn, warn_of_unknown
 from bert4rec_tf.serving import explanation, rules
 from bert4rec_tf.serving.ids import normalize_id, pad_ids
@@ -108,11 +107,6 @@ class SavedRecommender(LoadedModel):
             return texts if kind is None else np.array([int(text) for text in texts], kind)
         except (TypeError, ValueError, OverflowError) as error:
             raise UserError(f"{self.folder}: its ids are not of the type in its model card ({error})") from error
-
-    @cached_property
-    def users(self) -> Lines:
-        """The users whom a model knows that needs to know users; else none."""
-        return Lines(self.locate(Path(ASSETS, USERS)).read_bytes() if self.needs_users else b"")
 
     def knows_item(self, item: str) -> bool:
         return item in self.items

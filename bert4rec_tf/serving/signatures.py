@@ -128,7 +128,15 @@ class LoadedModel:
     @cached_property
     def items(self) -> Lines:
         """The items' raw ids, the most popular first. Raises UserError if the list is damaged."""
-        path = self.locate(Path(ASSETS, VOCABULARY))
+        return self._read_ids(VOCABULARY)
+
+    @cached_property
+    def users(self) -> Lines:
+        """The users whom a model knows that needs to know users; else none. Raises UserError as `items`."""
+        return self._read_ids(USERS) if self.needs_users else Lines(b"")
+
+    def _read_ids(self, name: str) -> Lines:
+        path = self.locate(Path(ASSETS, name))
         try:
             return Lines(path.read_bytes())
         except (OSError, ValueError) as error:

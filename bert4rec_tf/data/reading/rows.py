@@ -220,28 +220,27 @@ class Rows:
     def _check_ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray]:
         """Returns the ids, cleaned, and each row's index in _KINDS, uint8 [rows]."""
         ids = texts.dictionary_encode()
-        trimmed = pc.ascii_trim(ids.dictionary, characters=BLANKS)
-        names = trimmed if self.plain else ids.dictionary
+        names = pc.ascii_trim(ids.dictionary, characters=BLANKS) if self.plain else ids.dictionary
         is_own = not self.options.is_published
         may_be_quoted = is_own and self.plain and self.layout.separator not in UNQUOTED
         has_quoted = (
             may_be_quoted and pc.any(pc.match_substring_regex(ids.dictionary, BLANK_BEFORE_QUOTES_LIKE)).as_py()
         )
-        if is_own and not names.equals(trimmed):
-            is_padded = pc.and_(pc.not_equal(names, trimmed), pc.not_equal(trimmed, ""))
-            self.findings.with_blanks.update(names.filter(is_padded).to_pylist())
         if is_own and not pc.all(pc.string_is_ascii(names), min_count=0).as_py():
             raw, names = names, pc.utf8_normalize(names, form="NFC")
             self.findings.other_forms.update(raw.filter(pc.not_equal(raw, names)).to_pylist())
         if not names.equals(ids.dictionary):
             ids = pa.DictionaryArray.from_arrays(ids.indices, names).dictionary_decode().dictionary_encode()
         names = ids.dictionary
-        present = pc.ascii_trim(names, characters=BLANKS) if is_own else names
+        trimmed = pc.ascii_trim(names, characters=BLANKS) if is_own and not self.plain else names
+        if not names.equals(trimmed):
+            is_padded = pc.and_(pc.not_equal(names, trimmed), pc.not_equal(trimmed, ""))
+            self.findings.with_blanks.update(names.filter(is_padded).to_pylist())
         keeps_words = self.options.keep_missing_words or not is_own
         tests = {
             NO_UTF8: pc.match_substring(names, "\ufffd"),
             MANY_LINES: pc.match_substring_regex(names, "[\r\n]"),
-            missing: pc.is_in(present, pa.array([""] if keeps_words else list(MISSING))),
+            missing: pc.is_in(trimmed, pa.array([""] if keeps_words else list(MISSING))),
         }
         if self.integers:
             tests = {NO_INTEGER: pc.invert(pc.match_substring_regex(names, "^-?[0-9]+$"))} | tests

@@ -12,6 +12,7 @@ import pyarrow.csv
 from bert4rec_tf.data.reading import blocks
 from bert4rec_tf.data.reading.columns import ANY_BLANKS, UNQUOTED
 from bert4rec_tf.data.reading.rows import BAD_WIDTH, Rows, shorten
+from bert4rec_tf.data.reading.times import BLANKS
 from bert4rec_tf.foundation.errors import UserError
 
 MAY_BE_QUOTED = {"\t": '\t"', ANY_BLANKS: ' "'}
@@ -45,7 +46,7 @@ def read_rows(stream: IO[bytes], reader: Rows) -> Iterator[pa.Table]:
         number += count
         ends_in_item = len(by_name[layout.item]) and layout.names[-1] == layout.item
         if ends_in_item and not content.endswith((b"\n", b"\r")) and numbers[-1] == number:
-            reader.findings.unended[by_name[layout.item][-1].as_py().strip(" \t")] = reader.locate(number)
+            reader.findings.unended[by_name[layout.item][-1].as_py().strip(BLANKS)] = reader.locate(number)
         if len(unfinished) > blocks.LONGEST_LINE:
             break
     if unfinished:
