@@ -132,24 +132,43 @@ def train_ease(task: Task) -> Answer:
 
 
 def train_rectools_sasrec(task: Task) -> Answer:
+    from rectools.models import SASRecModel
+    from unpadded import UnpaddedSASRecLayers
+
+    return train_rectools(SASRecModel, UnpaddedSASRecLayers, task)
+
+
+def train_rectools_bert4rec(task: Task) -> Answer:
+    from rectools.models import BERT4RecModel
+    from unpadded import UnpaddedBERT4RecLayers
+
+    return train_rectools(BERT4RecModel, UnpaddedBERT4RecLayers, task)
+
+
+def train_rectools(kind: type, layers: type, task: Task) -> Answer:
     """Selects the epoch by HR@10 of the last known items of 2,048 users, as RecTools' own benchmark does.
 
     That is github.com/blondered/bert4rec_repro. It takes at most 200 epochs, and stops after 50 without a gain. A run
     that was killed goes on after its last epoch, from `state.pt`.
+
+    Args:
+        kind: RecTools' class of the model.
+        layers: its blocks without the products of padding.
+        task: the known actions.
     """
     from pytorch_lightning import seed_everything
-    from rectools.models import SASRecModel
-    from unpadded_sasrec import UnpaddedLayers, UnpaddedLoss
+    from unpadded import UnpaddedLoss
 
     seed_everything(1)
     validated = np.sort(np.random.default_rng(1).permutation(task.num_users)[:2_048])
     is_held_out = np.append(task.users[1:] != task.users[:-1], True) & np.isin(task.users, validated)
     data = to_rectools(Task(task.users[~is_held_out], task.items[~is_held_out], task.deadline))
-    parts = {"lightning_module_type": UnpaddedLoss, "transformer_layers_type": UnpaddedLayers}
-    positions = SASRecModel().session_max_len
-    model, best = SASRecModel(**parts, transformer_layers_kwargs={"session_max_len": positions}), Best()
+    parts = {"lightning_module_type": UnpaddedLoss, "transformer_layers_type": layers}
+    positions = kind().session_max_len
+    model, best = kind(**parts, transformer_layers_kwargs={"session_max_len": positions}), Best()
     if Path("state.pt").exists():
         load_rectools_state(model, data, best)
+        np.random.seed(best.epochs)  # BERT4Rec would draw the masks of its first epochs again
     while best.epochs < 200 and best.epochs - best.epoch < 50 and not task.is_over:
         model.fit_partial(data, min_epochs=1, max_epochs=1)
         lists = list_with_rectools(model, data, validated)
@@ -263,6 +282,7 @@ MODELS: dict[str, tuple[str, Callable[[Task], Answer]]] = {
     "implicit BM25": ("implicit", train_bm25),
     "RecTools EASE": ("rectools", train_ease),
     "RecTools SASRec": ("rectools", train_rectools_sasrec),
+    "RecTools BERT4Rec": ("rectools", train_rectools_bert4rec),
     "RecBole BERT4Rec": ("recbole", train_recbole_bert4rec),
     "item_transitions": ("bert4rec_tf", lambda task: train_ours(task, "item_transitions")),
     "SASRec": ("bert4rec_tf", lambda task: train_ours(task, "sasrec")),

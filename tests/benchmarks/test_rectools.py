@@ -1,4 +1,4 @@
-"""RecTools' SASRec as the benchmark of peers trains it, against RecTools' own.
+"""RecTools' SASRec and BERT4Rec as the benchmark of peers trains them, against RecTools' own.
 
 RecTools needs an older NumPy than this package, so an interpreter that has it runs this file by itself:
 `PYTHON -m pytest --noconftest -m slow tests/benchmarks/test_rectools.py`.
@@ -20,8 +20,8 @@ pytest.importorskip("pytorch_lightning", reason="pytorch_lightning is not instal
 
 sys.path.insert(0, PEERS)  # as in the process that trains
 import peer_training  # noqa: E402
-import unpadded_sasrec  # noqa: E402
-from rectools.models import SASRecModel  # noqa: E402
+import unpadded  # noqa: E402
+from rectools.models import BERT4RecModel, SASRecModel  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 
@@ -35,13 +35,14 @@ def task():
 
 
 @pytest.mark.parametrize("positions", [8, 40])
-def test_skipping_padding_changes_neither_loss_nor_gradients(task, positions):
-    parts = {"lightning_module_type": unpadded_sasrec.UnpaddedLoss}
-    parts["transformer_layers_type"] = unpadded_sasrec.UnpaddedLayers
+@pytest.mark.parametrize("kind", [SASRecModel, BERT4RecModel])
+def test_skipping_padding_changes_neither_loss_nor_gradients(task, kind, positions):
+    layers = {SASRecModel: unpadded.UnpaddedSASRecLayers, BERT4RecModel: unpadded.UnpaddedBERT4RecLayers}
+    parts = {"lightning_module_type": unpadded.UnpaddedLoss, "transformer_layers_type": layers[kind]}
     parts["transformer_layers_kwargs"] = {"session_max_len": positions}
     data = peer_training.to_rectools(task)
-    theirs = SASRecModel(dropout_rate=0.0, session_max_len=positions)
-    skipping = SASRecModel(dropout_rate=0.0, session_max_len=positions, **parts)
+    theirs = kind(dropout_rate=0.0, session_max_len=positions)
+    skipping = kind(dropout_rate=0.0, session_max_len=positions, **parts)
     for model in (theirs, skipping):
         model.fit_partial(data, min_epochs=1, max_epochs=1)
         model.torch_model.load_state_dict(theirs.torch_model.state_dict())
@@ -68,7 +69,7 @@ def test_dropout_on_padding_that_is_one_key_has_the_mean_and_the_spread_of_many(
     padding = [torch.randn(1, 1, 1, 2) for _ in range(2)]
     queries, keys, values = (one.expand(draws, -1, -1, -1) for one in heads)
     is_real = torch.ones(draws, 3, dtype=torch.bool)
-    received = unpadded_sasrec.attend([queries, keys, values], padding, is_real, 3 + num_padding, rate)
+    received = unpadded.attend([queries, keys, values], padding, is_real, 3 + num_padding, rate)
     long_keys, long_values = (
         torch.cat([one.expand(1, 1, num_padding, 2), other], 2).expand(draws, -1, -1, -1)
         for one, other in zip(padding, heads[1:])
@@ -82,7 +83,7 @@ def test_dropout_on_padding_that_is_one_key_has_the_mean_and_the_spread_of_many(
 
 
 def test_a_killed_training_goes_on_from_its_last_epoch(task, tmp_path, monkeypatch):
-    save, step, epochs, states = peer_training.save_rectools_state, unpadded_sasrec.UnpaddedLoss.training_step, [0], []
+    save, step, epochs, states = peer_training.save_rectools_state, unpadded.UnpaddedLoss.training_step, [0], []
 
     def save_and_stop(model, best, task):
         save(model, best, task)
@@ -97,7 +98,7 @@ def test_a_killed_training_goes_on_from_its_last_epoch(task, tmp_path, monkeypat
 
     monkeypatch.setattr(peer_training, "save_rectools_state", save_and_stop)
     monkeypatch.setattr(peer_training.Task, "is_over", property(lambda _: epochs[-1] >= 3))
-    monkeypatch.setattr(unpadded_sasrec.UnpaddedLoss, "training_step", note_and_step)
+    monkeypatch.setattr(unpadded.UnpaddedLoss, "training_step", note_and_step)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         peer_training.train_rectools_sasrec(task)

@@ -1,7 +1,7 @@
-"""RecTools' SASRec without the products of padding, which take most of its time on a CPU: the same network and loss.
+"""RecTools' networks without the products of padding, which take most of the time on a CPU: same outputs and loss.
 
-Most of RecTools' positions are padding where histories are short. They reach the loss only as keys and values of
-attention, and there all of them are alike, since RecTools sets their inputs to zero. So one of them is enough.
+Most of RecTools' positions are padding where histories are short. BERT4Rec never reads them. SASRec reads them as keys
+and values of attention, and there all of them are alike, since RecTools sets their inputs to zero. So one is enough.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from rectools.models.nn.transformers.lightning import TransformerLightningModule
+from rectools.models.nn.transformers.net_blocks import PreLNTransformerLayers
 from rectools.models.nn.transformers.sasrec import SASRecTransformerLayer, SASRecTransformerLayers
 from torch.nn import functional
 
 
-class UnpaddedLayers(SASRecTransformerLayers):
-    """RecTools' blocks, with the same outputs at every position that is not padding, and zeros elsewhere.
+class UnpaddedSASRecLayers(SASRecTransformerLayers):
+    """SASRec's blocks, with the same outputs at every position that is not padding, and zeros elsewhere.
 
     Args:
         session_max_len: the number of positions that each user has in RecTools.
@@ -38,6 +39,24 @@ class UnpaddedLayers(SASRecTransformerLayers):
         return place(self.last_layernorm(states), is_real)
 
 
+class UnpaddedBERT4RecLayers(PreLNTransformerLayers):
+    """BERT4Rec's blocks, with the same outputs at every position that is not padding, and zeros elsewhere."""
+
+    def forward(self, seqs: torch.Tensor, timeline_mask: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        """Returns float [users, positions, hidden_dim]; for the arguments see UnpaddedSASRecLayers."""
+        is_real = timeline_mask[..., 0]
+        states = seqs[is_real]
+        for block in self.transformer_blocks:
+            attention, inputs = block.multi_head_attn, block.layer_norm_1(states)
+            heads = project(attention, (inputs, inputs, inputs), is_real)
+            rate = attention.dropout if block.training else 0.0
+            attended = functional.scaled_dot_product_attention(*heads, is_real[:, None, None, :], rate)
+            states = states + block.dropout_1(join_heads(attention, attended, is_real))
+            states = states + block.dropout_2(block.feed_forward(block.layer_norm_2(states)))
+            states = block.dropout_3(states)
+        return place(states, is_real)
+
+
 def place(states: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
     """Returns `states`, float [real positions, hidden_dim], among zeros: float [users, positions, hidden_dim]."""
     placed = states.new_zeros(*is_real.shape, states.shape[-1])
@@ -51,15 +70,33 @@ def apply_block(
     """Returns the states after a block, float [real positions, hidden_dim]."""
     attention = block.multi_head_attn
     queries = block.q_layer_norm(states)
-    weights, biases = attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3)
-    projections = map(functional.linear, (queries, states, states), weights, biases)
-    heads = [split_heads(place(projection, is_real), attention.num_heads) for projection in projections]
-    padding = [split_heads(bias.expand(1, 1, -1), attention.num_heads) for bias in biases[1:]]
+    heads = project(attention, (queries, states, states), is_real)
+    padding = [split_heads(bias.expand(1, 1, -1), attention.num_heads) for bias in attention.in_proj_bias.chunk(3)[1:]]
     rate = attention.dropout if block.training else 0.0
     attended = attend(heads, padding, is_real, session_max_len, rate)
-    states = queries + attention.out_proj(attended.transpose(1, 2).flatten(2)[is_real])
+    states = queries + join_heads(attention, attended, is_real)
     inputs = block.ff_layer_norm(states)
     return block.dropout(block.feed_forward(inputs)) + inputs
+
+
+def project(
+    attention: torch.nn.MultiheadAttention, states: Sequence[torch.Tensor], is_real: torch.Tensor
+) -> list[torch.Tensor]:
+    """Returns queries, keys and values, float [users, num_heads, positions, head_dim]; zeros at padding.
+
+    Args:
+        attention: with the weights.
+        states: what queries, keys and values are made from, float [real positions, hidden_dim].
+        is_real: bool [users, positions].
+    """
+    weights, biases = attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3)
+    projections = map(functional.linear, states, weights, biases)
+    return [split_heads(place(projection, is_real), attention.num_heads) for projection in projections]
+
+
+def join_heads(attention: torch.nn.MultiheadAttention, attended: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
+    """Returns the attention's output at the real positions, float [real positions, hidden_dim]."""
+    return attention.out_proj(attended.transpose(1, 2).flatten(2)[is_real])
 
 
 def split_heads(states: torch.Tensor, num_heads: int) -> torch.Tensor:
@@ -102,7 +139,7 @@ class UnpaddedLoss(TransformerLightningModule):
 
     def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
         """Returns the loss of a batch, a scalar."""
-        longest = int((batch["y"] != 0).sum(1).max())
+        longest = int((batch["x"] != 0).sum(1).max())
         batch = {name: values[:, -longest:] for name, values in batch.items()}
         items, has_target = self.torch_model.item_model.get_all_embeddings(), batch["y"] != 0
         states = self.torch_model.encode_sessions(batch, items)[has_target]
