@@ -126,7 +126,9 @@ def main(arguments: list[str]) -> None:
     choices = model.restrict(choices, options.where, read_attributes_of(options, model))
     if output is None:
         if options.history is not None:
-            users, histories = [options.user or ""], [split_ids(options.history)]
+            users, histories = split_ids(options.user or "") or [""], [split_ids(options.history)]
+            if len(users) > 1:
+                raise UserError(f"--user must name one user with --history. Received: --user={options.user}")
         else:
             users = split_ids(options.user or "")
             if not users:

@@ -224,4 +224,5 @@ def _compare_with_transitions(difference: dict[str, float]) -> str:
 def make_next_command(model: Path, history: Sequence[str], user: str | None) -> str:
     """Returns the command that recommends by an exported model, given a history and, if the model needs one, a user."""
     words = ["bert4rec", "recommend", f"--model={model}", f"--history={join_names(history)}"]
-    return f"Next: {shlex.join(words + ([f'--user={user}'] if user is not None else []))}"
+    words += [] if user is None else [f"--user={join_names([user])}"]
+    return f"Next: {shlex.join(words)}"

@@ -292,7 +292,7 @@ class Run:
 
     def refuse_unused(self, names: Collection[str]) -> None:
         """Raises UserError if a setting that the user named has no effect beside the others."""
-        if self.training.mixed_precision and self.model not in ATTENTION_MODELS:
+        if self.training.mixed_precision and self.model not in (*ATTENTION_MODELS, *COUNTING_MODELS):
             raise UserError(
                 f"`mixed_precision` needs model={', '.join(ATTENTION_MODELS)}. "
                 f"Received: mixed_precision=True, model={self.model}"
@@ -314,8 +314,9 @@ class Run:
         for name, is_read, needed in [] if self.model in COUNTING_MODELS else self._list_conditions():
             if name in given and not is_read and settings[name] != defaults[name]:
                 raise UserError(f"`{name}` needs {needed}. Received: {name}={settings[name]}")
-        for _, field in _list_fields(self.model):
-            for other, values in field.metadata["only_with"].items() if field.name in given else ():
+        for group, field in _list_fields(self.model):
+            is_read = group != "training" or self.model not in COUNTING_MODELS
+            for other, values in field.metadata["only_with"].items() if is_read and field.name in given else ():
                 if other in settings and settings[other] not in values:
                     allowed = " or ".join(map(str, values))
                     raise UserError(f"`{field.name}` needs {other}={allowed}. Received: {other}={settings[other]}")

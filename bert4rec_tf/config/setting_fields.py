@@ -77,7 +77,7 @@ def check_value(field: dataclasses.Field, value: Any) -> Any:
         return None
     value = read_number(value)
     if kind is float and type(value) is int:
-        value = float(value)
+        value = float(value) if abs(value) < 2**1000 else math.inf
     if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
         raise wrong_type_error(field.name, kind.__name__, value)
     if not all(_LIMITS[limit][0](value, bound) for limit, bound in limits.items()):

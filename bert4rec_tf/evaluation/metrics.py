@@ -52,7 +52,8 @@ def name_metrics(cutoffs: int | Iterable[int]) -> tuple[str, ...]:
     Raises UserError if a cut-off is not an integer of at least 1.
     """
     all_cutoffs = list(cutoffs) if isinstance(cutoffs, Iterable) else [cutoffs]
-    if not all_cutoffs or any(not isinstance(cutoff, int | np.integer) or cutoff < 1 for cutoff in all_cutoffs):
+    is_number = [isinstance(cutoff, int | np.integer) and not isinstance(cutoff, bool) for cutoff in all_cutoffs]
+    if not all_cutoffs or not all(is_number) or min(all_cutoffs) < 1:
         raise UserError(f"`k` must be integers of at least 1. Received: k={cutoffs!r}")
     return (*(f"{kind}@{cutoff}" for kind in KINDS for cutoff in sorted(set(all_cutoffs))), "mrr")
 

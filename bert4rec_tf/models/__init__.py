@@ -44,6 +44,8 @@ def register(kind: type[Recommender]) -> type[Recommender]:
     """
     if not (isinstance(kind, type) and issubclass(kind, Recommender)):
         raise UserError(f"`model` must be a name or a subclass of `b4r.Recommender`. Received: {kind!r}")
+    if kind in MODELS.values():
+        return kind
     settings = getattr(kind, "settings_type", None)
     if settings is None or not issubclass(settings, Settings):
         raise UserError(f"`settings_type` of {kind.__name__} must be a dataclass based on `b4r.Settings`")
@@ -52,10 +54,9 @@ def register(kind: type[Recommender]) -> type[Recommender]:
         raise UserError(f"`examples` of {kind.__name__} must be None or one of {names}. Received: {kind.examples!r}")
     name, full_name = find_name(kind), f"{kind.__module__}.{kind.__qualname__}"
     registered = MODELS.get(name)
-    if registered not in (None, kind) and f"{registered.__module__}.{registered.__qualname__}" != full_name:
+    if registered is not None and f"{registered.__module__}.{registered.__qualname__}" != full_name:
         raise UserError(f"{kind.__name__} must have another name: {registered.__name__} is known as {name!r}")
-    if registered is not kind:
-        keras.saving.register_keras_serializable(package="own")(kind)
+    keras.saving.register_keras_serializable(package="own")(kind)
     MODELS[name], MODEL_SETTINGS[name] = kind, settings
     presets.add_own_model(name, is_trained=kind.examples is not None)
     return kind
@@ -69,4 +70,4 @@ def find_name(kind: type[Recommender]) -> str:
 
 def resolve_name(model: str | type[Recommender]) -> str:
     """Returns the name of a model, and registers a class that is not known yet."""
-    return model if isinstance(model, str) else find_name(register(model))
+    return str(model) if isinstance(model, str) else find_name(register(model))

@@ -52,7 +52,7 @@ TRAINED_SHARE = 0.01
 CHOICES = {"exclude", "candidates", "exclude_seen", "popularity_correction"}
 """What `recommend_all` passes on."""
 
-NOT_COPIED = ("prepared", ".lock")
+NOT_COPIED = ("prepared", ".lock", "*.partial")
 """What `save` does not copy from a work directory."""
 
 
@@ -374,6 +374,7 @@ class FittedModel:
             return self._update(data)
         workdir = self._require_workdir()
         passed_on = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
+        check_callbacks(passed_on.get("callbacks", ()))
         run = workdir.read_config().run
         given = {name: options.pop(name, None) for name in (ITEM_FEATURES, USER_FEATURES)}
         new_features = {name: source for name, source in given.items() if source is not None}
@@ -512,6 +513,12 @@ class FittedModel:
         ids = self.saved.restore_ids("item", items)
         table = pd.DataFrame({"rank": range(1, len(items) + 1), "item": ids, "score": scores})
         return table.assign(title=[self.titles.get(item, "") for item in items]) if self.titles else table
+
+
+def check_callbacks(callbacks: Any) -> None:
+    """Raises UserError if `callbacks` are no list of functions."""
+    if not pd.api.types.is_list_like(callbacks) or not all(map(callable, callbacks)):
+        raise UserError(f"`callbacks` must be functions. Received: callbacks={callbacks!r}")
 
 
 def train_and_open(

@@ -28,7 +28,7 @@ from bert4rec_tf.foundation import npz, plots, stores
 from bert4rec_tf.foundation.errors import UserError, find_nearest, speak_python, unknown_name_error
 from bert4rec_tf.foundation.warning import DataWarning, warn
 from bert4rec_tf.models import MODELS, Recommender, resolve_name
-from bert4rec_tf.notebook.fitted import FittedModel, train_and_open
+from bert4rec_tf.notebook.fitted import FittedModel, check_callbacks, train_and_open
 from bert4rec_tf.notebook.tuning import tune_settings
 from bert4rec_tf.notebook.user_tables import label_cases, load_titles
 from bert4rec_tf.runs.folder import WorkDirectory
@@ -124,8 +124,7 @@ def fit(
             "`tune` must be a whole number, and left out with `init_from`, whose weights fix the settings. "
             f"Received: tune={tune!r}, init_from={init_from!r}"
         )
-    if not pd.api.types.is_list_like(callbacks) or not all(map(callable, callbacks)):
-        raise UserError(f"`callbacks` must be functions. Received: callbacks={callbacks!r}")
+    check_callbacks(callbacks)
     name, sequences, interactions = inputs.load_any(data, user, item, time, test_from)
     if model in ATTENTION_MODELS:
         features = {**sequences.features, **features}
@@ -279,9 +278,9 @@ def _check_models(
 
     `arguments`: those that the caller takes beside the options.
     """
-    if isinstance(models, str) or not models or len(set(models)) < len(models):
+    names = [resolve_name(model) for model in models] if pd.api.types.is_list_like(models, allow_sets=False) else []
+    if not names or len(set(names)) < len(names):
         raise UserError(f"`models` must be a list of different names. Received: models={models!r}")
-    names = [resolve_name(model) for model in models]
     if "model" in options:
         raise UserError(f"`model` must be left out: `models` has the names. Received: model={options['model']!r}")
     if options.get("workdir") is not None:

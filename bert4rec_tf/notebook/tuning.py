@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import pandas as pd
 
-from bert4rec_tf.config.run_record import SELECT, Run, list_settings
+from bert4rec_tf.config.run_record import SELECT, TRAININGS, Run, list_settings
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.evaluation.metrics import NDCG
 from bert4rec_tf.foundation import files
@@ -93,6 +93,11 @@ def tune_settings(
     if MODELS[usual.model].examples is None or not space:
         raise UserError(
             f"`tune` needs a model with settings to search. Received: tune={num_trials}, model={usual.model}"
+        )
+    if "protocol" in fixed and SELECT not in TRAININGS[usual.training.protocol]:
+        raise UserError(
+            f"`tune` needs a protocol with validation items. Received: tune={num_trials}, "
+            f"protocol={usual.training.protocol}"
         )
     # What only a later training reads has its default, which is no mistake beside SELECT.
     of_trials = {"protocol": SELECT, **{name: list_settings()[name].default for name in FINAL if name in fixed}}

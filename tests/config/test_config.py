@@ -49,6 +49,7 @@ every_preset = pytest.mark.parametrize("entry", presets.PRESETS.values(), ids=la
         ({"window_step": -0.5}, "`window_step` must be above 0, or -1"),
         ({"window_step": 0.01}, "`window_step` x `max_length` must be at least 1"),
         ({"learning_rate": float("inf")}, "`learning_rate` must be a number"),
+        ({"learning_rate": 10**400}, "`learning_rate` must be a number"),
         ({"window_step": 2.0}, "`window_step` must be at most 1"),
         ({"steps": 0}, "`steps` must be at least 1"),
         ({"steps": True}, "`steps` must be a whole number"),
@@ -439,6 +440,19 @@ def test_what_a_named_setting_asks_of_others_follows_it(model):
     assert presets.make_run("own-frame", model, size=size, steps=240, evaluate_every=7).training.evaluate_every == 7
     with pytest.raises(UserError, match="`initial_vectors` must be random"):
         presets.make_run("own-frame", model, size=size, use_item_features="alone", initial_vectors="cooccurrence")
+
+
+@pytest.mark.parametrize("model", ["pop", "item_transitions"])
+def test_models_that_only_count_ignore_settings_of_training(model):
+    run = presets.make_run("beauty", model, mixed_precision=True, momentum=0.1, protocol="fixed", final_share=0.5)
+    assert run.model == model
+
+
+def test_a_later_training_changes_what_follows_from_other_settings():
+    run = presets.make_run("own-x", "bert4rec")
+    mix = {"evidence_gain": 1.0, "evidence_popularity": 0.1}
+    assert run.training.patience and not presets.change_run(run, "own-x", protocol="fixed", **mix).training.patience
+    assert presets.change_run(run, "own-x", use_item_features="alone").architecture.initial_vectors == "random"
 
 
 def test_true_is_no_number():

@@ -53,7 +53,7 @@ def test_metrics_at_any_cutoff_agree_with_ir_measures(ranks, cutoffs):
     assert found == pytest.approx({name: judged[measure] for name, measure in names.items()}, abs=1e-6)
 
 
-@pytest.mark.parametrize("cutoffs", [0, [], [5, 0], [2.5], "10"])
+@pytest.mark.parametrize("cutoffs", [0, [], [5, 0], [2.5], "10", True])
 def test_a_cutoff_is_a_positive_integer(cutoffs):
     with pytest.raises(UserError, match="`k` must be integers of at least 1"):
         name_metrics(cutoffs)

@@ -11,6 +11,8 @@ from support.commands import console
 from support.paths import ROOT
 
 import bert4rec_tf as b4r
+from bert4rec_tf.config.model_settings import MODEL_SETTINGS
+from bert4rec_tf.models import resolve_name
 from bert4rec_tf.models.pop import Pop
 
 EXAMPLE = ROOT / "examples/own_model.py"
@@ -72,3 +74,8 @@ def test_what_is_no_model_says_why(own):
         with pytest.raises(b4r.UserError, match=words):
             b4r.fit([], model=kind)
     assert b4r.register(own) is own and b4r.MODELS["mean_of_history"] is own
+
+
+@pytest.mark.parametrize("name", sorted(MODEL_SETTINGS))
+def test_a_class_of_the_package_is_a_model_too(name):
+    assert resolve_name(b4r.MODELS[name]) == name

@@ -310,6 +310,7 @@ def test_callbacks_see_the_curve():
         (lambda model: model.similar("nothing"), "`item` must be an item of the data. Received: item=nothing"),
         (lambda model: model.item_vectors, "has no signature `item_vectors`"),
         (lambda model: b4r.fit(FRAME, callbacks=print, **SMALL), "`callbacks` must be functions"),
+        (lambda model: model.continue_training(LATER, train=True, callbacks=print), "`callbacks` must be functions"),
         (lambda model: b4r.fit(42), "must be a pandas DataFrame or an Arrow table"),
         (
             lambda model: b4r.fit(FRAME, test_from=10**6),

@@ -69,6 +69,8 @@ def test_wrong_models_and_options_are_refused_before_any_training(monkeypatch, c
         (["sasrec", "pop"], {"minutes": -5}, "`minutes` must be"),
         (["pop", "pop"], {}, "`models` must be a list of different names"),
         ("pop", {}, "`models` must be a list of different names"),
+        (["pop", b4r.MODELS["pop"]], {}, "`models` must be a list of different names"),
+        ([["pop"]], {}, r"`model` must be a name or a subclass of `b4r.Recommender`. Received: \['pop'\]"),
         (["sasrec"], {"tets_from": 5}, "Did you mean 'test_from'"),
         (["sasrec"], {"modles": ["pop"]}, "Did you mean 'models'"),
         (["sasrec"], {"model": "pop"}, "`model` must be left out: `models` has the names"),

@@ -123,8 +123,9 @@ def test_the_summary_reports_cold_targets_even_without_any():
 
 def test_the_next_command_can_be_pasted(tmp_path):
     items = ["a,b", 'say "x"', "it's"]
-    line = summary.make_next_command(tmp_path / "my runs", items, "o'neil")
+    line = summary.make_next_command(tmp_path / "my runs", items, "o'neil, jr")
     program, command, *arguments = shlex.split(line.removeprefix("Next: "))
     options = RecommendOptions(**parse_command("", arguments, list_fields(RecommendOptions)))
     assert (program, command) == ("bert4rec", "recommend")
-    assert (options.folder, split_ids(options.history), options.user) == (tmp_path / "my runs", items, "o'neil")
+    assert (options.folder, split_ids(options.history)) == (tmp_path / "my runs", items)
+    assert split_ids(options.user) == ["o'neil, jr"]

@@ -237,6 +237,7 @@ def test_what_cannot_be_searched_is_refused_in_one_line(tmp_path, monkeypatch):
         ({"tune": -1}, "`tune` must be a whole number"),
         ({"tune": 2, "init_from": "there"}, "left out with `init_from`"),
         ({"tune": 2, "model": "pop"}, "`tune` needs a model with settings to search"),
+        ({"tune": 2, "model": "sasrec", "protocol": "fixed"}, "`tune` needs a protocol with validation items"),
     ):
         with pytest.raises(b4r.UserError, match=words):
             b4r.fit(FRAME, silent=True, **options)

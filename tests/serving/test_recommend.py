@@ -127,7 +127,7 @@ def test_blanks_around_ids_are_no_part_of_them_and_candidates_are_never_none(com
 
 def test_the_user_flag_reaches_a_model_with_users(command, factors):
     folder, scores = factors
-    _, out, err = command(f"--model={folder}", "--history=", "--user=bob, jr")
+    _, out, err = command(f"--model={folder}", "--history=", '--user="bob, jr"')
     assert err == ""
     best = np.argsort(-scores[1])[:3]
     assert items_of(out) == [NAMES[item] for item in best]
@@ -136,6 +136,8 @@ def test_the_user_flag_reaches_a_model_with_users(command, factors):
         assert items_of(out) == NAMES[:3]
         assert ("this model needs --user" in err) == (user == "")
         assert ("does not know user 'stranger'" in err) == (user == "stranger")
+    code, _, err = command(f"--model={folder}", "--history=c", "--user=bob, jr")
+    assert code == 2 and "--user must name one user with --history. Received: --user=bob, jr" in err
 
 
 ROWS = [[f"user {number:03d}", *NAMES[: number % 8], *["nobody"] * (1 + number % 3)] for number in range(100)]

@@ -121,6 +121,7 @@ def _no_preset_error(name: str, dataset: str, model: str) -> UserError:
             f"`size` must be the data: {model} on {dataset!r} has the settings of your own data, which follow their "
             "size. Received: none"
         )
+    names = names or [other for other in NAMES if (other, OWN, model) in PRESETS]
     return UserError(f"Model {model!r} has no preset {name!r} for {dataset!r}. It has: {', '.join(names)}")
 
 
@@ -186,12 +187,8 @@ def make_defaults(
     is_other = entry.search and _changes_architecture(entry, given)
     if is_fixed and protocol != FIXED_STEPS and (protocol or is_other or _leaves_gain_open({**defaults, **given})):
         defaults |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
-    if not is_fixed and protocol == FIXED_STEPS:
-        defaults.pop("patience", None)  # nothing is measured during a fixed training
-        if "evidence_gain" not in given:
-            defaults.pop("evidence", None)  # nothing would choose its gain
-    if given.get("use_item_features") == ALONE and "initial_vectors" in defaults:
-        defaults["initial_vectors"] = "random"  # items have no vectors of their own
+    if not is_fixed and protocol == FIXED_STEPS and "evidence_gain" not in given:
+        defaults.pop("evidence", None)  # nothing would choose its gain
     defaults |= _follow_given_settings(defaults, given)
     if entry.rule is not None and isinstance(given.get("steps"), int) and given["steps"] > 0:
         defaults["evaluate_every"] = own.space_measurements(given["steps"])
@@ -199,8 +196,12 @@ def make_defaults(
 
 
 def _follow_given_settings(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that follow given ones: the batches of BERT4Rec in a pair, and the warm-up."""
-    followers = {}
+    """Returns the settings that follow given ones, such as the batches of BERT4Rec in a pair, and the warm-up."""
+    followers: dict[str, Any] = {}
+    if given.get("protocol") == FIXED_STEPS and "patience" in defaults:
+        followers["patience"] = 0  # nothing is measured during a fixed training
+    if given.get("use_item_features") == ALONE and "initial_vectors" in defaults:
+        followers["initial_vectors"] = "random"  # items have no vectors of their own
     if isinstance(given.get("batch_size"), int) and defaults.get("masked_batch_size"):
         masked_batch_size = defaults["masked_batch_size"] * given["batch_size"] // defaults["batch_size"]
         followers["masked_batch_size"] = max(1, masked_batch_size)
