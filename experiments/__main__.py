@@ -132,6 +132,8 @@ def check(options: argparse.Namespace) -> None:
         raise UserError(f"`budget` must be above 0 and at most 1. Received: budget={options.budget}")
     if options.list and (options.merge or options.report):
         raise UserError("--list goes without --merge and --report")
+    if options.results is not None and options.results.is_file():
+        raise UserError(f"`results` must be a folder. Received: results={options.results}")
     if options.tune is not None:
         defaults = make_parser()
         for name in NOT_TUNED:

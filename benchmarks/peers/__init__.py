@@ -52,7 +52,7 @@ def measure(
     for name in data:
         split = LeaveOneOut(inputs.load_any(resolve_data_folder() / DATA[name])[1])
         for model in models:
-            folder = output / "unfinished" / f"{name} {model}"
+            folder = output / f"unfinished {name} {model}"
             files.make_folder(folder)
             row = run_model(model, split, interpreters.get(MODELS[model][0]) or sys.executable, minutes, folder)
             files.remove_folder(folder)

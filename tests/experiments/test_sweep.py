@@ -214,6 +214,7 @@ def test_a_damaged_line_of_results_is_an_error_with_its_number(tmp_path):
         (["--datasets=beaty"], "Unknown dataset: 'beaty'. Did you mean 'beauty'?"),
         (["--datasets=beauty", "--quick"], "`datasets` goes without --quick"),
         (["--list", "--merge=results.jsonl"], "--list goes without --merge"),
+        (["--list", f"--results={__file__}"], "`results` must be a folder. Received: results="),
         (["--tune=pop", "--quick"], "Unknown model to tune: 'pop'"),
         (["--tune=sasrec"], "--tune goes with --datasets"),
         (["--tune=sasrec", "--quick", "--jobs=2"], "--jobs and --tune exclude each other"),
@@ -228,7 +229,7 @@ def test_a_damaged_line_of_results_is_an_error_with_its_number(tmp_path):
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, capsys, flags, message):
     from experiments.__main__ import command
 
-    kept = [] if flags[0].startswith("--tune") else [f"--results={tmp_path}"]
+    kept = [] if "--tune" in flags[0] or "--results" in flags[-1] else [f"--results={tmp_path}"]
     with pytest.raises(SystemExit, match=r"^2$"):
         command([*flags, f"--workdir={tmp_path}", *kept])
     printed = capsys.readouterr()
