@@ -343,12 +343,21 @@ def _cast_whole(texts: pa.Array, values: pa.Array) -> pa.Array:
 def _cast_some(texts: pa.Array, kind: str) -> pa.Array:
     """Returns the times of texts; null for those that are not of this kind."""
     texts = normalize_texts(texts)
-    texts = pc.if_else(pc.match_substring_regex(texts, PATTERNS[kind]), texts, None)
+    texts = pc.if_else(pc.match_substring_regex(texts, PATTERNS[kind]), texts, None).dictionary_encode()
+    return _cast_halves(texts.dictionary, kind).take(texts.indices)
+
+
+def _cast_halves(texts: pa.Array, kind: str) -> pa.Array:
+    """Returns the times of texts; null for those that look like times and are none, such as 2020-02-30."""
     values = _cast(texts, kind)
-    if values is None:  # one of them looks like a time and is none, such as 2020-02-30
-        is_time = [_cast(texts[row : row + 1], kind) is not None for row in range(len(texts))]
-        values = _cast(pc.if_else(pa.array(is_time), texts, None), kind)
-    return values
+    if values is not None:
+        return values
+    if len(texts) == 1:
+        return pa.nulls(1, pa.int64())
+    middle = len(texts) // 2
+    halves = [_cast_halves(half, kind) for half in (texts[:middle], texts[middle:])]
+    target = pa.float64() if any(pa.types.is_floating(half.type) for half in halves) else pa.int64()
+    return pa.concat_arrays([half.cast(target, safe=False) for half in halves])
 
 
 def _find_kind(texts: pa.Array) -> str | None:

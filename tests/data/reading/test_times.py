@@ -24,6 +24,7 @@ from support.interaction_files import (
 from support.profiles import examples
 
 import bert4rec_tf as b4r
+from bert4rec_tf.data.reading import times
 from bert4rec_tf.data.reading.times import EARLIEST, LATEST, count_units
 from bert4rec_tf.data.sequences import UNIT_NAMES
 from bert4rec_tf.foundation.errors import UserError
@@ -49,6 +50,16 @@ def test_the_first_time_that_is_one_says_the_kind_of_all(tmp_path):
     rows = [("a", str(place), time) for place, time in enumerate(["0x10", "soon", "9", "5", "2020-01-01", "7"])]
     sequences, report = read(write(tmp_path, "a.csv", as_csv(rows)), bad_rows="skip")
     assert histories(sequences) == {"a": ["3", "5", "2"]} and report.read["actions"] == 3
+
+
+def test_an_impossible_date_costs_few_conversions(tmp_path, monkeypatch):
+    rows = [("a", f"i{n % 9}", f"2020-01-01T{n // 60:02}:{n % 60:02}:00") for n in range(1_400)]
+    rows[700] = ("a", "odd", "2020-02-30")
+    calls, cast = [], times._cast
+    monkeypatch.setattr(times, "_cast", lambda *arguments: calls.append(arguments) or cast(*arguments))
+    sequences, report = read(write(tmp_path, "a.csv", as_csv(rows)), bad_rows="skip")
+    assert histories(sequences) == plainly(rows[:700] + rows[701:]) and len(calls) < 30
+    assert "the date does not exist, or is not from 1678 to 2261 (the first: row 702)" in str(report)
 
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
