@@ -125,11 +125,11 @@ class Conversion:
         if reader.findings.unended:
             counted = self._make_vocabulary(actions)
             notes += describe_cut_rows(reader.findings, counted.items.tolist(), counted.counts)
-        unit, first_later, meaning = None, None, ""
+        unit, first_later, meaning, doubts = None, None, "", list[str]()
         if layout.times and sizes_before["actions"]:
             latest = actions.agg(f.max("time")).collect()[0][0]
-            unit, meaning = times.describe(
-                lambda: self._count_units(actions),
+            unit, meaning, doubts = times.describe(
+                self._count_units(actions),
                 sizes_before["actions"],
                 latest,
                 lambda: np.array([row["time"] for row in actions.select("time").head(SAMPLED_TIMES)]),
@@ -152,7 +152,7 @@ class Conversion:
             None if first_later is None else users["num_later"].to_numpy(),
             times=ActionTimes(histories["time"].to_numpy(), meaning) if layout.times else None,
         )
-        return sequences, grouping.make_report(reader, meaning, sizes_before, sequences, notes, to_train=True)
+        return sequences, grouping.make_report(reader, meaning, sizes_before, sequences, doubts, notes, to_train=True)
 
     def _drop_repeats(self, actions: DataFrame, before: int) -> tuple[DataFrame, list[str]]:
         """Does what `grouping.order_actions` does with repeats, and describes them."""

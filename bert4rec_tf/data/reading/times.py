@@ -90,8 +90,7 @@ def count_units(times: np.ndarray) -> dict[str, int]:
 def _choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str | None:
     """Returns the unit in which the median of numeric times, so most of them, are plausible; None if there is none.
 
-    Warns of times that are not. Raises UserError if most are plausible, but in several units. `counts`: of
-    `count_units`.
+    Raises UserError if most are plausible, but in several units. `counts`: of `count_units`.
     """
     units = [unit for unit, count in counts.items() if count]
     if 2 * sum(counts.values()) <= num_times:
@@ -99,13 +98,14 @@ def _choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str |
     if len(units) > 1:
         mixed = " and ".join(f"{counts[unit]:,} {UNIT_NAMES[unit]}" for unit in units)
         raise UserError(f"{title}: the times must have one unit. Received: {mixed} since 1970")
-    _warn_of_odd_times(num_times - counts[units[0]], num_times, f", in {UNIT_NAMES[units[0]]},", title)
     return units[0]
 
 
-def _warn_of_odd_times(number: int, num_times: int, unit: str, title: str) -> None:
-    if 0 < number < num_times / 2:
-        warn(f"{title}: {number:,} of the {num_times:,} times{unit} are not from 1980 to 2099", DataWarning)
+def _describe_odd_times(number: int, num_times: int, unit: str | None) -> list[str]:
+    """Returns a line on times that are not plausible. `unit`: of numbers; None for dates."""
+    what = f", in {UNIT_NAMES[unit]}," if unit else ""
+    is_odd = 0 < number < num_times / 2
+    return [f"{number:,} of the {num_times:,} times{what} are not from 1980 to 2099"] if is_odd else []
 
 
 def join_columns(columns: Mapping[str, pa.Array]) -> pa.Array:
@@ -228,32 +228,33 @@ class Times:
 
     def describe(
         self,
-        count: Callable[[], Mapping[str, int]],
+        counts: Mapping[str, int],
         num_times: int,
         latest: int | float,
         sample: Callable[[], np.ndarray],
         options: Interactions,
-    ) -> tuple[str | None, str]:
-        """Returns the unit of times that are numbers, None if it is not known, and what the times mean.
+    ) -> tuple[str | None, str, list[str]]:
+        """Returns the unit of times that are numbers, None if it is not known; what the times mean; and doubts.
 
         Args:
-            count: returns what `count_units` does for all times.
+            counts: what `count_units` returns for all times.
             num_times, latest: their number, and the last one.
             sample: returns all of them or some.
             options: whether times may be in the future, and the title for messages.
 
         Raises UserError for times of several units, in the future, or out of order because they begin with the day.
         """
-        unit = _choose_unit(count(), num_times, options.title) if self.kind == NUMBER else None
+        unit = _choose_unit(counts, num_times, options.title) if self.kind == NUMBER else None
         if not (options.is_published or options.future_times):
             _refuse_future(latest, self.kind, unit, options.title)
-        if self.kind == NUMBER and unit is None and not options.is_published:
-            _refuse_mixed_up_days(sample(), options.title)
-        if self.kind != NUMBER:
+        if self.kind == NUMBER and unit is None:
             if not options.is_published:
-                _warn_of_odd_times(num_times - count()["ns"], num_times, "", options.title)
-            return None, "dates with a zone" if self.kind == ZONED else "dates"
-        return unit, "numbers of no known unit" if unit is None else f"{UNIT_NAMES[unit]} since 1970"
+                _refuse_mixed_up_days(sample(), options.title)
+            return None, "numbers of no known unit", []
+        doubts = _describe_odd_times(num_times - counts[unit or "ns"], num_times, unit)
+        if unit is None:
+            return None, "dates with a zone" if self.kind == ZONED else "dates", doubts
+        return unit, f"{UNIT_NAMES[unit]} since 1970", doubts
 
     def parse_moment(self, text: str, unit: str | None) -> int | float:
         """Returns the time that a user names as `test_from`, as a number like the times that were read.
