@@ -21,6 +21,7 @@ from bert4rec_tf.config.model_settings import USER_FEATURES
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.reading import feature_files
 from bert4rec_tf.data.reading.rows import MISSING
+from bert4rec_tf.data.reading.small_tables import read_columns
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import DataNote, DataWarning
 
@@ -106,13 +107,15 @@ def test_row_numbers_of_pandas_are_no_features(tmp_path):
             assert feature_files.read_features(tmp_path / name).names.tolist() == ["genre=A", "genre=B", "genre=C"]
 
 
-def test_ids_in_quotes_between_tabs_are_those_of_actions(tmp_path):
-    (tmp_path / "a.tsv").write_text('id\tgenre\n"a"\tx\n"b"\t"x"\n')
-    assert values(feature_files.read_features(tmp_path / "a.tsv")) == {"a": ["genre=x"], "b": ["genre=x"]}
-    (tmp_path / "c.tsv").write_text('id\tgenre\n"a"\t"x\n"b"\t"x\n')
-    assert values(feature_files.read_features(tmp_path / "c.tsv")) == {'"a"': ['genre="x'], '"b"': ['genre="x']}
-    (tmp_path / "b.tsv").write_text('id\tgenre\n"a"\tx\nb\tx\n')
-    assert values(feature_files.read_features(tmp_path / "b.tsv")) == {'"a"': ["genre=x"], "b": ["genre=x"]}
+def test_quotes_between_tabs_are_those_of_actions(tmp_path):
+    (tmp_path / "a.tsv").write_text('id\tgenre\n"a\n1"\tx 1"\nb\t"x 1"""\n')
+    assert read_columns(tmp_path / "a.tsv", "a.tsv", ["id"], None) == (
+        "id",
+        {"id": ["a\n1", "b"], "genre": ['x 1"', 'x 1"']},
+    )
+    (tmp_path / "b.tsv").write_text('id\tgenre\na\t"x\nb\t"x\n')
+    with pytest.raises(UserError, match=r"b\.tsv, row 2: a quote is never closed, or text follows it; if quotes"):
+        feature_files.read_features(tmp_path / "b.tsv")
 
 
 def test_a_column_called_index_may_be_a_feature():
