@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,13 +94,14 @@ class Spark:
     @errors_in_one_line()
     def load(self, interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
         """Does what `conversion.convert_once` does, with the same file."""
-        paths = [path.absolute() for path in conversion.list_files(interactions)]
-        sources = self.map(conversion.identify_source, paths)
+        by_tasks = replace(interactions, path=tuple(str(path.absolute()) for path in interactions.files))
+        paths = conversion.list_files(by_tasks)
+        sources = self.map(partial(conversion.identify_source, interactions=by_tasks), paths)
         target = conversion.locate_conversion(folder.absolute(), interactions, sources)
         stage = target.with_name(f".{target.name}.parts")
         with files.FolderLock(stage).lock():
             try:
-                conversion_here = Conversion(self, interactions, paths, stage)
+                conversion_here = Conversion(self, by_tasks, paths, stage)
                 return conversion.load_or_convert(target, interactions, conversion_here.convert)
             finally:
                 files.remove_folder(stage)

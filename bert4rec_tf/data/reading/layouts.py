@@ -55,7 +55,7 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     if start.startswith(PARQUET_MARK):
         if path.suffix == ".gz":
             raise UserError(f"{path}: Parquet is packed already and is not read from .gz; unpack it")
-        head = tables.read_head(path)
+        head = tables.read_head(path, options)
         layout = columns.layout_from_sample(PARQUET, head.column_names, tables.read_sample(head))
         layout = tables.check_events(layout, head.schema, options, str(path))
         return replace(layout, integer_types=tables.list_integer_types(head.schema))

@@ -323,6 +323,14 @@ def test_a_file_has_the_columns_of_its_folders_from_within_them_too(tmp_path, mo
     assert histories(read([tmp_path / "day=1", "0.parquet"])[0]) == plainly(rows)
 
 
+def test_folders_far_above_what_was_named_are_no_columns(tmp_path):
+    for item in "56":
+        write(tmp_path, f"item={item}/z/day={item}/0.parquet", as_parquet([("a", f"t{item}")] * 2, ("user", "thing")))
+    for named in ("item=5/z/day=5/0.parquet", "item=5/z", "item=5/z/*/*.parquet"):
+        assert "the items. Give --item_column; the columns are: user, thing, day" in refusal(tmp_path / named)
+    assert histories(read(tmp_path)[0]) == {"a": ["5", "6"]}
+
+
 def test_a_folder_is_read_by_the_rules_of_pyarrow_s_datasets(tmp_path, monkeypatch):
     rows = [("a", "x", 10), ("a", "y", 9), ("b", "x", 2), ("b", "z", 1)]
     for place, (user, item, time) in enumerate(rows):
