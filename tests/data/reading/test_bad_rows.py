@@ -75,6 +75,7 @@ RECORDS = {
     b'{"user": ["a"], "item": "1", "time": 1}': bad_rows.NO_ID,
     b'{"user": "a", "item": "1", "time": NaN}': bad_rows.MISSING_TIME,
     b'{"user": "a", "item": "1", "time": true}': bad_rows.BAD_TIME,
+    b'{"user": "a", "item": "1", "time": {"$date": "2020-01-31"}}': bad_rows.BAD_TIME,
     b'{"user": "a", "item": "1"}': bad_rows.MISSING_TIME,
     b'{"user": "a\\n", "item": "1", "time": 1}': bad_rows.MANY_LINES,
     b'{"user": "\\ud800", "item": "1", "time": 1}': bad_rows.NO_UTF8,
