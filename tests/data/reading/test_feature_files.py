@@ -11,6 +11,7 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -254,6 +255,13 @@ def test_lists_of_other_things_than_fractions_are_categories(tmp_path):
     assert found.names.tolist() == ["tag=x, y", "tag=z"]
     found = read_features(tmp_path, "id,tag\na,[{[]: 1}]\nb,[{[]: 1}]\n")
     assert found.names.tolist() == ["tag=[{[]: 1}]"], "a text that Python cannot make a value of"
+
+
+def test_empty_vectors_alone_are_no_values(tmp_path):
+    table = pa.table({"id": list("abc"), "tag": ["x"] * 3, "text": pa.array([[], None, []], pa.list_(pa.float32()))})
+    pyarrow.parquet.write_table(table, tmp_path / "items.parquet")
+    with pytest.warns(DataWarning, match="column text is ignored"):
+        assert feature_files.read_features(tmp_path / "items.parquet").names.tolist() == ["tag=x"]
 
 
 def test_rows_of_one_item_repeat_its_vector():
