@@ -50,24 +50,31 @@ def read_columns(source: Any, title: str, id_names: Sequence[str], id_name: str 
     table = tables.select_columns(frame, [name for name in names if name not in vectors])
     arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
     columns: dict[str, Any] = {name: vectors.get(name) or _list_cells(arrays[name]) for name in names}
-    id_column = _choose_id_column(table, id_names, id_name)
+    id_column = _choose_id_column(table, title, id_names, id_name)
     if id_column is not None:
         ids = tables.convert_ids(tables.decode_texts(arrays[id_column]), f"{title}, column {id_column}")
         columns[id_column] = pc.utf8_normalize(ids, form="NFC").to_pylist()
     return id_column, columns
 
 
-def _choose_id_column(table: pa.Table, id_names: Sequence[str], id_name: str | None) -> str | None:
-    """Returns the column `id_name` if there is one, else the first with a known name, rather one without repeats.
+def _choose_id_column(table: pa.Table, title: str, id_names: Sequence[str], id_name: str | None) -> str | None:
+    """Returns the column `id_name` if there is one, else the first with a known name.
 
-    So the items of `id,title,artist` are the ids, although data of artists may call their items so.
+    If that has repeats, it is the column `id` without any: the items of `id,title,artist` are the ids, although data of
+    artists may call their items so. Raises UserError if it is another one without any.
     """
     if id_name in table.column_names:
         return id_name
     known = find_known_columns(table.column_names, id_names)
     arrays = {name: table.column(name) for name in known if not pa.types.is_nested(table.column(name).type)}
     without_repeats = [name for name, array in arrays.items() if len(array.unique()) == len(array)]
-    return next(iter([*without_repeats, *known]), None)
+    if without_repeats:
+        first, best = next(iter(arrays)), without_repeats[0]
+        if best != first and best.lower() != "id":
+            either = f"column {first!r}, where some repeat, or in {best!r}"
+            raise UserError(f"{title}: the ids may be in {either}; remove or rename the other")
+        return best
+    return next(iter(known), None)
 
 
 def _read_file(path: Path, id_names: Sequence[str]) -> pa.Table:

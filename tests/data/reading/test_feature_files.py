@@ -175,6 +175,7 @@ def test_the_column_of_users_is_recognised_by_its_name(tmp_path):
     [
         ("a,b\n1,2\n", "no column has a known name for ids; name one 'itemid'. Received: a, b"),
         ("id\n1\n", "the first line must be a header that names at least two columns, each once"),
+        ("item,asin,x\n1,7,2\n1,8,2\n", "the ids may be in column 'item', where some repeat, or in 'asin'; remove"),
         ("id,x,x\n1,2,3\n", "the first line must be a header that names at least two columns, each once"),
         ("", "the first line must be a header that names at least two columns"),
         ("id,x\n1,2\n3\n", ", row 3: expected 2 columns, found 1: '3'"),
