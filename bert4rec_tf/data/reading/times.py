@@ -64,21 +64,6 @@ def find_day_length(meaning: str) -> int:
     return DAY_SECONDS * PER_SECOND[unit] if unit else 1
 
 
-def describe_conversion(meaning: str, target: str) -> str:
-    """Returns how pandas makes times with one meaning (`Times.describe`) times with another; empty for no unit."""
-    unit, target_unit, zone = find_unit(meaning), find_unit(target), target == "dates with a zone"
-    if unit and target_unit:
-        ratio = PER_SECOND[target_unit] / PER_SECOND[unit]
-        return f"times * {ratio:.0f}" if ratio > 1 else f"times // {1 / ratio:.0f}"
-    if target_unit and "date" in meaning:
-        return f'pd.to_datetime(times, utc=True).dt.as_unit("{target_unit}").astype("int64")'
-    if unit and "date" in target:
-        return f'pd.to_datetime(times, unit="{unit}"{", utc=True" * zone})'
-    if "date" in meaning and "date" in target:
-        return "pd.to_datetime(times).dt.tz_localize(" + ('"UTC")' if zone else "None)")
-    return ""
-
-
 def count_units(times: np.ndarray) -> dict[str, int]:
     """Returns how many times are plausible in each unit since 1970. A number is plausible in one unit at most."""
     return {
