@@ -113,7 +113,9 @@ def cloze_batches(
         slots have target 0.
     """
     check_sequences(sequences)
+    check_size("max_length", max_length)
     check_size("batch_size", batch_size)
+    check_size("seed", seed, 0)
     examples = MaskedExamples(sequences, max_length, masking or MaskingSettings(), last_only)
     if last_only:
         return lay_out_once(examples, batch_size)
@@ -134,6 +136,7 @@ def training_batches(
     if not isinstance(model, Recommender):
         raise UserError(f"`model` must be a model of this package. Received: a {type(model).__name__}")
     check_size("batch_size", batch_size)
+    check_size("seed", seed, 0)
     if model.examples is None:
         raise UserError(f"{type(model).__name__} is not trained by steps; call `model.adapt(sequences)` instead")
     check_catalogue(model, sequences)

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,13 +94,14 @@ class Spark:
     @errors_in_one_line()
     def load(self, interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
         """Does what `conversion.convert_once` does, with the same file."""
-        paths = [path.absolute() for path in conversion.list_files(interactions)]
-        sources = self.map(conversion.identify_source, paths)
+        by_tasks = replace(interactions, path=tuple(str(path.absolute()) for path in interactions.files))
+        paths = conversion.list_files(by_tasks)
+        sources = self.map(partial(conversion.identify_source, interactions=by_tasks), paths)
         target = conversion.locate_conversion(folder.absolute(), interactions, sources)
         stage = target.with_name(f".{target.name}.parts")
         with files.FolderLock(stage).lock():
             try:
-                conversion_here = Conversion(self, interactions, paths, stage)
+                conversion_here = Conversion(self, by_tasks, paths, stage)
                 return conversion.load_or_convert(target, interactions, conversion_here.convert)
             finally:
                 files.remove_folder(stage)
@@ -125,11 +126,11 @@ class Conversion:
         if reader.findings.unended:
             counted = self._make_vocabulary(actions)
             notes += describe_cut_rows(reader.findings, counted.items.tolist(), counted.counts)
-        unit, first_later, meaning = None, None, ""
+        unit, first_later, meaning, doubts = None, None, "", list[str]()
         if layout.times and sizes_before["actions"]:
             latest = actions.agg(f.max("time")).collect()[0][0]
-            unit, meaning = times.describe(
-                lambda: self._count_units(actions),
+            unit, meaning, doubts = times.describe(
+                self._count_units(actions),
                 sizes_before["actions"],
                 latest,
                 lambda: np.array([row["time"] for row in actions.select("time").head(SAMPLED_TIMES)]),
@@ -152,7 +153,7 @@ class Conversion:
             None if first_later is None else users["num_later"].to_numpy(),
             times=ActionTimes(histories["time"].to_numpy(), meaning) if layout.times else None,
         )
-        return sequences, grouping.make_report(reader, meaning, sizes_before, sequences, notes, to_train=True)
+        return sequences, grouping.make_report(reader, meaning, sizes_before, sequences, doubts, notes, to_train=True)
 
     def _drop_repeats(self, actions: DataFrame, before: int) -> tuple[DataFrame, list[str]]:
         """Does what `grouping.order_actions` does with repeats, and describes them."""

@@ -116,6 +116,8 @@ class Interactions(Settings):
         object.__setattr__(self, "path", paths if many else paths[0])
         if isinstance(self.events, (list, tuple)):
             object.__setattr__(self, "events", join_names(map(str, self.events)))
+        if self.test_from is not None:
+            object.__setattr__(self, "test_from", str(self.test_from))  # a number, or a date of Python or pandas
         super().__post_init__()
         if not paths or not all(paths):
             raise UserError(f"`interactions` must name a file. Received: interactions={self.path!r}")

@@ -66,11 +66,10 @@ def count_transitions(
             items = spaced[block_places + step]
             is_item = items != PAD
             parts.append(rows[is_item] | (items[is_item].astype(dtype) << dtype(column_bits)) | dtype(column))
-        keys = np.sort(np.concatenate(parts))
-        begins = _find_changes(keys)
-        numbers, keys = np.diff(begins, append=len(keys)), keys[begins]
+        keys, numbers = np.unique(np.concatenate(parts), return_counts=True)
         columns, keys = (keys & dtype((1 << column_bits) - 1)).astype(np.int32), keys >> dtype(column_bits)
-        begins = _find_changes(keys)
+        is_first = np.r_[True, keys[1:] != keys[:-1]][: len(keys)]  # they are sorted; np.unique would sort again
+        begins = np.flatnonzero(is_first)
         counts = sparse.csr_matrix((numbers, columns, np.r_[begins, len(keys)]), (len(begins), width))
         keys = keys[begins]
         ends = np.searchsorted(keys, np.arange(after - first + 1).astype(dtype) << dtype(item_bits))
@@ -78,11 +77,6 @@ def count_transitions(
         pairs = sparse.csr_matrix((np.zeros(len(keys), bool), others, ends), (after - first, size))
         yield first, TransitionCounts(pairs, counts)
         first = after
-
-
-def _find_changes(ordered: np.ndarray) -> np.ndarray:
-    """Returns the places of values that differ from the one before; the first does."""
-    return np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]][: len(ordered)])
 
 
 def weigh_distances(window: int, power: float, decay: float) -> np.ndarray:

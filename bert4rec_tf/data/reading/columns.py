@@ -62,10 +62,10 @@ NUMBER_LIKE = re.compile(r"(0|[1-9]\d{0,18})(\.\d+)?$")
 ROW_NUMBERS = re.compile(r"$|index$|__index_level_|Unnamed:")
 """Columns in which pandas stores row numbers."""
 
-ANY_BLANKS = " "
-"""The separator for any number of blanks and tabs."""
+TAB, ANY_BLANKS, QUOTED_BLANKS = "\t", " ", ' "'
+"""Separators: a tab, any number of blanks and tabs, and one blank between fields that may be quoted."""
 
-UNQUOTED = ("\t", "::", ANY_BLANKS)
+UNQUOTED = ("::", ANY_BLANKS)
 """The separators between which quotes are plain characters."""
 
 NO_TIME = "none"

@@ -30,7 +30,7 @@ from bert4rec_tf.foundation.progress import show_transfer
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import FileWarning, warn
 
-CONVERSION_FORMAT = 11
+CONVERSION_FORMAT = 12
 """The version of stored conversions. Raise it when the conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"
@@ -72,7 +72,7 @@ def list_files(interactions: Interactions) -> list[Path]:
     for path in interactions.files:
         if glob.has_magic(str(path)) and (isinstance(path, Url) or not path.exists()):
             matches = _match_files(path)
-            _refuse_table(_find_root(path), matches)
+            _refuse_table(tables.find_root(path), matches)
         elif path.is_dir():
             matches = [file for file in _glob(path, "**/*.parquet") if file.is_file() and not _is_hidden(file, path)]
             _refuse_table(path, matches)
@@ -98,7 +98,7 @@ def _match_files(pattern: Path) -> list[Path]:
         matches = [path for match in glob.glob(str(pattern), recursive=True) if (path := Path(match)).is_file()]
     if not re.search(r"(^|[/\\])\*\*([/\\]|$)", str(pattern)):
         return matches
-    return [path for path in matches if not _is_hidden(path, _find_root(pattern))]
+    return [path for path in matches if not _is_hidden(path, tables.find_root(pattern))]
 
 
 def _may_match(path: Url, pattern: Url) -> bool:
@@ -116,12 +116,6 @@ def _is_hidden(path: Path, folder: Path) -> bool:
 
 def _glob(folder: Path, pattern: str) -> Iterable[Path]:
     return (folder / pattern).glob_files() if isinstance(folder, Url) else folder.glob(pattern)
-
-
-def _find_root(pattern: Path) -> Path:
-    """Returns the folder before the first wildcard of a pattern."""
-    folders = [pattern, *pattern.parents]
-    return next((folder for folder in folders if not glob.has_magic(str(folder))), folders[-1])
 
 
 def _refuse_table(root: Path, paths: Iterable[Path]) -> None:
@@ -185,7 +179,9 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
 
 def convert_once(interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
     """Does what `convert` does, but stores the result in `folder` and reads it from there, unless it is damaged."""
-    path = locate_conversion(folder, interactions, [identify_source(path) for path in list_files(interactions)])
+    path = locate_conversion(
+        folder, interactions, [identify_source(path, interactions) for path in list_files(interactions)]
+    )
     return load_or_convert(path, interactions, lambda: convert(interactions))
 
 
@@ -202,7 +198,8 @@ def load_or_convert(
     except npz.CorruptFileError as error:
         warn(f"{error}; converted again", FileWarning)
     if converted is None:
-        converted = convert()
+        sequences, report = convert()
+        converted = sequences, replace(report, path=interactions.title)  # tasks of a cluster have absolute paths
         try:
             files.make_folder(path.parent)
             save(path, *converted)
@@ -227,9 +224,9 @@ def locate_conversion(folder: Path, interactions: Interactions, sources: list[st
     return folder / FOLDER / f"{interactions.name.removeprefix('own-')}-{digest}.npz"
 
 
-def identify_source(path: Path) -> str:
+def identify_source(path: Path, interactions: Interactions) -> str:
     """Returns a file's checksum, and the columns that its folders name. Raises UserError if it cannot be read."""
-    partition = tables.read_partition(path)
+    partition = tables.read_partition(path, interactions)
     try:
         return files.compute_checksum(path) + (json.dumps(partition) if partition else "")
     except FileNotFoundError:

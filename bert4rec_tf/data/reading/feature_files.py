@@ -285,7 +285,7 @@ def _split_texts(cells: Sequence[Any], whose: str) -> Iterator[list[str]]:
     for cell in cells:
         if isinstance(cell, float) and cell.is_integer():
             cell = int(cell)  # pandas makes fractions of whole numbers with gaps
-        values = cell if isinstance(cell, list) else [] if cell is None else separator.split(str(cell))
+        values = cell if isinstance(cell, (list, np.ndarray)) else [] if cell is None else separator.split(str(cell))
         yield [text for value in values if not _is_empty(value) and (text := " ".join(str(value).split()))]
 
 

@@ -49,10 +49,10 @@ def make_sequences(tables: list[pa.Table], reader: Rows, to_train: bool = True) 
     sizes_before = {"users": len(users), "items": len(items), "actions": len(user_codes)}
     notes = describe_findings(reader)
     notes += describe_cut_rows(reader.findings, items.tolist(), np.bincount(item_codes)) if is_own else []
-    unit, meaning, num_later = None, "", None
+    unit, meaning, doubts, num_later = None, "", list[str](), None
     if times is not None and len(times):
-        count, sample = partial(count_units, times), partial(np.asarray, times)
-        unit, meaning = reader.times.describe(count, len(times), times.max().item(), sample, interactions)
+        facts = count_units(times), len(times), times.max().item(), partial(np.asarray, times)
+        unit, meaning, doubts = reader.times.describe(*facts, interactions)
         order, repeats = order_actions(user_codes, item_codes, times, is_own and interactions.duplicates == "drop")
         if len(repeats):
             first = repeats.min()
@@ -71,13 +71,22 @@ def make_sequences(tables: list[pa.Table], reader: Rows, to_train: bool = True) 
     sequences = Sequences.from_codes(user_codes, item_codes, users, items)
     action_times = ActionTimes(times, meaning) if times is not None and is_own else None
     sequences = replace(sequences, num_later=num_later, times=action_times)
-    return sequences, make_report(reader, meaning, sizes_before, sequences, notes, to_train)
+    return sequences, make_report(reader, meaning, sizes_before, sequences, doubts, notes, to_train)
 
 
 def make_report(
-    reader: Rows, meaning: str, sizes_before: dict[str, int], sequences: Sequences, notes: list[str], to_train: bool
+    reader: Rows,
+    meaning: str,
+    sizes_before: dict[str, int],
+    sequences: Sequences,
+    doubts: list[str],
+    notes: list[str],
+    to_train: bool,
 ) -> Report:
-    """Returns the report. Raises UserError if `to_train` and no user has two actions, or only one item is left."""
+    """Returns the report. `doubts`: about the times.
+
+    Raises UserError if `to_train` and no user has two actions, or only one item is left.
+    """
     interactions, layout = reader.options, reader.layout
     bounds = {name: getattr(interactions, name) for name in ("min_user_actions", "min_item_actions")}
     filters = [f"left are those with --{name}={bound}" for name, bound in bounds.items() if bound > 1]
@@ -89,7 +98,7 @@ def make_report(
     if to_train and sequences.num_items == 1:
         raise UserError(f"{interactions.title}: there is only one item left, so there is nothing to recommend{reasons}")
     sizes = {"users": sequences.num_users, "items": sequences.num_items, "actions": sequences.num_actions}
-    facts = list(layout.doubts), notes, list(layout.remarks)
+    facts = [*layout.doubts, *doubts], notes, list(layout.remarks)
     return Report(interactions.title, str(layout), meaning, sizes_before, sizes, [*bounds.values()], *facts)
 
 

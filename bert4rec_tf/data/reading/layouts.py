@@ -15,7 +15,9 @@ from bert4rec_tf.data.reading.columns import (
     LITERALS,
     NO_TIME,
     PARQUET,
+    QUOTED_BLANKS,
     SAMPLE_ROWS,
+    TAB,
     TEXT,
     TIME_NAMES,
     UNQUOTED,
@@ -24,11 +26,11 @@ from bert4rec_tf.data.reading.columns import (
     find_known_columns,
 )
 from bert4rec_tf.data.reading.rows import shorten
-from bert4rec_tf.data.reading.text import MAY_BE_QUOTED, QUOTED, allow_quotes, recognize_quotes, split_lines
+from bert4rec_tf.data.reading.text import NEVER_CLOSED, refuse_lone_quotes, split_lines
 from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
-SEPARATORS = ("\t", "::", ",", ";")
+SEPARATORS = (TAB, "::", ",", ";")
 OTHER_SEPARATORS = ("|", "^", "~", "#", " ")
 """What is not tried, but named in a message if it splits all lines alike."""
 
@@ -53,7 +55,7 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     if start.startswith(PARQUET_MARK):
         if path.suffix == ".gz":
             raise UserError(f"{path}: Parquet is packed already and is not read from .gz; unpack it")
-        head = tables.read_head(path)
+        head = tables.read_head(path, options)
         layout = columns.layout_from_sample(PARQUET, head.column_names, tables.read_sample(head))
         layout = tables.check_events(layout, head.schema, options, str(path))
         return replace(layout, integer_types=tables.list_integer_types(head.schema))
@@ -76,35 +78,21 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     header_line = _find_header_line(numbered[: MAX_TITLE_LINES + 1], options)
     if not options.columns and header_line not in (None, first_line):
         raise UserError(f"{path}, line {header_line}: names the columns; remove the lines above this header")
-    separator = recognize_quotes(separator or _find_separator(path, lines), lines)
+    separator = separator or _find_separator(path, lines)
+    if separator == ANY_BLANKS and lines[0].lstrip().startswith('"'):
+        separator = QUOTED_BLANKS
+    if separator == TAB:
+        refuse_lone_quotes("\n".join(lines).encode(), str(path))
     rows = split_lines(lines, separator)
     if separator not in UNQUOTED and len(rows) == 1 < len(lines) and lines[0].count('"') % 2:
-        raise UserError(f"{path}, line {first_line}: a quote is never closed")
+        raise UserError(f"{path}, line {first_line}: {NEVER_CLOSED}")
     if len(rows[0]) < 2:
         only_field = shorten(rows[0][0].strip())
         raise UserError(
             f"{path}, line {first_line}: expected at least two columns, found {only_field!r}; "
             f"{_advise_separator(lines)}"
         )
-    layout = _find_text_layout(columns, separator, rows, first_line)
-    if separator in MAY_BE_QUOTED and _has_quoted_ids(layout, rows[layout.has_header :]):
-        separator = allow_quotes(separator, lines)
-        quoted_rows, width = split_lines(lines, separator), len(layout.names)
-        if _count_whole(quoted_rows, width) >= _count_whole(rows, width):  # else a quote is a plain character
-            return _find_text_layout(columns, separator, quoted_rows, first_line)
-    return layout
-
-
-def _count_whole(rows: Sequence[Sequence[str]], width: int) -> int:
-    """Returns how many rows have all columns, but for the last one, which may be cut."""
-    return sum(len(row) == width for row in rows[:-1])
-
-
-def _has_quoted_ids(layout: Layout, rows: Sequence[Sequence[str]]) -> bool:
-    """Returns whether all users or all items are in quotes."""
-    places = [layout.names.index(name) for name in (layout.user, layout.item)]
-    whole = [row for row in rows if len(row) == len(layout.names)]
-    return bool(whole) and any(all(QUOTED.fullmatch(row[place]) for row in whole) for place in places)
+    return _find_text_layout(columns, separator, rows, first_line)
 
 
 def _find_header_line(numbered: Sequence[tuple[int, str]], options: Interactions) -> int | None:
@@ -205,7 +193,7 @@ def _show(row: Sequence[str]) -> str:
 def _find_separator(path: Path, lines: Sequence[str]) -> str:
     """Returns what separates the columns of all lines. Raises UserError if several characters may."""
     suffix, first = Path(path.name.removesuffix(".gz")).suffix.lower(), lines[0].strip()
-    candidates = [text for text in (("\t",) if suffix == ".tsv" else SEPARATORS) if text in first]
+    candidates = [text for text in ((TAB,) if suffix == ".tsv" else SEPARATORS) if text in first]
     candidates = [text for text in candidates if len(split_lines([first], text)[0]) > 1]
     if not candidates:
         return "," if suffix == ".csv" else ANY_BLANKS

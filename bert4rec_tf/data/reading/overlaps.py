@@ -7,7 +7,6 @@ import pandas as pd
 
 from bert4rec_tf.data.id_types import match_types, warn_of_new_types, warn_of_strangers
 from bert4rec_tf.data.reading.grouping import join_times, order_actions, sort_ids
-from bert4rec_tf.data.reading.times import describe_conversion
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary, number_within_groups
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import DataWarning, warn
@@ -33,10 +32,9 @@ def join_actions(known: Sequences, new: Sequences) -> tuple[Sequences, int]:
     elif new.times is None:
         raise UserError(f"the new actions must have times, {known.times.meaning}, like the known ones. Received: none")
     elif known.times.meaning != new.times.meaning:
-        conversion = describe_conversion(new.times.meaning, known.times.meaning)
         raise UserError(
-            f"the times must be {known.times.meaning}, like those of the known actions. Received: "
-            f"{new.times.meaning}{conversion and f'; in pandas: {conversion}'}"
+            f"the times must be {known.times.meaning}, like those of the known actions. Received: {new.times.meaning}; "
+            "convert the new ones"
         )
     user_codes, users = pd.factorize(np.concatenate([known.users, new.users]))
     item_codes, items = pd.factorize(np.concatenate([known.vocabulary.items, new.vocabulary.items]))

@@ -13,7 +13,7 @@ from bert4rec_tf.data.reading.columns import JSON, SAMPLE_ROWS, may_be_time
 from bert4rec_tf.data.reading.rows import NO_ID, NO_RECORD, BadRow, Rows
 from bert4rec_tf.foundation.errors import UserError
 
-_ID, _TIME = (str, type(None)), (str, float)  # tuples, because a union of types takes four times as long to check
+_ID = (str, type(None))  # a tuple, because a union of types takes four times as long to check
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -65,8 +65,7 @@ def _select_values(record: Mapping[str, Any], names: Sequence[str]) -> Sequence[
     user, item, *others = [str(value) if type(value) is int else value for value in map(record.get, names)]
     if not (isinstance(user, _ID) and isinstance(item, _ID)):
         return None
-    others = [str(value).lower() if type(value) is bool else value for value in others]
-    return user, item, *[value if isinstance(value, _TIME) else None for value in others]
+    return user, item, *[str(value).lower() if type(value) is bool else value for value in others]
 
 
 def _note_late_keys(keys: Iterable[str], number: int, reader: Rows) -> None:
@@ -80,7 +79,7 @@ def _note_late_keys(keys: Iterable[str], number: int, reader: Rows) -> None:
         reader.findings.late_keys[key] = reader.locate(number)
 
 
-def _make_strings(values: Sequence[str | float | None]) -> pa.Array:
+def _make_strings(values: Sequence[Any]) -> pa.Array:
     """Returns values as strings. Lone surrogates, which JSON can write but UTF-8 cannot, become U+FFFD."""
     texts = [value if value is None else str(value) for value in values]
     try:

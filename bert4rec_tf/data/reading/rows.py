@@ -33,8 +33,6 @@ NO_INTEGER = "an id is not an integer"
 NO_ID = "an id is neither a text nor a whole number"
 ROUNDED = "an id is written as a rounded number; export the column as text"
 ROUNDED_LIKE = r"^-?[0-9](?:[.,][0-9]+)?[eE]\+[0-9]{2,3}$"
-DOUBLED_QUOTES = "an id in quotes has quotes in it, but between tabs all users or items must be quoted; write commas"
-DOUBLED_QUOTES_LIKE = '^".*"".*"$'
 BLANK_BEFORE_QUOTES = "an id has a blank before its quotes; write no blanks between the columns"
 BLANK_BEFORE_QUOTES_LIKE = rf'^[{BLANKS}]+"'
 ROUNDED_TIME = "the time was rounded by a spreadsheet; export the column as text"
@@ -57,7 +55,6 @@ _KINDS = (
     NO_UTF8,
     NO_INTEGER,
     ROUNDED,
-    DOUBLED_QUOTES,
     BLANK_BEFORE_QUOTES,
     MISSING_TIME,
     NO_DAY,
@@ -246,8 +243,6 @@ class Rows:
             tests = {NO_INTEGER: pc.invert(pc.match_substring_regex(names, "^-?[0-9]+$"))} | tests
         if is_own:
             tests |= {ROUNDED: pc.match_substring_regex(names, ROUNDED_LIKE)}
-        if is_own and self.plain and self.layout.separator == "\t":
-            tests |= {DOUBLED_QUOTES: pc.match_substring_regex(names, DOUBLED_QUOTES_LIKE)}
         kinds = np.full(len(names) + 1, _KINDS.index(missing), np.uint8)  # the last is that of a null
         kinds[:-1] = 0
         for kind, is_bad in tests.items():

@@ -1,7 +1,9 @@
 """Reads small tables, such as features and titles: a file, a DataFrame or another table, as columns of cells."""
 
-import contextlib
-from collections.abc import Mapping, Sequence
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bert4rec_tf.data.reading import blocks, tables, text
-from bert4rec_tf.data.reading.columns import find_known_columns, guess_column
+from bert4rec_tf.data.reading.columns import TAB, find_known_columns, guess_column
+from bert4rec_tf.data.reading.rows import BAD_WIDTH, shorten
 from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
@@ -39,7 +42,7 @@ def read_columns(source: Any, title: str, id_names: Sequence[str], id_name: str 
     Raises UserError if it cannot be read, or has fewer than two columns or two of one name.
     """
     is_file = isinstance(source, (str, Path, Url))
-    frame = _read_file(stores.expand_path(source), id_names, id_name) if is_file else tables.load_frame(source, title)
+    frame = _read_file(stores.expand_path(source), id_names) if is_file else tables.load_frame(source, title)
     names = tables.list_names(frame)
     if len(set(names)) < len(names):
         raise UserError(f"{title}: must name each column once. Received: {', '.join(names)[:300]}")
@@ -47,67 +50,85 @@ def read_columns(source: Any, title: str, id_names: Sequence[str], id_name: str 
     table = tables.select_columns(frame, [name for name in names if name not in vectors])
     arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
     columns: dict[str, Any] = {name: vectors.get(name) or _list_cells(arrays[name]) for name in names}
-    id_column = _choose_id_column(table, id_names, id_name)
+    id_column = _choose_id_column(table, title, id_names, id_name)
     if id_column is not None:
         ids = tables.convert_ids(tables.decode_texts(arrays[id_column]), f"{title}, column {id_column}")
         columns[id_column] = pc.utf8_normalize(ids, form="NFC").to_pylist()
     return id_column, columns
 
 
-def _choose_id_column(table: pa.Table, id_names: Sequence[str], id_name: str | None) -> str | None:
-    """Returns the column `id_name` if there is one, else the first with a known name, rather one without repeats.
+def _choose_id_column(table: pa.Table, title: str, id_names: Sequence[str], id_name: str | None) -> str | None:
+    """Returns the column `id_name` if there is one, else the first with a known name.
 
-    So the items of `id,title,artist` are the ids, although data of artists may call their items so.
+    If that has repeats, it is the column `id` without any: the items of `id,title,artist` are the ids, although data of
+    artists may call their items so. Raises UserError if it is another one without any.
     """
     if id_name in table.column_names:
         return id_name
     known = find_known_columns(table.column_names, id_names)
     arrays = {name: table.column(name) for name in known if not pa.types.is_nested(table.column(name).type)}
     without_repeats = [name for name, array in arrays.items() if len(array.unique()) == len(array)]
-    return next(iter([*without_repeats, *known]), None)
+    if without_repeats:
+        first, best = next(iter(arrays)), without_repeats[0]
+        if best != first and best.lower() != "id":
+            either = f"column {first!r}, where some repeat, or in {best!r}"
+            raise UserError(f"{title}: the ids may be in {either}; remove or rename the other")
+        return best
+    return next(iter(known), None)
 
 
-def _read_file(path: Path, id_names: Sequence[str], id_name: str | None) -> pa.Table:
+def _read_file(path: Path, id_names: Sequence[str]) -> pa.Table:
     files.refuse_pipe(path)
     with blocks.open_unpacked(path) as file:
         start = file.read(len(blocks.PARQUET_MARK))
         is_parquet = start == blocks.PARQUET_MARK
         content = b"" if is_parquet else start + file.read()
     if not is_parquet:
-        return _parse_text(content, path, id_names, id_name)
+        return _parse_text(content, path, id_names)
     with tables.open_parquet(path) as parquet:
         return parquet.read()
 
 
-def _parse_text(content: bytes, path: Path, id_names: Sequence[str], id_name: str | None) -> pa.Table:
+def _parse_text(content: bytes, path: Path, id_names: Sequence[str]) -> pa.Table:
     blocks.refuse_packed(path, content)
-    first = content.split(b"\n", 1)[0].decode("utf-8", "replace")
+    first = re.split(b"[\r\n]", content, maxsplit=1)[0].decode("utf-8", "replace")
     if first.lstrip().startswith(("{", "[")):
         raise UserError(f"{path}: must be CSV or Parquet, in which each column is a feature. Received: JSON")
-    separator = DOUBLE_COLON if DOUBLE_COLON in first else max(",", "\t", ";", key=first.count)
-    separator = text.recognize_quotes(separator, [first])
+    separator = DOUBLE_COLON if DOUBLE_COLON in first else max(",", TAB, ";", key=first.count)
     try:
-        content.decode()
+        decoded = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         if separator != DOUBLE_COLON:
             raise UserError(f"{path}: cannot be read: must be in UTF-8 ({error.reason})") from error
-        content = content.decode("latin-1").encode()
-    table = text.read_table(content, separator, str(path))
-    names = [column[0].as_py() for column in table.columns] if table.num_rows else []
+        decoded = content.decode("latin-1")
+    names, *rows = _split_rows(decoded, separator, path) or [[]]
     if separator == DOUBLE_COLON and len(names) > 1 and guess_column(names, id_names) is None:
-        return table.select(range(min(len(names), len(MOVIES)))).rename_columns(MOVIES[: len(names)])
+        names, rows = list(MOVIES[: len(names)]), [names, *rows]
     if len(set(names)) < max(len(names), 2):
         raise UserError(
             f"{path}: the first line must be a header that names at least two columns, each once. Received: {first!r}"
         )
-    named = table.slice(1).rename_columns(names)
-    ids = _choose_id_column(named, id_names, id_name) if separator in text.MAY_BE_QUOTED else None
-    if ids is not None and all(map(text.QUOTED.fullmatch, named.column(ids).to_pylist())):
-        with contextlib.suppress(UserError):  # of a quote that is a plain character
-            quoted = text.read_table(content, text.MAY_BE_QUOTED[separator], str(path))
-            if (quoted.num_rows, quoted.num_columns) == (table.num_rows, table.num_columns):
-                return quoted.slice(1).rename_columns([column[0].as_py() for column in quoted.columns])
-    return named
+    return pa.table({name: pa.array([row[place] for row in rows], pa.string()) for place, name in enumerate(names)})
+
+
+def _split_rows(content: str, separator: str, path: Path) -> list[list[str]]:
+    """Returns the fields of each row. Blank lines are skipped. Raises UserError for another width, and odd quotes."""
+    lines, rows = io.StringIO(content, newline=""), list[list[str]]()
+    if separator == DOUBLE_COLON:
+        split: Iterator[list[str]] = (line.rstrip("\r\n").split(separator) for line in lines if line.strip("\r\n"))
+    else:
+        split = filter(None, csv.reader(lines, delimiter=separator, strict=True))
+    try:
+        for row in split:
+            rows.append(row)
+            if len(row) != len(rows[0]):
+                advice = "" if separator == DOUBLE_COLON else "; put a field with the separator in it in double quotes"
+                kind, shown = BAD_WIDTH.format(len(rows[0]), len(row)), shorten(separator.join(row))
+                raise UserError(f"{path}, row {len(rows)}: {kind}: {shown!r}{advice}")
+    except csv.Error as error:
+        advice = f"; {text.PLAIN_QUOTES}" if separator == TAB else ""
+        raise UserError(f"{path}, row {len(rows) + 1}: {text.NEVER_CLOSED}, or text follows it{advice}") from error
+    return rows
 
 
 def has_fraction(cell: Any) -> bool:

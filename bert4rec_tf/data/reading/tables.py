@@ -1,8 +1,9 @@
 """Reads tables whose columns have types: Parquet files, pandas DataFrames and Arrow tables."""
 
 import contextlib
+import glob
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -49,31 +50,45 @@ def open_parquet(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
         raise UserError(f"{path}: cut short or damaged ({' '.join(str(error).split())[:200]})") from error
 
 
-def read_head(path: Path) -> pa.Table:
+def read_head(path: Path, options: Interactions) -> pa.Table:
     """Returns the first rows of a Parquet file, with the columns that its folders name. Raises UserError if damaged."""
+    partition = read_partition(path, options)
     with open_parquet(path) as file:
         head = next(file.iter_batches(SAMPLE_ROWS), None)
-        return pa.table(_add_partition(head or pa.RecordBatch.from_pylist([], schema=file.schema_arrow), path))
+        return pa.table(_add_partition(head or pa.RecordBatch.from_pylist([], schema=file.schema_arrow), partition))
 
 
 def read_rows(path: Path, reader: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a Parquet file. Raises UserError if it is damaged, and as `text.read_rows`."""
     with open_parquet(path) as file:
         names = [name for name in reader.layout.used_columns if name in file.schema_arrow.names]
-        batches = (_add_partition(batch, path) for batch in file.iter_batches(ROWS_PER_BATCH, columns=names))
+        partition = read_partition(path, reader.options)
+        batches = (_add_partition(batch, partition) for batch in file.iter_batches(ROWS_PER_BATCH, columns=names))
         yield from _select_good_rows(batches, reader)
 
 
-def read_partition(path: Path) -> dict[str, str]:
-    """Returns the columns that Hive writes as folders: `day=10/a.parquet`. The innermost folder of a name counts."""
-    folders = reversed(path.absolute().parents)  # also those above the working directory
-    pairs = [folder.name.partition("=") for folder in folders if "=" in folder.name]
+def find_root(pattern: Path) -> Path:
+    """Returns the folder before the first wildcard of a pattern; a path without any as it is."""
+    folders = [pattern, *pattern.parents]
+    return next((folder for folder in folders if not glob.has_magic(str(folder))), folders[-1])
+
+
+def read_partition(path: Path, options: Interactions) -> dict[str, str]:
+    """Returns the columns that Hive writes as folders: `day=10/a.parquet`. The innermost folder of a name counts.
+
+    They are below what the user named, or directly above the file: others are not of its table.
+    """
+    folders = path.absolute().parents  # also those above the working directory
+    roots = {find_root(named).absolute() for named in options.files}
+    chain = itertools.takewhile(lambda folder: "=" in folder.name, folders)
+    below = (folder for folder in folders if "=" in folder.name and not roots.isdisjoint(folder.parents))
+    pairs = [folder.name.partition("=") for folder in sorted({*chain, *below})]
     return {name: value for name, _, value in pairs}
 
 
-def _add_partition(batch: pa.RecordBatch, path: Path) -> pa.RecordBatch:
+def _add_partition(batch: pa.RecordBatch, partition: Mapping[str, str]) -> pa.RecordBatch:
     """Returns a batch with the columns of `read_partition`."""
-    for name, value in read_partition(path).items():
+    for name, value in partition.items():
         if name not in batch.schema.names:
             text = pa.scalar(None if value == NO_VALUE else unquote(value), pa.string())
             batch = batch.append_column(name, pa.repeat(text, batch.num_rows))

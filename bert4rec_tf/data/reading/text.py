@@ -1,6 +1,7 @@
 """Reads text in separated columns with Arrow's CSV parser, block by block."""
 
 import csv
+import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
@@ -10,18 +11,20 @@ import pyarrow as pa
 import pyarrow.csv
 
 from bert4rec_tf.data.reading import blocks
-from bert4rec_tf.data.reading.columns import ANY_BLANKS, UNQUOTED
+from bert4rec_tf.data.reading.columns import ANY_BLANKS, TAB, UNQUOTED
 from bert4rec_tf.data.reading.rows import BAD_WIDTH, Rows, shorten
 from bert4rec_tf.data.reading.times import BLANKS
 from bert4rec_tf.foundation.errors import UserError
 
-MAY_BE_QUOTED = {"\t": '\t"', ANY_BLANKS: ' "'}
-"""Tabs and single blanks -> the separators for these between fields that may be quoted."""
-
 UNIT_SEPARATOR = "\x1f"
 """Replaces `::`, because Arrow takes one character."""
 
-QUOTED, SEVERAL_BLANKS = re.compile('"[^"]*"'), re.compile(r"^ | $|  |\t")
+NEVER_CLOSED = "a quote is never closed"
+PLAIN_QUOTES = 'if quotes are plain characters there, read it in pandas with sep="\\t", quoting=3, and write it as CSV'
+
+_CLOSED = re.compile(rb'"(?:[^"]++|"")*+"')
+_WELL_QUOTED = re.compile(rb'(?:[\t\r\n]++|[^"\t\r\n][^\t\r\n]*+|%b(?=[\t\r\n]|\Z))*+' % _CLOSED.pattern)
+"""Fields between tabs of which all that begin with a quote end with one."""
 
 csv.field_size_limit(blocks.LONGEST_LINE)
 
@@ -37,7 +40,10 @@ def read_rows(stream: IO[bytes], reader: Rows) -> Iterator[pa.Table]:
     for content, first in blocks.read_blocks(stream, reader.file_name):
         if first <= layout.skip:
             content = b"".join(content.splitlines(keepends=True)[layout.skip + 1 - first :])
-        columns, misfits, unfinished = _parse_rows(unfinished + content, layout.separator, width, column_numbers)
+        content = unfinished + content
+        if layout.separator == TAB:
+            refuse_lone_quotes(content, reader.file_name, number)
+        columns, misfits, unfinished = _parse_rows(content, layout.separator, width, column_numbers)
         count = columns.num_rows + len(misfits)
         numbers = np.delete(np.arange(number + 1, number + count + 1), [misfit.number - 1 for misfit in misfits])
         by_name = dict(zip(used_columns, (column.combine_chunks() for column in columns.columns)))
@@ -50,27 +56,22 @@ def read_rows(stream: IO[bytes], reader: Rows) -> Iterator[pa.Table]:
         if len(unfinished) > blocks.LONGEST_LINE:
             break
     if unfinished:
-        raise UserError(f"{reader.file_name}, row {number + 1}: a quote is never closed")
+        advice = f"; {PLAIN_QUOTES}" if layout.separator == TAB else ""
+        raise UserError(f"{reader.file_name}, row {number + 1}: {NEVER_CLOSED}{advice}")
 
 
-def read_table(content: bytes, separator: str, source: str) -> pa.Table:
-    """Returns the rows of a small text in UTF-8, the first too, as strings. Blank lines are skipped.
+def refuse_lone_quotes(content: bytes, source: str, number: int = 0) -> None:
+    """Raises UserError if text follows the closing quote of a field between tabs, because it would swallow rows.
 
-    Raises UserError if a row has more or fewer fields than the first, or a quote is not closed. `source`: for messages.
+    `source`, `number`: for messages, the file, and its rows before the content.
     """
-    content = content.removeprefix(blocks.BOM)
-    first = next((line for line in content.splitlines() if line), b"")
-    width = len(split_lines([first.decode()], separator)[0]) if first else 0
-    if width < 2:
-        return pa.table({"0": [first.decode()] if first else []})
-    columns, misfits, unfinished = _parse_rows(content, separator, width, range(width))
-    if misfits:
-        kind, text = _explain_misfit(misfits[0])
-        advice = "; put a field that contains the separator in double quotes" if separator not in UNQUOTED else ""
-        raise UserError(f"{source}, row {misfits[0].number}: {kind}: {shorten(text)!r}{advice}")
-    if unfinished:
-        raise UserError(f"{source}, row {columns.num_rows + 1}: a quote is never closed")
-    return columns
+    match = _WELL_QUOTED.match(content) if b'"' in content else None
+    if match is None or not _CLOSED.match(content, end := match.end()):  # the last field may end in the next block
+        return
+    before = io.StringIO(content[:end].decode("utf-8", "replace") + "-", newline="")
+    row = number + sum(map(bool, csv.reader(before, delimiter=TAB)))
+    field = re.split("[\t\r\n]", content[end:].decode("utf-8", "replace"), maxsplit=1)[0]
+    raise UserError(f"{source}, row {row}: text follows a closing quote: {shorten(field)!r}; {PLAIN_QUOTES}")
 
 
 def split_lines(lines: Iterable[str], separator: str) -> list[list[str]]:
@@ -80,18 +81,6 @@ def split_lines(lines: Iterable[str], separator: str) -> list[list[str]]:
     if separator in UNQUOTED:
         return [line.split(separator) for line in lines]
     return [row for row in csv.reader((f"{line}\n" for line in lines), delimiter=separator[0]) if row]
-
-
-def recognize_quotes(separator: str, lines: Sequence[str]) -> str:
-    """Returns the separator; that of MAY_BE_QUOTED if all fields of the first line are in quotes."""
-    first = map(QUOTED.fullmatch, lines[0].strip().split(separator))
-    return allow_quotes(separator, lines) if separator in MAY_BE_QUOTED and all(first) else separator
-
-
-def allow_quotes(separator: str, lines: Sequence[str]) -> str:
-    """Returns the separator of MAY_BE_QUOTED, unless the columns of the lines are separated by several blanks."""
-    is_aligned = separator == ANY_BLANKS and any(map(SEVERAL_BLANKS.search, lines))
-    return separator if is_aligned else MAY_BE_QUOTED[separator]
 
 
 def _make_readable(content: bytes, separator: str) -> bytes:

@@ -64,21 +64,6 @@ def find_day_length(meaning: str) -> int:
     return DAY_SECONDS * PER_SECOND[unit] if unit else 1
 
 
-def describe_conversion(meaning: str, target: str) -> str:
-    """Returns how pandas makes times with one meaning (`Times.describe`) times with another; empty for no unit."""
-    unit, target_unit, zone = find_unit(meaning), find_unit(target), target == "dates with a zone"
-    if unit and target_unit:
-        ratio = PER_SECOND[target_unit] / PER_SECOND[unit]
-        return f"times * {ratio:.0f}" if ratio > 1 else f"times // {1 / ratio:.0f}"
-    if target_unit and "date" in meaning:
-        return f'pd.to_datetime(times, utc=True).dt.as_unit("{target_unit}").astype("int64")'
-    if unit and "date" in target:
-        return f'pd.to_datetime(times, unit="{unit}"{", utc=True" * zone})'
-    if "date" in meaning and "date" in target:
-        return "pd.to_datetime(times).dt.tz_localize(" + ('"UTC")' if zone else "None)")
-    return ""
-
-
 def count_units(times: np.ndarray) -> dict[str, int]:
     """Returns how many times are plausible in each unit since 1970. A number is plausible in one unit at most."""
     return {
@@ -90,8 +75,7 @@ def count_units(times: np.ndarray) -> dict[str, int]:
 def _choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str | None:
     """Returns the unit in which the median of numeric times, so most of them, are plausible; None if there is none.
 
-    Warns of times that are not. Raises UserError if most are plausible, but in several units. `counts`: of
-    `count_units`.
+    Raises UserError if most are plausible, but in several units. `counts`: of `count_units`.
     """
     units = [unit for unit, count in counts.items() if count]
     if 2 * sum(counts.values()) <= num_times:
@@ -99,13 +83,14 @@ def _choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str |
     if len(units) > 1:
         mixed = " and ".join(f"{counts[unit]:,} {UNIT_NAMES[unit]}" for unit in units)
         raise UserError(f"{title}: the times must have one unit. Received: {mixed} since 1970")
-    _warn_of_odd_times(num_times - counts[units[0]], num_times, f", in {UNIT_NAMES[units[0]]},", title)
     return units[0]
 
 
-def _warn_of_odd_times(number: int, num_times: int, unit: str, title: str) -> None:
-    if 0 < number < num_times / 2:
-        warn(f"{title}: {number:,} of the {num_times:,} times{unit} are not from 1980 to 2099", DataWarning)
+def _describe_odd_times(number: int, num_times: int, unit: str | None) -> list[str]:
+    """Returns a line on times that are not plausible. `unit`: of numbers; None for dates."""
+    what = f", in {UNIT_NAMES[unit]}," if unit else ""
+    is_odd = 0 < number < num_times / 2
+    return [f"{number:,} of the {num_times:,} times{what} are not from 1980 to 2099"] if is_odd else []
 
 
 def join_columns(columns: Mapping[str, pa.Array]) -> pa.Array:
@@ -228,32 +213,33 @@ class Times:
 
     def describe(
         self,
-        count: Callable[[], Mapping[str, int]],
+        counts: Mapping[str, int],
         num_times: int,
         latest: int | float,
         sample: Callable[[], np.ndarray],
         options: Interactions,
-    ) -> tuple[str | None, str]:
-        """Returns the unit of times that are numbers, None if it is not known, and what the times mean.
+    ) -> tuple[str | None, str, list[str]]:
+        """Returns the unit of times that are numbers, None if it is not known; what the times mean; and doubts.
 
         Args:
-            count: returns what `count_units` does for all times.
+            counts: what `count_units` returns for all times.
             num_times, latest: their number, and the last one.
             sample: returns all of them or some.
             options: whether times may be in the future, and the title for messages.
 
         Raises UserError for times of several units, in the future, or out of order because they begin with the day.
         """
-        unit = _choose_unit(count(), num_times, options.title) if self.kind == NUMBER else None
+        unit = _choose_unit(counts, num_times, options.title) if self.kind == NUMBER else None
         if not (options.is_published or options.future_times):
             _refuse_future(latest, self.kind, unit, options.title)
-        if self.kind == NUMBER and unit is None and not options.is_published:
-            _refuse_mixed_up_days(sample(), options.title)
-        if self.kind != NUMBER:
+        if self.kind == NUMBER and unit is None:
             if not options.is_published:
-                _warn_of_odd_times(num_times - count()["ns"], num_times, "", options.title)
-            return None, "dates with a zone" if self.kind == ZONED else "dates"
-        return unit, "numbers of no known unit" if unit is None else f"{UNIT_NAMES[unit]} since 1970"
+                _refuse_mixed_up_days(sample(), options.title)
+            return None, "numbers of no known unit", []
+        doubts = _describe_odd_times(num_times - counts[unit or "ns"], num_times, unit)
+        if unit is None:
+            return None, "dates with a zone" if self.kind == ZONED else "dates", doubts
+        return unit, f"{UNIT_NAMES[unit]} since 1970", doubts
 
     def parse_moment(self, text: str, unit: str | None) -> int | float:
         """Returns the time that a user names as `test_from`, as a number like the times that were read.
@@ -343,12 +329,21 @@ def _cast_whole(texts: pa.Array, values: pa.Array) -> pa.Array:
 def _cast_some(texts: pa.Array, kind: str) -> pa.Array:
     """Returns the times of texts; null for those that are not of this kind."""
     texts = normalize_texts(texts)
-    texts = pc.if_else(pc.match_substring_regex(texts, PATTERNS[kind]), texts, None)
+    texts = pc.if_else(pc.match_substring_regex(texts, PATTERNS[kind]), texts, None).dictionary_encode()
+    return _cast_halves(texts.dictionary, kind).take(texts.indices)
+
+
+def _cast_halves(texts: pa.Array, kind: str) -> pa.Array:
+    """Returns the times of texts; null for those that look like times and are none, such as 2020-02-30."""
     values = _cast(texts, kind)
-    if values is None:  # one of them looks like a time and is none, such as 2020-02-30
-        is_time = [_cast(texts[row : row + 1], kind) is not None for row in range(len(texts))]
-        values = _cast(pc.if_else(pa.array(is_time), texts, None), kind)
-    return values
+    if values is not None:
+        return values
+    if len(texts) == 1:
+        return pa.nulls(1, pa.int64())
+    middle = len(texts) // 2
+    halves = [_cast_halves(half, kind) for half in (texts[:middle], texts[middle:])]
+    target = pa.float64() if any(pa.types.is_floating(half.type) for half in halves) else pa.int64()
+    return pa.concat_arrays([half.cast(target, safe=False) for half in halves])
 
 
 def _find_kind(texts: pa.Array) -> str | None:

@@ -245,32 +245,14 @@ def format_table1_columns(sequences: Sequences) -> dict[str, str]:
 
 def describe_data(name: str, sequences: Sequences, report: Report | None = None) -> str:
     """Returns the report, and below it the data's row of Table 1 and the paper's, if there is one."""
-    columns = format_table1_columns(sequences)
-    rows = [("", *columns), (name if is_own(name) else find_dataset(name).title, *columns.values())]
+    columns, dataset = format_table1_columns(sequences), None if is_own(name) else find_dataset(name)
+    rows = [("", *columns), (dataset.title if dataset else name, *columns.values())]
     published = read_paper()["table1"].get(remove_source(name))
-    lines = []
     if published:
         paper_columns = [f"{published['users']:,}", f"{published['items']:,}", published["actions"]]
         rows.append(("the paper's Table 1", *paper_columns, f"{published['mean_length']:.1f}", published["density"]))
-        lines = _compare_with_paper(name, sequences, published)
     width = max(20, *(len(row[0]) + 1 for row in rows))
-    lines = [f"{row[0]:<{width}}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in rows] + lines
+    lines = [f"{row[0]:<{width}}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in rows]
+    lines += [dataset.remark] if dataset and dataset.remark else []
     lines += describe_singles(sequences)
     return "\n".join([*([str(report)] if report else []), *lines])
-
-
-def _compare_with_paper(name: str, sequences: Sequences, published: Mapping[str, Any]) -> list[str]:
-    """Returns a line on the numbers that differ from Table 1, at the precision printed there."""
-    digits = len(published["actions"].removesuffix("m").partition(".")[2])  # of a text like "0.35m"
-    is_equal = {
-        "users": sequences.num_users == published["users"],
-        "items": sequences.num_items == published["items"],
-        "actions": f"{sequences.num_actions / 1e6:.{digits}f}m" == published["actions"],
-        "mean length": f"{sequences.num_actions / sequences.num_users:.1f}" == f"{published['mean_length']:.1f}",
-        "density": f"{sequences.density:.2%}" == published["density"],
-    }
-    differences = [fact for fact, equal in is_equal.items() if not equal]
-    if not differences:
-        return ["As in Table 1."]
-    remark = find_dataset(name).remark if set(differences) <= {"mean length", "density"} else None
-    return [f"Not as in Table 1: {', '.join(differences)}.{' ' + remark if remark else ''}"]

@@ -18,7 +18,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import show_transfer
 
 OFFLINE = "BERT4REC_OFFLINE"
-"""The environment variable that forbids downloads."""
+"""The environment variable that forbids downloads, unless it is empty, 0 or false."""
 
 TIMEOUT = 60.0
 RETRIES = 2
@@ -57,7 +57,7 @@ def fetch(remote: Remote, path: Path) -> bool:
     If another process downloads the same file, this one waits. Raises UserError if OFFLINE is set, or no URL provides
     the file with its checksum.
     """
-    if os.environ.get(OFFLINE):
+    if os.environ.get(OFFLINE, "").lower() not in ("", "0", "false"):
         raise UserError(explain_manual_download(remote, path, f"{OFFLINE} is set"))
     files.make_folder(path.parent)
     lock = filelock.FileLock(path.with_name(f".{path.name}{files.LOCK}"))

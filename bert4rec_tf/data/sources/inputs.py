@@ -48,11 +48,9 @@ def load_any(
         for name, value in {"user": user, "item": item, "time": time, "test_from": test_from}.items():
             if value is not None:
                 raise UserError(f"`{name}` must be left out with {title}, which has its own. Received: {name}={value}")
-    columns: dict[str, Any] = {"user_column": user, "item_column": item, "time_column": time}
+    columns: dict[str, Any] = {"user_column": user, "item_column": item, "time_column": time, "test_from": test_from}
     if time is None and not ordered:
         columns["time_column"] = NO_TIME
-    if test_from is not None:
-        columns["test_from"] = str(test_from)
     if isinstance(data, Sequences):
         return FRAME, data, None
     if is_known:

@@ -75,6 +75,7 @@ RECORDS = {
     b'{"user": ["a"], "item": "1", "time": 1}': bad_rows.NO_ID,
     b'{"user": "a", "item": "1", "time": NaN}': bad_rows.MISSING_TIME,
     b'{"user": "a", "item": "1", "time": true}': bad_rows.BAD_TIME,
+    b'{"user": "a", "item": "1", "time": {"$date": "2020-01-31"}}': bad_rows.BAD_TIME,
     b'{"user": "a", "item": "1"}': bad_rows.MISSING_TIME,
     b'{"user": "a\\n", "item": "1", "time": 1}': bad_rows.MANY_LINES,
     b'{"user": "\\ud800", "item": "1", "time": 1}': bad_rows.NO_UTF8,
@@ -331,6 +332,7 @@ def test_json_is_read_with_a_byte_order_mark_and_other_keys_in_another_encoding(
 TIMED = "user,item,time\na,1,{}\na,2,{}\na,3,{}\n"
 NOT_TIMES = {
     "2^63": ("9", f"{2**63}", "8"),
+    "2^63 - 1, beside a fraction that float64 holds": ("9.5", f"{2**63 - 1}", "8"),
     "beyond 2^63, between whole numbers that no fraction tells apart": (f"{2**62 + 1}", "1e19", f"{2**62}"),
     "a long text": ("2020-01-02", "2020-01-01" + "T" * 60_000, "2020-01-01"),
     "many digits": ("2", "1" * 40_000, "1"),

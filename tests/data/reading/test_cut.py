@@ -59,7 +59,10 @@ def test_a_number_of_their_unit_cuts_times_as_its_date_does(form, factor):
 
 
 def test_a_number_cuts_numbers(tmp_path):
-    path = write(tmp_path, "a.csv", as_csv([("a", "x", 5), ("a", "y", 7), ("b", "x", 9), ("b", "z", 1), ("c", "x", 9)]))
+    rows = [("a", "x", 5), ("a", "y", 7), ("b", "x", 9), ("b", "z", 1), ("c", "x", 9)]
+    table = pd.DataFrame(rows, columns=["user", "item", "time"])
+    assert b4r.interactions(table, test_from=7).num_later.tolist() == [1, 1, 1]
+    path = write(tmp_path, "a.csv", as_csv(rows))
     sequences, _ = conversion.convert(b4r.Interactions(path, test_from="7"))
     assert sequences.users.tolist() == ["a", "b", "c"] and sequences.num_later.tolist() == [1, 1, 1]
     for _ in range(2):  # the second time from the kept conversion

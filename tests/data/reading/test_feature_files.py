@@ -11,6 +11,7 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from bert4rec_tf.config.model_settings import USER_FEATURES
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.reading import feature_files
 from bert4rec_tf.data.reading.rows import MISSING
+from bert4rec_tf.data.reading.small_tables import read_columns
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import DataNote, DataWarning
 
@@ -106,13 +108,15 @@ def test_row_numbers_of_pandas_are_no_features(tmp_path):
             assert feature_files.read_features(tmp_path / name).names.tolist() == ["genre=A", "genre=B", "genre=C"]
 
 
-def test_ids_in_quotes_between_tabs_are_those_of_actions(tmp_path):
-    (tmp_path / "a.tsv").write_text('id\tgenre\n"a"\tx\n"b"\t"x"\n')
-    assert values(feature_files.read_features(tmp_path / "a.tsv")) == {"a": ["genre=x"], "b": ["genre=x"]}
-    (tmp_path / "c.tsv").write_text('id\tgenre\n"a"\t"x\n"b"\t"x\n')
-    assert values(feature_files.read_features(tmp_path / "c.tsv")) == {'"a"': ['genre="x'], '"b"': ['genre="x']}
-    (tmp_path / "b.tsv").write_text('id\tgenre\n"a"\tx\nb\tx\n')
-    assert values(feature_files.read_features(tmp_path / "b.tsv")) == {'"a"': ["genre=x"], "b": ["genre=x"]}
+def test_quotes_between_tabs_are_those_of_actions(tmp_path):
+    (tmp_path / "a.tsv").write_text('id\tgenre\n"a\n1"\tx 1"\nb\t"x 1"""\n')
+    assert read_columns(tmp_path / "a.tsv", "a.tsv", ["id"], None) == (
+        "id",
+        {"id": ["a\n1", "b"], "genre": ['x 1"', 'x 1"']},
+    )
+    (tmp_path / "b.tsv").write_text('id\tgenre\na\t"x\nb\t"x\n')
+    with pytest.raises(UserError, match=r"b\.tsv, row 2: a quote is never closed, or text follows it; if quotes"):
+        feature_files.read_features(tmp_path / "b.tsv")
 
 
 def test_a_column_called_index_may_be_a_feature():
@@ -171,6 +175,7 @@ def test_the_column_of_users_is_recognised_by_its_name(tmp_path):
     [
         ("a,b\n1,2\n", "no column has a known name for ids; name one 'itemid'. Received: a, b"),
         ("id\n1\n", "the first line must be a header that names at least two columns, each once"),
+        ("item,asin,x\n1,7,2\n1,8,2\n", "the ids may be in column 'item', where some repeat, or in 'asin'; remove"),
         ("id,x,x\n1,2,3\n", "the first line must be a header that names at least two columns, each once"),
         ("", "the first line must be a header that names at least two columns"),
         ("id,x\n1,2\n3\n", ", row 3: expected 2 columns, found 1: '3'"),
@@ -251,6 +256,13 @@ def test_lists_of_other_things_than_fractions_are_categories(tmp_path):
     assert found.names.tolist() == ["tag=x, y", "tag=z"]
     found = read_features(tmp_path, "id,tag\na,[{[]: 1}]\nb,[{[]: 1}]\n")
     assert found.names.tolist() == ["tag=[{[]: 1}]"], "a text that Python cannot make a value of"
+
+
+def test_empty_vectors_alone_are_no_values(tmp_path):
+    table = pa.table({"id": list("abc"), "tag": ["x"] * 3, "text": pa.array([[], None, []], pa.list_(pa.float32()))})
+    pyarrow.parquet.write_table(table, tmp_path / "items.parquet")
+    with pytest.warns(DataWarning, match="column text is ignored"):
+        assert feature_files.read_features(tmp_path / "items.parquet").names.tolist() == ["tag=x"]
 
 
 def test_rows_of_one_item_repeat_its_vector():

@@ -7,6 +7,7 @@ import random
 import string
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -75,7 +76,7 @@ WRITERS = {
     "a.json": (TEXTS, as_json),
     "a.steam.json": (TEXTS, as_literals),
     "a.parquet": (TEXTS, as_parquet),
-    "a.tsv": (WORDS, lambda rows: as_text(rows, "\t", HEADER)),
+    "a.tsv": (TEXTS, lambda rows: pd.DataFrame(rows, columns=HEADER).to_csv(sep="\t", index=False).encode()),
     "a.dat": (WORDS, lambda rows: as_text(rated(rows), "::")),
     "a.txt": (WORDS.filter(lambda text: not set(",;") & set(text)), lambda rows: with_many_blanks(rated(rows))),
 }

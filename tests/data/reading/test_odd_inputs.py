@@ -167,13 +167,12 @@ FILES = {
         with_ids("ab", ('"x"', '"y"', '"z"'))[0].replace(",", "\t"),
         XYZ,
     ),
-    "quotes between tabs around some ids": (
-        with_ids("ab", ('"x"', "y", "z"))[0].replace(",", "\t"),
-        {"a": ['"x"', "y", "z"], "b": ["y", '"x"']},
-    ),
-    "quotes within quotes between tabs": (
-        FRAME.replace({"x": '12" vinyl'}).to_csv(sep="\t", index=False),
-        "row 3: an id in quotes has quotes in it",
+    "quotes between tabs around some ids": (with_ids("ab", ('"x"', "y", "z"))[0].replace(",", "\t"), XYZ),
+    "what pandas writes between tabs": (
+        FRAME.replace({"x": '12" vinyl'})
+        .assign(title='two\nlines, a\ttab\n"and" quotes')
+        .to_csv(sep="\t", index=False),
+        {"a": ['12" vinyl', "y", "z"], "b": ["y", '12" vinyl']},
     ),
     "quotes between blanks, as R writes them": (
         "a.txt",
@@ -184,7 +183,7 @@ FILES = {
         "user\titem\ttitle\ttime\n"
         + "".join(f'{user}\t{item}\t"Title"\t{time}\n' for user, item, time in ROWS)
         + 'b\tz\t"open title\t40\n',
-        {**XYZ, "b": [*XYZ["b"], "z"]},
+        "row 7: a quote is never closed; if quotes are plain characters there, read it in pandas with",
     ),
     "quotes between tabs around lines": (
         "user\titem\ttitle\ttime\n"
@@ -194,11 +193,17 @@ FILES = {
     ),
     "quotes between tabs, one of them open": (
         "user\titem\ttitle\ttime\n" + "".join(f'"{user}"\t"{item}"\t"Heroes\t{time}\n' for user, item, time in ROWS),
-        {f'"{user}"': [f'"{item}"' for item in items] for user, items in XYZ.items()},
+        "row 2: text follows a closing quote: '\"Heroes'; if quotes are plain characters there, read it in pandas with",
+    ),
+    "quotes between tabs that would swallow rows": (
+        "user\titem\ttitle\ttime\n"
+        + "".join(f"{user}\t{item}\tx\t{time}\n" for user, item, time in ROWS * 300)
+        + 'a\tx\t"1\t9\na\tx\t2\t9\na\tx\t"3\t9\n',
+        "row 1502: text follows a closing quote: '\"1'",
     ),
     "quotes after blanks between tabs": (
         with_ids("ab", (' "x"', ' "y"', ' "z"'))[0].replace(",", "\t"),
-        {user: [f'"{item}"' for item in items] for user, items in XYZ.items()},
+        "row 2: an id has a blank before its quotes",
     ),
     "quotes between blanks in aligned columns": (
         "a.txt",

@@ -185,4 +185,7 @@ def test_offline_mode_sends_no_request(tmp_path, monkeypatch):
     with served(CONTENT) as server:
         assert f"{download.OFFLINE} is set" in refusal(remote(server), tmp_path / "new" / "file")
         assert not server.asked
-    assert not (tmp_path / "new").exists()
+        assert not (tmp_path / "new").exists()
+        for number, off in enumerate(("0", "false", "")):
+            monkeypatch.setenv(download.OFFLINE, off)
+            assert download.fetch(remote(server), tmp_path / f"{number}")
