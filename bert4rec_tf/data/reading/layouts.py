@@ -79,7 +79,7 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     if not options.columns and header_line not in (None, first_line):
         raise UserError(f"{path}, line {header_line}: names the columns; remove the lines above this header")
     separator = separator or _find_separator(path, lines)
-    if separator == ANY_BLANKS and lines[0].lstrip().startswith('"'):
+    if separator == ANY_BLANKS and any(line.lstrip().startswith('"') for line in lines[:2]):
         separator = QUOTED_BLANKS
     if separator == TAB:
         refuse_lone_quotes("\n".join(lines).encode(), str(path))

@@ -179,6 +179,11 @@ FILES = {
         '"user" "item" "time"\n' + "".join(f'"{user}" "{item} {item}" {time}\n' for user, item, time in ROWS),
         {user: [f"{item} {item}" for item in items] for user, items in XYZ.items()},
     ),
+    "quotes between blanks below a header without any": (
+        "a.txt",
+        "user item time\n" + "".join(f'"{user}" "{item}" {time}\n' for user, item, time in ROWS),
+        XYZ,
+    ),
     "quotes between tabs around titles alone": (
         "user\titem\ttitle\ttime\n"
         + "".join(f'{user}\t{item}\t"Title"\t{time}\n' for user, item, time in ROWS)
