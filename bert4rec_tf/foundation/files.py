@@ -51,11 +51,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def report_write_errors(path: Any) -> Iterator[None]:
-    """Turns an OSError raised inside the block into a UserError that names `path`."""
+    """Turns an OSError raised inside the block into a UserError that names `path`, and the file if it is another."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
+        reason, file = error.strerror or error, str(error.filename or path)
+        if PARTIAL not in file and not file.startswith((str(path), str(path.resolve()))):
+            reason = f"{file}: {reason}"
+        raise UserError(f"{path}: cannot be written ({reason})") from error
 
 
 @contextlib.contextmanager
