@@ -284,6 +284,10 @@ def _read_card(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: must be a JSON file ({error})") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: must hold a JSON object")
+    for name, default in (("checksums", {}), ("columns", {}), ("data", {}), ("histories", None)):
+        part = content.get(name, default)
+        if not isinstance(part, dict) and part is not default:
+            raise UserError(f"{path}: `{name}` must be a JSON object. Received: {part!r:.60}")
     return content
 
 
