@@ -1,6 +1,7 @@
 """Loads an exported SavedModel, reads its signatures and calls them."""
 
 import contextlib
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,6 @@ from bert4rec_tf.export.layout import (
     VOCABULARY,
     make_histories_command,
 )
-from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.processes import claim_tensorflow
@@ -72,6 +72,8 @@ class LoadedModel:
         signatures: name -> signature; `description` has them in the JSON format of TensorFlow Serving.
         card: the model card.
         needs_users: whether histories need the users' ids beside them.
+        items: the items' raw ids, the most popular first.
+        users: the users whom a model knows that needs to know users; else none.
 
     Raises UserError if there is no SavedModel, it cannot be read, it is not one of `saved_model.export`, or it could do
     more than compute.
@@ -112,10 +114,20 @@ class LoadedModel:
             self._loaded = tf.saved_model.load(str(folder), tags=[SERVING])
         except Exception as error:  # A damaged graph, or an op that is missing here, can raise anything.
             raise UserError(f"{folder}: cannot be loaded ({_explain(error)})") from error
-        for name in (VOCABULARY, USERS)[: 1 + self.needs_users]:  # after TensorFlow has read them
-            path = folder / ASSETS / name
-            if files.compute_checksum(path) != self.card.get("checksums", {}).get(name):
-                raise UserError(f"{path}: was changed since the export: its SHA-256 is not that in its model card")
+        # After TensorFlow has read them.
+        self.items = self._read_ids(folder, VOCABULARY)
+        self.users = self._read_ids(folder, USERS) if self.needs_users else Lines(b"")
+
+    def _read_ids(self, folder: Path, name: str) -> Lines:
+        """Returns raw ids. Raises UserError if their list is damaged, or not that of the export."""
+        path = folder / ASSETS / name
+        try:
+            content = path.read_bytes()
+            if hashlib.sha256(content).hexdigest() == self.card.get("checksums", {}).get(name):
+                return Lines(content)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: cannot be read ({error})") from error
+        raise UserError(f"{path}: was changed since the export: its SHA-256 is not that in its model card")
 
     def locate(self, name: Path) -> Path:
         """Returns the path of a file. Raises UserError if another model has taken the place of this one."""
@@ -124,23 +136,6 @@ class LoadedModel:
         if any(now.get(name) != self.card.get(name) for name in IDENTITY):
             raise UserError(f"{self.folder}: was replaced since it was opened; open it again")
         return self.local_folder / name
-
-    @cached_property
-    def items(self) -> Lines:
-        """The items' raw ids, the most popular first. Raises UserError if the list is damaged."""
-        return self._read_ids(VOCABULARY)
-
-    @cached_property
-    def users(self) -> Lines:
-        """The users whom a model knows that needs to know users; else none. Raises UserError as `items`."""
-        return self._read_ids(USERS) if self.needs_users else Lines(b"")
-
-    def _read_ids(self, name: str) -> Lines:
-        path = self.locate(Path(ASSETS, name))
-        try:
-            return Lines(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path}: cannot be read ({error})") from error
 
     @cached_property
     def histories(self) -> Sequences | None:
