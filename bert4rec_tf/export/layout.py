@@ -3,7 +3,6 @@
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 from bert4rec_tf.config.data_names import is_own
 from bert4rec_tf.foundation import files, stores
@@ -58,14 +57,6 @@ def find_model_folder(path: Path) -> Path:
             "that was stopped"
         )
     return path / SAVED_MODEL
-
-
-def find_item_column(card: Any) -> str | None:
-    """Returns the column that had the items in the data of a model card, whose name counts before usual ones."""
-    try:
-        return card["columns"]["item"]["name"]
-    except (KeyError, TypeError):
-        return None
 
 
 def find_newest_version(folder: Path) -> int | None:

@@ -16,6 +16,7 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bert4rec_tf.data.reading.feature_files import check_matches
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.export.functions import FUNCTIONS, INPUTS, OPTIONAL, find_inputs
 from bert4rec_tf.export.histories import HISTORIES, read_histories
@@ -34,7 +35,7 @@ from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.stores import LocalCopy
 from bert4rec_tf.serving.rules import Attributes
-from bert4rec_tf.serving.titles import read_titles
+from bert4rec_tf.serving.titles import read_titles, read_titles_and_tags
 from bert4rec_tf.serving.trust import check_only_computes
 
 SERVING = tf.saved_model.SERVING
@@ -163,6 +164,31 @@ class LoadedModel:
         path = self.locate(ATTRIBUTES)
         return Attributes(path) if path.exists() else None
 
+    @cached_property
+    def columns(self) -> dict[str, dict[str, str]]:
+        """The columns of the data (`Sequences.columns`), as the model card has them; empty if it does not."""
+        return self.card.get("columns", {})
+
+    @property
+    def item_column(self) -> str | None:
+        """The column that had the items in the data. In tables of items this name counts before usual ones."""
+        return self.columns.get("item", {}).get("name")
+
+    def choose_titles(self, source: Any) -> tuple[Mapping[str, str], Mapping[str, list[str]]]:
+        """Returns titles and tags of items by their raw ids (`read_titles_and_tags`); without a source, the model's.
+
+        Raises UserError if they cannot be read, or none is of one of the model's items.
+        """
+        if source is None:
+            return self.titles, {}
+        titles, tags = read_titles_and_tags(source, self.item_column)
+        check_matches("titles", titles, self.items)
+        return titles, tags
+
+    def choose_attributes(self, source: Any) -> Attributes | None:
+        """Returns the attributes in a file or a table; without one, those in the model."""
+        return self.attributes if source is None else Attributes(source, self.item_column)
+
     def require_histories(self) -> Sequences:
         """Returns the users' histories. Raises UserError if the export has none, or their file is damaged."""
         if self.histories is None:
@@ -281,8 +307,9 @@ def _read_card(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: must hold a JSON object")
     for name, default in (("checksums", {}), ("columns", {}), ("data", {}), ("histories", None)):
         part = content.get(name, default)
-        if not isinstance(part, dict) and part is not default:
-            raise UserError(f"{path}: `{name}` must be a JSON object. Received: {part!r:.60}")
+        parts = [part, *part.values()] if name == "columns" and isinstance(part, dict) else [part]
+        if part is not default and not all(isinstance(one, dict) for one in parts):
+            raise UserError(f"{path}: `{name}` must be what an export writes. Received: {part!r:.60}")
     return content
 
 

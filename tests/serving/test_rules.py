@@ -232,13 +232,13 @@ def test_items_are_looked_through_once_for_each_condition_and_few_are_kept(model
     monkeypatch.setattr(
         type(items), "__iter__", lambda self: found.append(self) or map(self.__getitem__, range(len(self)))
     )
-    attributes = Attributes(FRAME)
-    choices = [model.saved.restrict(Choices(k=3), "in_stock", attributes) for _ in range(3)]
+    monkeypatch.setattr(model.saved, "attributes", Attributes(FRAME))
+    choices = [model.saved.restrict(Choices(k=3), "in_stock") for _ in range(3)]
     assert choices[0] == choices[2] and found == [items]
     assert set(choices[0].candidates or NAMES) - set(choices[0].exclude) == set(FRAME[FRAME["in_stock"]]["id"])
     for price in range(MAX_CONDITIONS):
-        model.saved.restrict(Choices(k=3), f"price >= {price}", attributes)
-    model.saved.restrict(Choices(k=3), "in_stock", attributes)
+        model.saved.restrict(Choices(k=3), f"price >= {price}")
+    model.saved.restrict(Choices(k=3), "in_stock")
     assert len(found) == MAX_CONDITIONS + 2
 
 
