@@ -6,7 +6,6 @@ It follows TensorFlow Serving's documentation ("RESTful API"); docs/http.md list
 import difflib
 import json
 import math
-import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +34,8 @@ FOR_ALL_ROWS = {*SCALARS, WHERE, EXPLAIN}
 DEFAULT_SIGNATURE, SIMILAR = "serving_default", "similar"
 RECOMMENDING = (DEFAULT_SIGNATURE, "recommend")
 INSTANCES, INPUTS, SIGNATURE = "instances", "inputs", "signature_name"
+
+MAX_SHOWN = 60
 
 MAX_MESSAGE = 200
 """An error message shows at most this many characters of one that quotes what was received."""
@@ -364,22 +365,13 @@ def _to_text(name: str, value: Any) -> str:
     return normalize_id(value)
 
 
-class _Repr(reprlib.Repr):
-    """Shows a value on one line, shortened, with JSON's names of constants."""
-
-    def repr_NoneType(self, value: None, level: int) -> str:
-        return "null"
-
-    def repr_bool(self, value: bool, level: int) -> str:
-        return str(value).lower()
-
-
-_REPR = _Repr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
-_REPR.maxlevel = 3
-_REPR.maxlist = _REPR.maxdict = 4
-
-_show = _REPR.repr
+def _show(value: Any) -> str:
+    """Returns a value as JSON, cut at MAX_SHOWN characters."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise RequestError("The body is nested too deeply") from None
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def make_response(by_rows: bool, outputs: Outputs) -> dict[str, Any]:
