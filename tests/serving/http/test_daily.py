@@ -259,8 +259,9 @@ def test_curl_needs_no_content_type_and_every_request_is_a_line_of_json(versions
         body = json.dumps({"instances": [HISTORY]})
         done = subprocess.run(["curl", "-s", "-d", body, "-X", "POST", address], capture_output=True, check=True)
         assert len(json.loads(done.stdout)["predictions"][0]["items"]) == 3
+        log.rename(tmp_path / "access.jsonl.1")
         server.client().get("/nowhere")
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = [json.loads(path.read_text()) for path in (tmp_path / "access.jsonl.1", log)]
     assert [(line["method"], line["path"], line["status"]) for line in lines] == [
         ("POST", "/v1/models/bert4rec:predict", 200),
         ("GET", "/nowhere", 404),
