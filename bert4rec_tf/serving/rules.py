@@ -67,7 +67,7 @@ class Attributes:
     Names that are no Python names are in backticks: `` `in stock` ``. To `and`, `or` and `not`, numbers but 0 are true.
     A missing value is false, differs from all values, and is neither less nor greater: `not price < 20` holds for an
     item without a price. A text is compared with texts alone; a day is a text: `day > '2020-06-01'`. A cell may hold
-    several values with `|` between them, as features do: `'drama' in genres`.
+    several values, in a list or with `|` between them, as features do: `'drama' in genres`.
 
     `source`: a file or a table with a column of ids (`small_tables.read_columns`). Texts that are all numbers, or all
     true or false, become these. If an id occurs twice, its last row counts. Raises UserError as `read_columns`.
@@ -170,20 +170,29 @@ class Attributes:
 
 def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
     column, values = (left, right) if isinstance(left, pd.Series) else (right, left)
+    is_search = column is right and isinstance(sign, (ast.In, ast.NotIn)) and not isinstance(left, list)
+    if not is_search:
+        _refuse_lists(left, right)
     _refuse_other_kind(column, values)
     if type(sign) in COMPARISONS and not isinstance(left, list) and not isinstance(right, list):
         return COMPARISONS[type(sign)](left, right)
     if not isinstance(column, pd.Series) or not isinstance(sign, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
         raise TypeError("a list can hold the values of an attribute, as in category in ['toys', 'books']")
-    if column is right and isinstance(left, str):
-        is_in = column.map(functools.partial(_has_value, left)).astype(bool)
-    else:
-        is_in = column.isin(values if pd.api.types.is_list_like(values) else [values])
+    is_in = column.isin(values if pd.api.types.is_list_like(values) else [values])
+    if is_search:
+        is_in |= column.map(functools.partial(_has_value, left)).astype(bool)
     return is_in if isinstance(sign, (ast.Eq, ast.In)) else ~is_in
 
 
 def _find_kind(values: Any) -> str | None:
     return KINDS.get(pd.api.types.infer_dtype(values, skipna=True))
+
+
+def _refuse_lists(*sides: Any) -> None:
+    """Raises TypeError for a column of lists, which no value equals."""
+    for column in sides:
+        if isinstance(column, pd.Series) and _find_kind(column) is None and column.map(pd.api.types.is_list_like).any():
+            raise TypeError(f"`{column.name}` holds lists; look for a value in them, as in 'toys' in {column.name}")
 
 
 def _refuse_other_kind(column: Any, other: Any) -> None:
@@ -200,11 +209,10 @@ def _refuse_other_kind(column: Any, other: Any) -> None:
     raise TypeError(f"`{column.name}` holds {kind}, such as {example!r}. Received: {values[0]!r}")
 
 
-def _has_value(value: str, cell: Any) -> bool:
-    """Returns whether a cell is a value or has it among several: in a list, or between `|`."""
-    if isinstance(cell, str):
-        return value == cell or value in cell.split(VALUE_SEPARATOR)
-    return pd.api.types.is_list_like(cell) and value in list(cell)
+def _has_value(value: Any, cell: Any) -> bool:
+    """Returns whether a cell has a value among several: in a list, or between `|`."""
+    values = cell.split(VALUE_SEPARATOR) if isinstance(cell, str) else cell
+    return pd.api.types.is_list_like(values) and value in list(values)
 
 
 def _quote_name(name: str) -> str:

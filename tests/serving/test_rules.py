@@ -60,6 +60,23 @@ def test_lists_of_values_are_searched_too(model):
         pd.testing.assert_frame_equal(texts, parts)
 
 
+SIZES = pd.DataFrame({"id": [*"abcd"], "size": [[1, 2], [3.0], None, np.array([2, 4])], "price": [2, 1, 2, 3]})
+
+
+def test_lists_of_numbers_are_searched():
+    for where, expected in {
+        "2 in size": {"a", "d"},
+        "3 not in size": {"a", "c", "d"},
+        "2 in price": {"a", "c"},
+    }.items():
+        assert Attributes(SIZES).select(where, ()).ids_in_table == expected
+    for where in ("size == 2", "2 != size", "size in [2, 3]", "[2, 3] in size", "size == price", "size < 2"):
+        with pytest.raises(
+            b4r.UserError, match=r"\(`size` holds lists; look for a value in them, as in 'toys' in size"
+        ):
+            Attributes(SIZES).select(where, ())
+
+
 @pytest.mark.parametrize("where", CONDITIONS)
 def test_as_many_allowed_items_as_there_are_come_back(model, where):
     allowed = {row.id for row in FRAME.itertuples() if CONDITIONS[where](row)}
