@@ -142,7 +142,7 @@ class SavedRecommender(LoadedModel):
         """
         self.warn_about_unknown(choices)
         allowed = rules.select_allowed(self.choose_attributes(attributes), where, self.items)
-        (exclude,), (candidates,) = rules.restrict([choices.exclude], [choices.candidates], allowed, frozenset())
+        (exclude,), (candidates,) = rules.restrict([choices.exclude], [choices.candidates], allowed)
         return replace(choices, exclude=exclude, candidates=candidates)
 
     def similar(
@@ -157,9 +157,9 @@ class SavedRecommender(LoadedModel):
         if allowed is None:
             return _make_recommendations(self._call("similar", inputs))
         k = k or self.card.get("k", 10)
-        wide = rules.widen_similar(k, len(self.items), allowed, frozenset())
+        wide = rules.widen_similar(k, len(self.items), allowed)
         outputs = self._call("similar", {**inputs, **Choices(wide).to_scalars()})
-        return _make_recommendations(rules.filter_similar(outputs, k, allowed, frozenset()))
+        return _make_recommendations(rules.filter_similar(outputs, k, allowed))
 
     def explain(self, history: Sequence[str], user: str, items: Sequence[str]) -> list[dict[str, Any]]:
         """Returns why items are recommended (`explanation.read_reasons`)."""

@@ -6,7 +6,7 @@ import itertools
 import keyword
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +23,7 @@ from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.lines import Lines, encode_text
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import FileWarning, UnknownIdWarning, warn
-from bert4rec_tf.serving.ids import normalize_id
+from bert4rec_tf.serving.ids import normalize_id, pad_ids
 from bert4rec_tf.serving.titles import IDS
 
 ALLOWED = (
@@ -54,11 +54,17 @@ Content = TypeVar("Content")
 
 
 class Allowed(NamedTuple):
-    """The items for which a condition holds, and which of the model's items, in order, are such and which are not."""
+    """The model's items, and for which of them a condition holds, bool [items]. The lists of their ids are large."""
 
-    ids_in_table: frozenset[str]
-    allowed_items: list[str]
-    forbidden_items: list[str]
+    items: Lines
+    mask: np.ndarray
+
+    @property
+    def num_forbidden(self) -> int:
+        return int(np.count_nonzero(~self.mask))
+
+    def list_allowed(self) -> list[str]:
+        return self.items.select(self.mask)
 
 
 class Attributes:
@@ -83,22 +89,19 @@ class Attributes:
         self.frame = frame[~frame.index.duplicated(keep="last")]
         self.select = functools.lru_cache(MAX_CONDITIONS)(self._select)
 
-    def _select(self, where: str, model_items: Sequence[str]) -> Allowed:
+    def _select(self, where: str, model_items: Lines) -> Allowed:
         """Returns the items for which a condition holds. Raises UserError if it cannot be computed.
 
-        `model_items`: `Lines`. The answers to the last MAX_CONDITIONS conditions are kept.
+        The answers to the last MAX_CONDITIONS conditions are kept.
         """
         received = f"Received: where={where[:200]!r}"
         condition = self._parse(where, received)
         try:
-            ids = frozenset(self.frame.index[self._compute_truths(condition)])
+            ids = set(self.frame.index[self._compute_truths(condition)])
         except Exception as error:  # pandas raises anything for values that cannot be compared
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"`where` cannot be computed ({reason}). {received}") from error
-        parts: tuple[list[str], list[str]] = [], []
-        for item in model_items:
-            parts[item not in ids].append(item)
-        return Allowed(ids, *parts)
+        return Allowed(model_items, np.fromiter((item in ids for item in model_items), bool, len(model_items)))
 
     def _parse(self, where: str, received: str) -> ast.expr:
         """Returns a condition as a tree of ALLOWED nodes. Raises UserError with `received` for what is no condition."""
@@ -268,7 +271,21 @@ class WatchedFile(Generic[Content]):
         self.content = content
 
 
-def read_blocked(path: Path, items: Lines) -> frozenset[str]:
+class BlockedIds(frozenset[str]):
+    """Ids of items that are never recommended.
+
+    Attributes:
+        row: the same ids, sorted, as one row of an input of the model. It is made once, because it may be long.
+    """
+
+    def __init__(self, ids: Iterable[str] = ()) -> None:
+        self.row = pad_ids([sorted(self)])
+
+
+NOTHING_BLOCKED = BlockedIds()
+
+
+def read_blocked(path: Path, items: Lines) -> BlockedIds:
     """Returns the ids in a file, one on each line. Warns of those that are not among the model's `items`.
 
     Raises UserError if it cannot be read.
@@ -278,10 +295,10 @@ def read_blocked(path: Path, items: Lines) -> frozenset[str]:
     if unknown_ids:
         counts = f"{len(unknown_ids):,} of {len(ids):,} blocked ids are no items of the model"
         warn(f"{path}: {counts}, such as {unknown_ids[0]!r}", UnknownIdWarning)
-    return frozenset(ids)
+    return BlockedIds(ids)
 
 
-def select_allowed(attributes: Attributes | None, where: str | None, model_items: Sequence[str]) -> Allowed | None:
+def select_allowed(attributes: Attributes | None, where: str | None, model_items: Lines) -> Allowed | None:
     """Returns the items for which `where` holds; None for no condition.
 
     Raises UserError if it holds for none of these, or there are no attributes.
@@ -294,7 +311,7 @@ def select_allowed(attributes: Attributes | None, where: str | None, model_items
     if attributes is None:
         raise UserError(f"`where` needs attributes of the items: give --attributes=TABLE. {received}")
     allowed = attributes.select(where, model_items)
-    if allowed.allowed_items:
+    if allowed.mask.any():
         return allowed
     ids = attributes.frame.index
     if not any(item in ids for item in model_items):
@@ -308,38 +325,34 @@ def select_allowed(attributes: Attributes | None, where: str | None, model_items
 Rows = Sequence[Sequence[str]]
 
 
-def restrict(exclude: Rows, candidates: Rows, allowed: Allowed | None, blocked: frozenset[str]) -> tuple[Rows, Rows]:
-    """Returns `exclude` and `candidates`, rows of ids, such that only allowed items that are not blocked come back."""
-    if blocked:
-        blocked_ids = sorted(blocked)
-        exclude = [[*row, *blocked_ids] for row in exclude or [[]]]
+def restrict(exclude: Rows, candidates: Rows, allowed: Allowed | None) -> tuple[Rows, Rows]:
+    """Returns `exclude` and `candidates`, rows of ids, such that only allowed items come back."""
     if allowed is None:
         return exclude, candidates
     if any(candidates):
-        ids = allowed.ids_in_table
-        allowed_candidates = [
-            [item for item in row if item in ids] if row else allowed.allowed_items for row in candidates
-        ]
+        allowed_items = allowed.list_allowed()
+        ids = set(allowed_items)
+        allowed_candidates = [[item for item in row if item in ids] if row else allowed_items for row in candidates]
         return exclude, [row or [NO_ITEM] for row in allowed_candidates]
-    if len(exclude) > 1 or len(allowed.allowed_items) <= len(allowed.forbidden_items):
-        return exclude, [allowed.allowed_items]
-    return [[*(exclude[0] if exclude else ()), *allowed.forbidden_items]], candidates
+    if len(exclude) > 1 or len(allowed.mask) <= 2 * allowed.num_forbidden:
+        return exclude, [allowed.list_allowed()]
+    return [[*(exclude[0] if exclude else ()), *allowed.items.select(~allowed.mask)]], candidates
 
 
-def widen_similar(k: int, num_items: int, allowed: Allowed | None, blocked: frozenset[str]) -> int:
+def widen_similar(k: int, num_items: int, allowed: Allowed | None, blocked: BlockedIds = NOTHING_BLOCKED) -> int:
     """Returns how many similar items to ask for, such that the rules leave k if there are as many."""
-    return min(num_items, k + len(blocked) + (0 if allowed is None else len(allowed.forbidden_items)))
+    return min(num_items, k + len(blocked) + (0 if allowed is None else allowed.num_forbidden))
 
 
 def filter_similar(
-    outputs: Mapping[str, np.ndarray], k: int, allowed: Allowed | None, blocked: frozenset[str]
+    outputs: Mapping[str, np.ndarray], k: int, allowed: Allowed | None, blocked: BlockedIds = NOTHING_BLOCKED
 ) -> dict[str, np.ndarray]:
     """Returns the outputs of `similar` for `widen_similar` items with the first k of each row that the rules leave."""
     items, scores = outputs["items"], outputs["scores"]
     cells = pd.Series(items.ravel())
-    is_left = ~cells.isin([b"", *map(encode_text, blocked)])
+    is_left = ~cells.isin([b"", *blocked.row[0]])
     if allowed is not None:
-        is_left &= cells.isin([*map(encode_text, allowed.allowed_items)])
+        is_left &= cells.isin([*map(encode_text, allowed.list_allowed())])
     is_left = is_left.to_numpy().reshape(items.shape)
     places = np.argsort(~is_left, axis=1, kind="stable")[:, :k]
     is_left = np.take_along_axis(is_left, places, axis=1)

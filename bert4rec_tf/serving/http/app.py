@@ -27,7 +27,7 @@ from bert4rec_tf.serving.http.observing import METRICS_TYPE, AccessLog, Metrics
 from bert4rec_tf.serving.http.predict import RequestError
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.http.versions import LOOK_SECONDS, Versions
-from bert4rec_tf.serving.rules import Attributes, WatchedFile, read_blocked
+from bert4rec_tf.serving.rules import NOTHING_BLOCKED, Attributes, BlockedIds, WatchedFile, read_blocked
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
 LOG = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def open_rules(settings: ServerSettings, versions: Versions) -> predict.Rules:
     def read_attributes(path: Path) -> Attributes:
         return Attributes(path, versions.current.model.item_column)
 
-    def read_blocked_items(path: Path) -> frozenset[str]:
+    def read_blocked_items(path: Path) -> BlockedIds:
         return read_blocked(path, versions.current.model.items)
 
     return predict.Rules(
@@ -351,7 +351,7 @@ class Service:
         if "user" in request.query:
             results = predict.find_history(request.query["user"], served.model, self._settings)
         else:
-            blocked = frozenset() if self._rules.blocked is None or query.strip() else self._rules.blocked.content
+            blocked = NOTHING_BLOCKED if query.strip() else self._rules.blocked_ids
             found = ids or await self._search(served.catalogue, query, MAX_RESULTS + len(blocked))
             results = ids or [item for item in found if item not in blocked][:MAX_RESULTS]  # popular ones: recommended
         return _json_response({"items": [served.catalogue.describe(item) for item in results]})

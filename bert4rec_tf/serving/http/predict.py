@@ -22,7 +22,7 @@ from bert4rec_tf.serving.explanation import MOST_ROWS
 from bert4rec_tf.serving.http.batching import PADDED, Call, Outputs
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.ids import normalize_id, pad_ids
-from bert4rec_tf.serving.rules import Attributes, WatchedFile
+from bert4rec_tf.serving.rules import NOTHING_BLOCKED, Attributes, BlockedIds, WatchedFile
 from bert4rec_tf.serving.signatures import LoadedModel, Signature
 
 HISTORIES, USERS = PADDED, "users"
@@ -54,7 +54,11 @@ class Rules:
     """The attributes of items, None for those in the model, and the blocked items: files that are read again."""
 
     attributes: WatchedFile[Attributes] | None = None
-    blocked: WatchedFile[frozenset[str]] | None = None
+    blocked: WatchedFile[BlockedIds] | None = None
+
+    @property
+    def blocked_ids(self) -> BlockedIds:
+        return NOTHING_BLOCKED if self.blocked is None else self.blocked.content
 
     def list_files(self) -> list[WatchedFile]:
         return [file for file in (self.attributes, self.blocked) if file is not None]
@@ -130,7 +134,8 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
             f"{settings.max_answer:,}: ask for fewer rows",
             413,
         )
-    shared = {name for name, array in arrays.items() if not array.ndim or len(array) != rows}
+    block_list = item_rules.blocked_ids.row
+    shared = {name for name, array in arrays.items() if not array.ndim or len(array) != rows or array is block_list}
     defaults = {
         name: default for name, default in signature.inputs.items() if default is not None and name not in arrays
     }
@@ -148,11 +153,11 @@ def _apply_rules(
     item_rules: Rules,
 ) -> tuple[Signature, dict[str, np.ndarray], Callable[[Outputs], Outputs]]:
     """Returns the signature to call, the inputs to change, and what to do with the outputs, so that all rules hold."""
-    blocked = frozenset() if item_rules.blocked is None else item_rules.blocked.content
+    blocked = item_rules.blocked_ids
     if signature.name not in (*RECOMMENDING, SIMILAR):
         if where is not None:
             raise RequestError(f"`{WHERE}` needs the signature recommend or similar. Received: {signature.name}")
-        blocked = frozenset()
+        blocked = NOTHING_BLOCKED
     if where is None and not blocked:
         return signature, {}, keep_outputs
     try:
@@ -175,8 +180,12 @@ def _apply_rules(
     if len(exclude) > 1:
         note = f" with {len(blocked):,} blocked items in each row" if blocked else ""
         _check_size("exclude", len(exclude), max(map(len, exclude)) + len(blocked), settings, note)
-    restricted = rules.restrict(exclude, candidates, allowed, blocked)
+    restricted = rules.restrict(exclude, candidates, allowed)
     inputs_of_rules = {name: pad_ids(rows) for name, rows in zip(("exclude", "candidates"), restricted) if rows}
+    if blocked:
+        own = inputs_of_rules.get("exclude")
+        row = blocked.row
+        inputs_of_rules["exclude"] = row if own is None else np.hstack([own, row.repeat(len(own), axis=0)])
     return model.signatures["recommend"], inputs_of_rules, keep_outputs
 
 
