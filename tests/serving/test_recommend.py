@@ -298,6 +298,11 @@ def test_users_and_a_model_may_be_in_a_store(command, popular, memory, tmp_path)
     memory.pipe_file("/bucket/work/config.json", b"{}")
     code, _, err = command("--model=memory://bucket/work", "--user=ann")
     assert code == 2 and err.endswith("--workdir=WORKDIR --with_histories=1000000\n") and err.count("\n") == 1
+    for version in (9, 12):
+        memory.put(str(popular), f"/bucket/versions/{version}", recursive=True)
+    code, _, err = command("--model=memory://bucket/versions", "--user=ann")
+    place = "memory://bucket/versions"
+    assert code == 2 and err == f"error: {place}: holds versions of a model; name one of them, such as {place}/12\n"
     users = np.array(["ann", "bob, jr"], object)
     (tmp_path / HISTORIES).parent.mkdir()
     write_histories(Sequences(np.array([5, 4, 1], np.int32), np.array([0, 2, 3]), users, VOCABULARY), tmp_path)
