@@ -143,12 +143,9 @@ def main(arguments: list[str]) -> None:
         from bert4rec_tf.cluster.spark import Spark
 
         cluster = Spark(options.master)
-    batch.recommend_file(model, sequences, output, choices, titles or None, cluster)
-    if options.users is None:
-        batch.warn_about_unknown(model, sequences)
-        batch.warn_of_unknown_users(model, sequences)
-    else:
-        warn_of_popular(sequences.users[sequences.lengths == 0], sequences.num_users)
+    popular = batch.recommend_file(model, sequences, output, choices, titles or None, cluster)
+    batch.warn_about_unknown(model, sequences)
+    warn_of_popular(popular, sequences.num_users)
     print(f"{output}: recommendations to {sequences.num_users:,} users")
 
 
