@@ -8,25 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bert4rec_tf.commands.flags import list_fields, parse_command
 from bert4rec_tf.config.data_names import Interactions, list_column_options
 from bert4rec_tf.config.setting_fields import Settings, setting
-from bert4rec_tf.data.reading.feature_files import check_matches
 from bert4rec_tf.data.sources import inputs
-from bert4rec_tf.export.layout import (
-    CARD_OF_SAVED_MODEL,
-    find_item_column,
-    find_model_folder,
-    require_saved_model,
-)
+from bert4rec_tf.export.layout import require_saved_model
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import import_tensorflow
 from bert4rec_tf.foundation.stores import expand_path
 from bert4rec_tf.serving.ids import normalize_id
-from bert4rec_tf.serving.titles import read_titles
 from bert4rec_tf.serving.trust import TRUST
 
 if TYPE_CHECKING:
     from bert4rec_tf.serving.client import Recommendations, SavedRecommender
-    from bert4rec_tf.serving.rules import Attributes
 
 ALL_USERS = "all"
 FILTERS = ("min_user_actions", "min_item_actions", "k_core", "test_from")
@@ -108,7 +100,6 @@ def main(arguments: list[str]) -> None:
     if columns and options.interactions is None:
         raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")
     require_saved_model(options.folder)
-    titles = read_titles_of(options)
     import_tensorflow()
     from bert4rec_tf.serving import batch
     from bert4rec_tf.serving.client import Choices, SavedRecommender, split_ids, warn_of_popular
@@ -122,8 +113,8 @@ def main(arguments: list[str]) -> None:
     exclude_seen = None if options.keep_seen is None else not options.keep_seen
     choices = Choices(options.k, exclude_seen, popularity_correction=options.popularity_correction, **id_lists)
     model = SavedRecommender(options.folder, options.trust_model)
-    titles = resolve_titles(titles, model)
-    choices = model.restrict(choices, options.where, read_attributes_of(options, model))
+    titles, _ = model.choose_titles(options.titles or None)
+    choices = model.restrict(choices, options.where, options.attributes or None)
     if output is None:
         if options.history is not None:
             users, histories = split_ids(options.user or "") or [""], [split_ids(options.history)]
@@ -154,12 +145,9 @@ def main(arguments: list[str]) -> None:
         from bert4rec_tf.cluster.spark import Spark
 
         cluster = Spark(options.master)
-    batch.recommend_file(model, sequences, output, choices, titles or None, cluster)
-    if options.users is None:
-        batch.warn_about_unknown(model, sequences)
-        batch.warn_of_unknown_users(model, sequences)
-    else:
-        warn_of_popular(sequences.users[sequences.lengths == 0], sequences.num_users)
+    popular = batch.recommend_file(model, sequences, output, choices, titles or None, cluster)
+    batch.warn_about_unknown(model, sequences)
+    warn_of_popular(popular, sequences.num_users)
     print(f"{output}: recommendations to {sequences.num_users:,} users")
 
 
@@ -172,32 +160,6 @@ def read_users(source: str, model: "SavedRecommender") -> list[str]:
     if not users:
         raise UserError(f"{path}: must have a user's id on each line. Received: none")
     return list(map(normalize_id, users))
-
-
-def read_attributes_of(options: ModelOptions, model: "SavedRecommender") -> "Attributes | None":
-    from bert4rec_tf.serving.rules import Attributes
-
-    if not options.attributes:
-        return None
-    return Attributes(expand_path(options.attributes), find_item_column(model.card))
-
-
-def read_titles_of(options: ModelOptions) -> Mapping[str, str]:
-    """Returns the titles of --titles, raw id -> title. Call it before TensorFlow starts, which takes seconds."""
-    if not options.titles:
-        return {}
-    card = files.read_json(find_model_folder(options.folder) / CARD_OF_SAVED_MODEL)
-    return read_titles(expand_path(options.titles), find_item_column(card))
-
-
-def resolve_titles(titles: Mapping[str, str], model: "SavedRecommender") -> Mapping[str, str]:
-    """Returns the titles of --titles, raw id -> title; without them, those in the model.
-
-    Raises UserError if none is of one of the model's items.
-    """
-    if titles:
-        check_matches("titles", titles, model.items)
-    return titles or model.titles
 
 
 def make_tables(answer: "Recommendations", titles: Mapping[str, str], names: Sequence[str]) -> str:

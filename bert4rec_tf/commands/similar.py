@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bert4rec_tf.commands.flags import list_fields, parse_command
-from bert4rec_tf.commands.recommend import ModelOptions, make_tables, read_attributes_of, read_titles_of, resolve_titles
+from bert4rec_tf.commands.recommend import ModelOptions, make_tables
 from bert4rec_tf.config.setting_fields import setting
 from bert4rec_tf.export.layout import require_saved_model
 from bert4rec_tf.foundation.errors import UserError
@@ -20,7 +20,6 @@ class SimilarOptions(ModelOptions):
 def main(arguments: list[str]) -> None:
     options = SimilarOptions(**parse_command(__doc__ or "", arguments, list_fields(SimilarOptions)))
     require_saved_model(options.folder)
-    titles = read_titles_of(options)
     import_tensorflow()
     from bert4rec_tf.serving.client import SavedRecommender, split_ids
 
@@ -28,8 +27,8 @@ def main(arguments: list[str]) -> None:
     if not items:
         raise UserError("--item must name items of the model. Received: nothing")
     model = SavedRecommender(options.folder, options.trust_model)
-    titles = resolve_titles(titles, model)
-    answer = model.similar(items, options.k, options.where, read_attributes_of(options, model))
+    titles, _ = model.choose_titles(options.titles or None)
+    answer = model.similar(items, options.k, options.where, options.attributes or None)
     for item, unknown in zip(items, answer.unknown):
         if unknown:
             raise UserError(f"--item must name items of the model. Received: {item!r}")

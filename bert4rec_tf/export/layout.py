@@ -1,5 +1,6 @@
 """Names of the files of an exported model, and how to find its folder."""
 
+import contextlib
 import re
 import shlex
 from pathlib import Path
@@ -35,6 +36,9 @@ ITEM_ID = "bert4recitemid"
 VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
 """The name of a folder that holds a version of a model."""
 
+Stamp = tuple[Any, ...]
+"""The names of all files in a folder, and what changes when they change: sizes and times."""
+
 CONFIG = "config.json"
 """A folder is a work directory if it holds this file."""
 
@@ -60,20 +64,30 @@ def find_model_folder(path: Path) -> Path:
     return path / SAVED_MODEL
 
 
-def find_item_column(card: Any) -> str | None:
-    """Returns the column that had the items in the data of a model card, whose name counts before usual ones."""
-    try:
-        return card["columns"]["item"]["name"]
-    except (KeyError, TypeError):
-        return None
-
-
 def find_newest_version(folder: Path) -> int | None:
     """Returns the highest number of a folder's numbered SavedModels; None if there is none."""
-    is_model = (folder / MODEL).exists() or not folder.is_dir()
-    paths = [] if is_model else stores.list_content(folder)
-    versions = (int(path.name) for path in paths if VERSION.fullmatch(path.name) and (path / MODEL).exists())
-    return max(versions, default=None)
+    return max(find_versions(folder), default=None)
+
+
+def find_versions(folder: Path) -> dict[int, Stamp]:
+    """Returns the number of each of a folder's numbered SavedModels -> a stamp of its files."""
+    stamps: dict[int, Stamp] = {}
+    if isinstance(folder, stores.Url):
+        for name, stamp in sorted(folder.list_stamps().items()):
+            number, _, below = name.partition("/")
+            if VERSION.fullmatch(number):
+                stamps[int(number)] = (*stamps.get(int(number), ()), (below, stamp))
+        return {number: stamp for number, stamp in stamps.items() if MODEL in dict(stamp)}
+    for path in folder.glob("*"):
+        with contextlib.suppress(OSError):  # The folder is being moved or deleted.
+            if VERSION.fullmatch(path.name) and (path / MODEL).is_file():
+                stamps[int(path.name)] = _read_stamp(path)
+    return stamps
+
+
+def _read_stamp(folder: Path) -> Stamp:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return tuple((str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
 
 
 def make_histories_command(folder: Path) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import filelock
 
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.processes import get_host_code, is_running, make_writer_name
+from bert4rec_tf.foundation.processes import get_host_code, is_running, make_writer_name, own_writers
 from bert4rec_tf.foundation.warning import FileWarning, warn
 
 LOCK = ".lock"
@@ -51,11 +51,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def report_write_errors(path: Any) -> Iterator[None]:
-    """Turns an OSError raised inside the block into a UserError that names `path`."""
+    """Turns an OSError raised inside the block into a UserError that names `path`, and the file if it is another."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
+        reason, file = error.strerror or error, str(error.filename or path)
+        if PARTIAL not in file and not file.startswith((str(path), str(path.resolve()))):
+            reason = f"{file}: {reason}"
+        raise UserError(f"{path}: cannot be written ({reason})") from error
 
 
 @contextlib.contextmanager
@@ -240,14 +243,16 @@ def _finish_replacement(new: Path) -> None:
 
 
 def _may_be_in_use(path: Path) -> bool:
-    """Whether another process may still write a temporary file; on another machine, it may for ABANDONED_SECONDS."""
+    """Whether a process may still write a temporary file; on another machine, it may for ABANDONED_SECONDS."""
     name = _PARTIAL_NAME.fullmatch(path.name)
     if name is None:
         return False
     if name["host"] != get_host_code():
         with contextlib.suppress(OSError):
             return time.time() - path.stat().st_mtime < ABANDONED_SECONDS
-    return int(name["pid"]) != os.getpid() and os.name != "nt" and is_running(int(name["pid"]))
+    if int(name["pid"]) == os.getpid():  # or an earlier process with this id, as in a container that starts again
+        return name["writer"] in own_writers
+    return os.name != "nt" and is_running(int(name["pid"]))
 
 
 class ScratchFolder:

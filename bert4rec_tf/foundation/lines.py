@@ -1,5 +1,6 @@
 """The lines of a file as texts, kept in the file's bytes and not as Python objects."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -51,6 +52,10 @@ class Lines(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         return (self.get_bytes(row).decode() for row in range(len(self)))
+
+    def select(self, mask: np.ndarray) -> list[str]:
+        """Returns the texts whose place in `mask`, bool [texts], is True."""
+        return list(itertools.compress(self.content.decode().split("\n"), mask))
 
     def __contains__(self, text: object) -> bool:
         if not isinstance(text, str) or "\n" in text:

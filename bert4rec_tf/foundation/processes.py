@@ -12,6 +12,9 @@ from bert4rec_tf.foundation.errors import UserError
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
+own_writers = set[str]()
+"""The names that `make_writer_name` has given out in this process."""
+
 
 @functools.cache
 def get_host_code() -> str:
@@ -27,7 +30,9 @@ def get_host_code() -> str:
 
 def make_writer_name() -> str:
     """Returns a new name for a writer: process, machine and a random part. No two writers share one."""
-    return f"{os.getpid()}-{get_host_code()}-{secrets.token_hex(4)}"
+    name = f"{os.getpid()}-{get_host_code()}-{secrets.token_hex(4)}"
+    own_writers.add(name)
+    return name
 
 
 def is_running(process: int) -> bool:

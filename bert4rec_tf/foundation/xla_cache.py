@@ -1,28 +1,18 @@
-"""Where XLA keeps compiled programs, so that a second run on the same machine compiles nothing.
+"""Where XLA keeps compiled programs, so that a second run on the same machine compiles nothing."""
 
-TensorFlow writes its programs in place, and a half-written one is an error for every later run. So each process has a
-folder of its own, with links to the programs there are, and moves its new ones to the others when it ends. What a
-killed process had not moved is lost.
-"""
-
-import atexit
 import contextlib
 import hashlib
 import importlib.metadata
 import os
 import platform
-import shutil
 from pathlib import Path
 
-from bert4rec_tf.foundation.processes import get_host_code, is_running
 from bert4rec_tf.foundation.stores import find_cache_folder
 
 MAX_PROGRAMS = 200
 """The newest programs are kept. Each has some megabytes."""
 
 CACHE_FLAG, PARALLEL_FLAG = "--tf_xla_persistent_cache_directory", "--xla_gpu_force_compilation_parallelism"
-OWN_PREFIX = "process-"
-"""The name of a process' own folder, before the code of its machine and its number."""
 
 
 def set_flags() -> None:
@@ -35,9 +25,10 @@ def set_flags() -> None:
         return
     folder = find_folder()
     with contextlib.suppress(OSError):
-        own = _make_own_folder(folder)
-        _add_flag("TF_XLA_FLAGS", CACHE_FLAG, str(own))
-        atexit.register(_share_programs, own, folder, os.getpid())
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_old_programs(folder)
+    if os.access(folder, os.W_OK):
+        _add_flag("TF_XLA_FLAGS", CACHE_FLAG, str(folder))
 
 
 def find_folder() -> Path:
@@ -68,36 +59,7 @@ def _add_flag(variable: str, flag: str, value: str) -> None:
         os.environ[variable] = f"{flags} {flag}={value}".strip()
 
 
-def _make_own_folder(folder: Path) -> Path:
-    """Returns a new folder with links to the newest programs.
-
-    Deletes older programs, and what processes of this machine left that have ended.
-    """
-    prefix = f"{OWN_PREFIX}{get_host_code()}-"
-    own = folder / f"{prefix}{os.getpid()}"
-    own.mkdir(parents=True, exist_ok=True)
+def _remove_old_programs(folder: Path) -> None:
     programs = {path: path.stat().st_mtime for path in folder.iterdir() if path.is_file()}
-    newest_first = sorted(programs, key=programs.__getitem__, reverse=True)
-    for path in newest_first[:MAX_PROGRAMS]:
-        with contextlib.suppress(FileExistsError):
-            os.link(path, own / path.name)
-    for path in newest_first[MAX_PROGRAMS:]:
+    for path in sorted(programs, key=programs.__getitem__, reverse=True)[MAX_PROGRAMS:]:
         path.unlink(missing_ok=True)
-    for other in folder.glob(f"{prefix}*"):
-        number = other.name.removeprefix(prefix)
-        if os.name != "nt" and number.isdigit() and not is_running(int(number)):
-            shutil.rmtree(other, ignore_errors=True)
-    return own
-
-
-def _share_programs(own: Path, folder: Path, process: int) -> None:
-    """Moves the new programs of a process that ends to the others. A fork of it does nothing."""
-    if os.getpid() != process:
-        return
-    with contextlib.suppress(OSError):
-        for path in own.iterdir():
-            if path.stat().st_nlink == 1 and path.stat().st_size:
-                with open(path, "rb") as file:
-                    os.fsync(file.fileno())
-                path.replace(folder / path.name)
-    shutil.rmtree(own, ignore_errors=True)

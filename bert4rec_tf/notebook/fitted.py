@@ -18,7 +18,7 @@ from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES, sett
 from bert4rec_tf.config.run_record import SELECT, Run
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.id_texts import to_text, to_texts
-from bert4rec_tf.data.reading.feature_files import check_matches, refuse_unused_new_items, with_features
+from bert4rec_tf.data.reading.feature_files import refuse_unused_new_items, with_features
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.metrics import METRICS, name_metrics
@@ -34,13 +34,12 @@ from bert4rec_tf.foundation.warning import DataWarning, TrainingWarning, Unknown
 from bert4rec_tf.models import MODELS
 from bert4rec_tf.notebook.measuring import measure_actions
 from bert4rec_tf.notebook.showing import describe_model, plot_quality
-from bert4rec_tf.notebook.user_tables import list_users, load_titles
+from bert4rec_tf.notebook.user_tables import list_users
 from bert4rec_tf.runs import exporting, updating
 from bert4rec_tf.runs.experiment import open_experiment, run_mode
 from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.serving import batch
 from bert4rec_tf.serving.client import Choices, SavedRecommender, warn_of_popular
-from bert4rec_tf.serving.rules import Attributes
 from bert4rec_tf.serving.titles import format_titles
 
 FIXED = {"data", "model", "preset", "holdout", "titles", "init_from", "minutes", "tune"}
@@ -233,7 +232,7 @@ class FittedModel:
         """
         is_list = pd.api.types.is_list_like(item)
         queries = self._texts("item", item) if is_list else [to_text("item", item, self.saved.knows_item)]
-        answer = self.saved.similar(queries, k, where, self._read_attributes(attributes))
+        answer = self.saved.similar(queries, k, where, attributes)
         for query, unknown in zip(queries, answer.unknown):
             if unknown:
                 raise UserError(f"`item` must be an item of the data. Received: item={query}")
@@ -487,9 +486,6 @@ class FittedModel:
         lines = describe_model(self.saved.card, self.metrics, self.trials)
         return "\n".join([*lines, f"  in {place}" + ", updated" * bool(is_updated)])
 
-    def _read_attributes(self, source: Any) -> Attributes | None:
-        return None if source is None else Attributes(source, self.saved.columns.get("item", {}).get("name"))
-
     def _read_choices(
         self,
         k: int,
@@ -504,7 +500,7 @@ class FittedModel:
         if candidates is not None and not candidate_ids:
             raise UserError("`candidates` must have at least one item; leave it out for all. Received: none")
         choices = Choices(k, exclude=self._texts("exclude", exclude), candidates=candidate_ids, **options)
-        return self.saved.restrict(choices, where, self._read_attributes(attributes))
+        return self.saved.restrict(choices, where, attributes)
 
     def _texts(self, name: str, raw: Iterable[Any]) -> list[str]:
         return to_texts(name, raw, self.saved.knows_item)
@@ -579,7 +575,5 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
         received = f"path={folder}" if newest is None else f"a folder of versions; open {folder / str(newest)}"
         raise UserError(f"`path` must be a work directory or a SavedModel. Received: {received}")
     saved = SavedRecommender(folder, trust_model)
-    title_by_id = saved.titles if titles is None else load_titles(titles, saved.columns)
-    if titles is not None:
-        check_matches("titles", title_by_id, saved.items)
+    title_by_id, _ = saved.choose_titles(titles)
     return FittedModel(saved, None if is_model or isinstance(folder, Url) else folder, title_by_id)

@@ -30,9 +30,10 @@ from bert4rec_tf.foundation.warning import DataWarning, warn
 from bert4rec_tf.models import MODELS, Recommender, resolve_name
 from bert4rec_tf.notebook.fitted import FittedModel, check_callbacks, train_and_open
 from bert4rec_tf.notebook.tuning import tune_settings
-from bert4rec_tf.notebook.user_tables import label_cases, load_titles
+from bert4rec_tf.notebook.user_tables import label_cases
 from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.serving.client import is_whole_number
+from bert4rec_tf.serving.titles import read_titles
 
 PRESET = "preset"
 COMPARED = [NDCG, "hr@10", "difference", "low", "high"]
@@ -130,7 +131,7 @@ def fit(
         features = {**sequences.features, **features}
     sequences = with_features(sequences, **features, new_items=new_items, silent=silent)
     settings = {**settings_for_features(model, features), **settings}
-    title_by_id = load_titles(titles, sequences.columns)
+    title_by_id = {} if titles is None else read_titles(titles, sequences.columns.get("item", {}).get("name"))
     if title_by_id:
         check_matches("titles", title_by_id, sequences.vocabulary.items)
 

@@ -1,19 +1,16 @@
-"""Users, titles and labels in the tables that callers pass."""
+"""Users and labels in the tables that callers pass."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from bert4rec_tf.data.id_texts import to_text, to_texts
+from bert4rec_tf.data.id_texts import to_texts
 from bert4rec_tf.data.reading import tables
 from bert4rec_tf.data.reading.columns import ITEM_NAMES, USER_NAMES, guess_column
 from bert4rec_tf.data.reading.small_tables import read_columns
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.serving.client import SavedRecommender
-from bert4rec_tf.serving.titles import read_titles
 
 
 def list_users(users: Any, saved: SavedRecommender) -> list[str]:
@@ -60,16 +57,3 @@ def label_cases(sequences: Sequences, by: str, attributes: Any) -> np.ndarray:
     for labels_of_cases in labels.values():
         return labels_of_cases
     raise UserError(f"`attributes` must have a column with ids of the data's items or users, beside {by!r}")
-
-
-def load_titles(titles: Any, columns: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Returns raw id -> title, from a dictionary, a series, a file or a table (`serving.titles`); empty for None.
-
-    `columns`: of the data (`Sequences.columns`). The ids may have the items' name in these.
-    """
-    id_name = columns.get("item", {}).get("name")
-    if titles is None:
-        return {}
-    if isinstance(titles, (Mapping, pd.Series)):
-        return {to_text("titles", item): str(title) for item, title in titles.items() if not pd.isna(title)}
-    return read_titles(titles, id_name)

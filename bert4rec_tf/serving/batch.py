@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow
 import tensorflow as tf
-from pyarrow import csv, parquet
+from pyarrow import compute, csv, parquet
 
 from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.export.functions import POPULAR
 from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.progress import Progress
@@ -45,40 +46,15 @@ Row = tuple[str, list[str]]
 
 
 def warn_about_unknown(model: SavedRecommender, sequences: Sequences) -> None:
-    """Warns of ids in the histories that the model does not know, and of users of whom it knows no item."""
-    is_known, num_known = _find_known_items(model, sequences)
+    """Warns of ids in the histories that the model does not know."""
+    is_known = model.items.contains_each(sequences.vocabulary.items)[sequences.items - 1]
     if not is_known.all():
-        without_known = np.count_nonzero(num_known == 0)
         example = sequences.vocabulary.items[sequences.items[~is_known][0] - 1]
         warn(
             f"{np.count_nonzero(~is_known):,} of {len(is_known):,} ids are unknown and were skipped "
-            f"(such as {str(example)!r}); "
-            f"{without_known:,} of {sequences.num_users:,} users have no known item",
+            f"(such as {str(example)!r})",
             UnknownIdWarning,
         )
-
-
-def warn_of_unknown_users(model: SavedRecommender, sequences: Sequences) -> None:
-    """Warns of users with known items who get what is popular, because the model needs to know users, and not them."""
-    if not model.needs_users:
-        return
-    rows = np.flatnonzero(~model.users.contains_each(sequences.users) & (_find_known_items(model, sequences)[1] > 0))
-    if not len(rows):
-        return
-    histories, unknown = [sequences.vocabulary.decode(sequences[rows[0]])], sequences.users[rows[:1]].tolist()
-    if model.recommend(histories, unknown, Choices(1)).list_popular(unknown):
-        warn(
-            f"{len(rows):,} of {sequences.num_users:,} users are unknown to the model, which needs to know them, and "
-            f"get what is popular (such as {unknown[0]!r})",
-            UnknownIdWarning,
-        )
-
-
-def _find_known_items(model: SavedRecommender, sequences: Sequences) -> tuple[np.ndarray, np.ndarray]:
-    """Returns whether the model knows each action's item, bool [actions], and how many of each user's it knows."""
-    is_known = model.items.contains_each(sequences.vocabulary.items)[sequences.items - 1]
-    users = np.repeat(np.arange(sequences.num_users), sequences.lengths)
-    return is_known, np.bincount(users, is_known, sequences.num_users)
 
 
 def recommend_file(
@@ -88,8 +64,8 @@ def recommend_file(
     choices: Choices,
     titles: Mapping[str, str] | None = None,
     cluster: Any = None,
-) -> None:
-    """Recommends to every user and writes one line per recommended item.
+) -> list[str]:
+    """Recommends to every user and writes one line per recommended item. Returns the users who got what is popular.
 
     Finished parts are kept beside the target until the target is written. After an interruption, the same call computes
     only the missing parts, and the result is identical. A target in a store is uploaded at the end, and begins anew.
@@ -107,8 +83,7 @@ def recommend_file(
         if cluster is not None:
             raise UserError(f"--output must be a file on a disk that all machines see. Received: {target}")
         with stores.write_file(target) as aside:
-            recommend_file(model, sequences, aside, choices, titles)
-        return
+            return recommend_file(model, sequences, aside, choices, titles)
     folder = model.local_folder
     model_files = sorted(path for path in folder.rglob("*") if path.is_file())
     job = {
@@ -118,6 +93,7 @@ def recommend_file(
         "titles": None if titles is None else hashlib.sha256(json.dumps(titles).encode()).hexdigest(),
         "users_of_a_part": PART_BATCHES * BATCH_USERS,
     }
+    popular = list[str]()
     parts = target.with_name(f".{target.name}.parts")
     with files.FolderLock(parts, BUSY).lock():
         _discard_other_parts(job, parts)
@@ -126,8 +102,12 @@ def recommend_file(
         files.remove_partials(target.parent, of=target.name)
         with files.atomic_write(target) as aside, WRITERS[target.suffix](aside, part.schema) as whole:
             for path in paths:
-                whole.write_table(_read_part(path))
+                table = _read_part(path)
+                whole.write_table(table)
+                is_popular = compute.equal(table["basis"], POPULAR)
+                popular += table.filter(compute.and_(is_popular, compute.equal(table["rank"], 1)))["user"].to_pylist()
     files.remove_folder(parts)
+    return popular
 
 
 def _read_part(path: Path) -> pyarrow.Table:

@@ -3,7 +3,6 @@
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import UnknownIdWarning, warn, warn_of_unknown
 from bert4rec_tf.serving import explanation, rules
 from bert4rec_tf.serving.ids import normalize_id, pad_ids
-from bert4rec_tf.serving.rules import Attributes
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
 
@@ -92,11 +90,6 @@ class SavedRecommender(LoadedModel):
     def __init__(self, folder: Path, trusted: bool = False) -> None:
         super().__init__(find_model_folder(folder), trusted)
 
-    @cached_property
-    def columns(self) -> dict[str, dict[str, str]]:
-        """The columns of the data (`Sequences.columns`), as the model card has them; empty if it does not."""
-        return self.card.get("columns", {})
-
     def restore_ids(self, role: str, texts: Sequence[str]) -> Sequence[str] | np.ndarray:
         """Returns ids of users or items in the type they had in the data: texts, or an array of integers.
 
@@ -142,31 +135,31 @@ class SavedRecommender(LoadedModel):
         inputs = {**self._make_user_inputs(histories, users), **choices.to_arrays()}
         return _make_recommendations(self._call("recommend", inputs))
 
-    def restrict(self, choices: Choices, where: str | None, attributes: Attributes | None = None) -> Choices:
+    def restrict(self, choices: Choices, where: str | None, attributes: Any = None) -> Choices:
         """Returns choices of only the items for which `where` holds, after a warning of unknown ids in them.
 
-        `attributes`: of the items; None for those in the export. Raises UserError as `rules.select_allowed`.
+        `attributes`: as for `choose_attributes`. Raises UserError as `rules.select_allowed`.
         """
         self.warn_about_unknown(choices)
-        allowed = rules.select_allowed(attributes or self.attributes, where, self.items)
-        (exclude,), (candidates,) = rules.restrict([choices.exclude], [choices.candidates], allowed, frozenset())
+        allowed = rules.select_allowed(self.choose_attributes(attributes), where, self.items)
+        (exclude,), (candidates,) = rules.restrict([choices.exclude], [choices.candidates], allowed)
         return replace(choices, exclude=exclude, candidates=candidates)
 
     def similar(
-        self, items: Sequence[str], k: int | None = None, where: str | None = None, attributes: Attributes | None = None
+        self, items: Sequence[str], k: int | None = None, where: str | None = None, attributes: Any = None
     ) -> Recommendations:
         """Returns the items most similar to each of `items`. `unknown` is 1 for an unknown item, else 0.
 
         `where`, `attributes`: as for `restrict`. Raises UserError for a k below 1, or if items cannot be compared.
         """
         inputs = {"items": pad_ids([items])[0], **Choices(k).to_scalars()}
-        allowed = rules.select_allowed(attributes or self.attributes, where, self.items)
+        allowed = rules.select_allowed(self.choose_attributes(attributes), where, self.items)
         if allowed is None:
             return _make_recommendations(self._call("similar", inputs))
         k = k or self.card.get("k", 10)
-        wide = rules.widen_similar(k, len(self.items), allowed, frozenset())
+        wide = rules.widen_similar(k, len(self.items), allowed)
         outputs = self._call("similar", {**inputs, **Choices(wide).to_scalars()})
-        return _make_recommendations(rules.filter_similar(outputs, k, allowed, frozenset()))
+        return _make_recommendations(rules.filter_similar(outputs, k, allowed))
 
     def explain(self, history: Sequence[str], user: str, items: Sequence[str]) -> list[dict[str, Any]]:
         """Returns why items are recommended (`explanation.read_reasons`)."""

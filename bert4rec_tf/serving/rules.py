@@ -6,7 +6,7 @@ import itertools
 import keyword
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +23,7 @@ from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.lines import Lines, encode_text
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import FileWarning, UnknownIdWarning, warn
-from bert4rec_tf.serving.ids import normalize_id
+from bert4rec_tf.serving.ids import normalize_id, pad_ids
 from bert4rec_tf.serving.titles import IDS
 
 ALLOWED = (
@@ -54,11 +54,17 @@ Content = TypeVar("Content")
 
 
 class Allowed(NamedTuple):
-    """The items for which a condition holds, and which of the model's items, in order, are such and which are not."""
+    """The model's items, and for which of them a condition holds, bool [items]. The lists of their ids are large."""
 
-    ids_in_table: frozenset[str]
-    allowed_items: list[str]
-    forbidden_items: list[str]
+    items: Lines
+    mask: np.ndarray
+
+    @property
+    def num_forbidden(self) -> int:
+        return int(np.count_nonzero(~self.mask))
+
+    def list_allowed(self) -> list[str]:
+        return self.items.select(self.mask)
 
 
 class Attributes:
@@ -67,7 +73,7 @@ class Attributes:
     Names that are no Python names are in backticks: `` `in stock` ``. To `and`, `or` and `not`, numbers but 0 are true.
     A missing value is false, differs from all values, and is neither less nor greater: `not price < 20` holds for an
     item without a price. A text is compared with texts alone; a day is a text: `day > '2020-06-01'`. A cell may hold
-    several values with `|` between them, as features do: `'drama' in genres`.
+    several values, in a list or with `|` between them, as features do: `'drama' in genres`.
 
     `source`: a file or a table with a column of ids (`small_tables.read_columns`). Texts that are all numbers, or all
     true or false, become these. If an id occurs twice, its last row counts. Raises UserError as `read_columns`.
@@ -83,22 +89,19 @@ class Attributes:
         self.frame = frame[~frame.index.duplicated(keep="last")]
         self.select = functools.lru_cache(MAX_CONDITIONS)(self._select)
 
-    def _select(self, where: str, model_items: Sequence[str]) -> Allowed:
+    def _select(self, where: str, model_items: Lines) -> Allowed:
         """Returns the items for which a condition holds. Raises UserError if it cannot be computed.
 
-        `model_items`: `Lines`. The answers to the last MAX_CONDITIONS conditions are kept.
+        The answers to the last MAX_CONDITIONS conditions are kept.
         """
         received = f"Received: where={where[:200]!r}"
         condition = self._parse(where, received)
         try:
-            ids = frozenset(self.frame.index[self._compute_truths(condition)])
+            ids = set(self.frame.index[self._compute_truths(condition)])
         except Exception as error:  # pandas raises anything for values that cannot be compared
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"`where` cannot be computed ({reason}). {received}") from error
-        parts: tuple[list[str], list[str]] = [], []
-        for item in model_items:
-            parts[item not in ids].append(item)
-        return Allowed(ids, *parts)
+        return Allowed(model_items, np.fromiter((item in ids for item in model_items), bool, len(model_items)))
 
     def _parse(self, where: str, received: str) -> ast.expr:
         """Returns a condition as a tree of ALLOWED nodes. Raises UserError with `received` for what is no condition."""
@@ -170,20 +173,29 @@ class Attributes:
 
 def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
     column, values = (left, right) if isinstance(left, pd.Series) else (right, left)
+    is_search = column is right and isinstance(sign, (ast.In, ast.NotIn)) and not isinstance(left, list)
+    if not is_search:
+        _refuse_lists(left, right)
     _refuse_other_kind(column, values)
     if type(sign) in COMPARISONS and not isinstance(left, list) and not isinstance(right, list):
         return COMPARISONS[type(sign)](left, right)
     if not isinstance(column, pd.Series) or not isinstance(sign, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
         raise TypeError("a list can hold the values of an attribute, as in category in ['toys', 'books']")
-    if column is right and isinstance(left, str):
-        is_in = column.map(functools.partial(_has_value, left)).astype(bool)
-    else:
-        is_in = column.isin(values if pd.api.types.is_list_like(values) else [values])
+    is_in = column.isin(values if pd.api.types.is_list_like(values) else [values])
+    if is_search:
+        is_in |= column.map(functools.partial(_has_value, left)).astype(bool)
     return is_in if isinstance(sign, (ast.Eq, ast.In)) else ~is_in
 
 
 def _find_kind(values: Any) -> str | None:
     return KINDS.get(pd.api.types.infer_dtype(values, skipna=True))
+
+
+def _refuse_lists(*sides: Any) -> None:
+    """Raises TypeError for a column of lists, which no value equals."""
+    for column in sides:
+        if isinstance(column, pd.Series) and _find_kind(column) is None and column.map(pd.api.types.is_list_like).any():
+            raise TypeError(f"`{column.name}` holds lists; look for a value in them, as in 'toys' in {column.name}")
 
 
 def _refuse_other_kind(column: Any, other: Any) -> None:
@@ -200,11 +212,10 @@ def _refuse_other_kind(column: Any, other: Any) -> None:
     raise TypeError(f"`{column.name}` holds {kind}, such as {example!r}. Received: {values[0]!r}")
 
 
-def _has_value(value: str, cell: Any) -> bool:
-    """Returns whether a cell is a value or has it among several: in a list, or between `|`."""
-    if isinstance(cell, str):
-        return value == cell or value in cell.split(VALUE_SEPARATOR)
-    return pd.api.types.is_list_like(cell) and value in list(cell)
+def _has_value(value: Any, cell: Any) -> bool:
+    """Returns whether a cell has a value among several: in a list, or between `|`."""
+    values = cell.split(VALUE_SEPARATOR) if isinstance(cell, str) else cell
+    return pd.api.types.is_list_like(values) and value in list(values)
 
 
 def _quote_name(name: str) -> str:
@@ -260,7 +271,21 @@ class WatchedFile(Generic[Content]):
         self.content = content
 
 
-def read_blocked(path: Path, items: Lines) -> frozenset[str]:
+class BlockedIds(frozenset[str]):
+    """Ids of items that are never recommended.
+
+    Attributes:
+        row: the same ids, sorted, as one row of an input of the model. It is made once, because it may be long.
+    """
+
+    def __init__(self, ids: Iterable[str] = ()) -> None:
+        self.row = pad_ids([sorted(self)])
+
+
+NOTHING_BLOCKED = BlockedIds()
+
+
+def read_blocked(path: Path, items: Lines) -> BlockedIds:
     """Returns the ids in a file, one on each line. Warns of those that are not among the model's `items`.
 
     Raises UserError if it cannot be read.
@@ -270,10 +295,10 @@ def read_blocked(path: Path, items: Lines) -> frozenset[str]:
     if unknown_ids:
         counts = f"{len(unknown_ids):,} of {len(ids):,} blocked ids are no items of the model"
         warn(f"{path}: {counts}, such as {unknown_ids[0]!r}", UnknownIdWarning)
-    return frozenset(ids)
+    return BlockedIds(ids)
 
 
-def select_allowed(attributes: Attributes | None, where: str | None, model_items: Sequence[str]) -> Allowed | None:
+def select_allowed(attributes: Attributes | None, where: str | None, model_items: Lines) -> Allowed | None:
     """Returns the items for which `where` holds; None for no condition.
 
     Raises UserError if it holds for none of these, or there are no attributes.
@@ -286,7 +311,7 @@ def select_allowed(attributes: Attributes | None, where: str | None, model_items
     if attributes is None:
         raise UserError(f"`where` needs attributes of the items: give --attributes=TABLE. {received}")
     allowed = attributes.select(where, model_items)
-    if allowed.allowed_items:
+    if allowed.mask.any():
         return allowed
     ids = attributes.frame.index
     if not any(item in ids for item in model_items):
@@ -300,38 +325,34 @@ def select_allowed(attributes: Attributes | None, where: str | None, model_items
 Rows = Sequence[Sequence[str]]
 
 
-def restrict(exclude: Rows, candidates: Rows, allowed: Allowed | None, blocked: frozenset[str]) -> tuple[Rows, Rows]:
-    """Returns `exclude` and `candidates`, rows of ids, such that only allowed items that are not blocked come back."""
-    if blocked:
-        blocked_ids = sorted(blocked)
-        exclude = [[*row, *blocked_ids] for row in exclude or [[]]]
+def restrict(exclude: Rows, candidates: Rows, allowed: Allowed | None) -> tuple[Rows, Rows]:
+    """Returns `exclude` and `candidates`, rows of ids, such that only allowed items come back."""
     if allowed is None:
         return exclude, candidates
     if any(candidates):
-        ids = allowed.ids_in_table
-        allowed_candidates = [
-            [item for item in row if item in ids] if row else allowed.allowed_items for row in candidates
-        ]
+        allowed_items = allowed.list_allowed()
+        ids = set(allowed_items)
+        allowed_candidates = [[item for item in row if item in ids] if row else allowed_items for row in candidates]
         return exclude, [row or [NO_ITEM] for row in allowed_candidates]
-    if len(exclude) > 1 or len(allowed.allowed_items) <= len(allowed.forbidden_items):
-        return exclude, [allowed.allowed_items]
-    return [[*(exclude[0] if exclude else ()), *allowed.forbidden_items]], candidates
+    if len(exclude) > 1 or len(allowed.mask) <= 2 * allowed.num_forbidden:
+        return exclude, [allowed.list_allowed()]
+    return [[*(exclude[0] if exclude else ()), *allowed.items.select(~allowed.mask)]], candidates
 
 
-def widen_similar(k: int, num_items: int, allowed: Allowed | None, blocked: frozenset[str]) -> int:
+def widen_similar(k: int, num_items: int, allowed: Allowed | None, blocked: BlockedIds = NOTHING_BLOCKED) -> int:
     """Returns how many similar items to ask for, such that the rules leave k if there are as many."""
-    return min(num_items, k + len(blocked) + (0 if allowed is None else len(allowed.forbidden_items)))
+    return min(num_items, k + len(blocked) + (0 if allowed is None else allowed.num_forbidden))
 
 
 def filter_similar(
-    outputs: Mapping[str, np.ndarray], k: int, allowed: Allowed | None, blocked: frozenset[str]
+    outputs: Mapping[str, np.ndarray], k: int, allowed: Allowed | None, blocked: BlockedIds = NOTHING_BLOCKED
 ) -> dict[str, np.ndarray]:
     """Returns the outputs of `similar` for `widen_similar` items with the first k of each row that the rules leave."""
     items, scores = outputs["items"], outputs["scores"]
     cells = pd.Series(items.ravel())
-    is_left = ~cells.isin([b"", *map(encode_text, blocked)])
+    is_left = ~cells.isin([b"", *blocked.row[0]])
     if allowed is not None:
-        is_left &= cells.isin([*map(encode_text, allowed.allowed_items)])
+        is_left &= cells.isin([*map(encode_text, allowed.list_allowed())])
     is_left = is_left.to_numpy().reshape(items.shape)
     places = np.argsort(~is_left, axis=1, kind="stable")[:, :k]
     is_left = np.take_along_axis(is_left, places, axis=1)

@@ -1,6 +1,7 @@
 """Loads an exported SavedModel, reads its signatures and calls them."""
 
 import contextlib
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bert4rec_tf.data.reading.feature_files import check_matches
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.export.functions import FUNCTIONS, INPUTS, OPTIONAL, find_inputs
 from bert4rec_tf.export.histories import HISTORIES, read_histories
@@ -28,13 +30,12 @@ from bert4rec_tf.export.layout import (
     VOCABULARY,
     make_histories_command,
 )
-from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.foundation.processes import claim_tensorflow
 from bert4rec_tf.foundation.stores import LocalCopy
 from bert4rec_tf.serving.rules import Attributes
-from bert4rec_tf.serving.titles import read_titles
+from bert4rec_tf.serving.titles import read_titles, read_titles_and_tags
 from bert4rec_tf.serving.trust import check_only_computes
 
 SERVING = tf.saved_model.SERVING
@@ -72,6 +73,8 @@ class LoadedModel:
         signatures: name -> signature; `description` has them in the JSON format of TensorFlow Serving.
         card: the model card.
         needs_users: whether histories need the users' ids beside them.
+        items: the items' raw ids, the most popular first.
+        users: the users whom a model knows that needs to know users; else none.
 
     Raises UserError if there is no SavedModel, it cannot be read, it is not one of `saved_model.export`, or it could do
     more than compute.
@@ -112,10 +115,20 @@ class LoadedModel:
             self._loaded = tf.saved_model.load(str(folder), tags=[SERVING])
         except Exception as error:  # A damaged graph, or an op that is missing here, can raise anything.
             raise UserError(f"{folder}: cannot be loaded ({_explain(error)})") from error
-        for name in (VOCABULARY, USERS)[: 1 + self.needs_users]:  # after TensorFlow has read them
-            path = folder / ASSETS / name
-            if files.compute_checksum(path) != self.card.get("checksums", {}).get(name):
-                raise UserError(f"{path}: was changed since the export: its SHA-256 is not that in its model card")
+        # After TensorFlow has read them.
+        self.items = self._read_ids(folder, VOCABULARY)
+        self.users = self._read_ids(folder, USERS) if self.needs_users else Lines(b"")
+
+    def _read_ids(self, folder: Path, name: str) -> Lines:
+        """Returns raw ids. Raises UserError if their list is damaged, or not that of the export."""
+        path = folder / ASSETS / name
+        try:
+            content = path.read_bytes()
+            if hashlib.sha256(content).hexdigest() == self.card.get("checksums", {}).get(name):
+                return Lines(content)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: cannot be read ({error})") from error
+        raise UserError(f"{path}: was changed since the export: its SHA-256 is not that in its model card")
 
     def locate(self, name: Path) -> Path:
         """Returns the path of a file. Raises UserError if another model has taken the place of this one."""
@@ -124,23 +137,6 @@ class LoadedModel:
         if any(now.get(name) != self.card.get(name) for name in IDENTITY):
             raise UserError(f"{self.folder}: was replaced since it was opened; open it again")
         return self.local_folder / name
-
-    @cached_property
-    def items(self) -> Lines:
-        """The items' raw ids, the most popular first. Raises UserError if the list is damaged."""
-        return self._read_ids(VOCABULARY)
-
-    @cached_property
-    def users(self) -> Lines:
-        """The users whom a model knows that needs to know users; else none. Raises UserError as `items`."""
-        return self._read_ids(USERS) if self.needs_users else Lines(b"")
-
-    def _read_ids(self, name: str) -> Lines:
-        path = self.locate(Path(ASSETS, name))
-        try:
-            return Lines(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path}: cannot be read ({error})") from error
 
     @cached_property
     def histories(self) -> Sequences | None:
@@ -167,6 +163,31 @@ class LoadedModel:
         """The items' attributes that the export holds; None for none. Raises UserError if they are damaged."""
         path = self.locate(ATTRIBUTES)
         return Attributes(path) if path.exists() else None
+
+    @cached_property
+    def columns(self) -> dict[str, dict[str, str]]:
+        """The columns of the data (`Sequences.columns`), as the model card has them; empty if it does not."""
+        return self.card.get("columns", {})
+
+    @property
+    def item_column(self) -> str | None:
+        """The column that had the items in the data. In tables of items this name counts before usual ones."""
+        return self.columns.get("item", {}).get("name")
+
+    def choose_titles(self, source: Any) -> tuple[Mapping[str, str], Mapping[str, list[str]]]:
+        """Returns titles and tags of items by their raw ids (`read_titles_and_tags`); without a source, the model's.
+
+        Raises UserError if they cannot be read, or none is of one of the model's items.
+        """
+        if source is None:
+            return self.titles, {}
+        titles, tags = read_titles_and_tags(source, self.item_column)
+        check_matches("titles", titles, self.items)
+        return titles, tags
+
+    def choose_attributes(self, source: Any) -> Attributes | None:
+        """Returns the attributes in a file or a table; without one, those in the model."""
+        return self.attributes if source is None else Attributes(source, self.item_column)
 
     def require_histories(self) -> Sequences:
         """Returns the users' histories. Raises UserError if the export has none, or their file is damaged."""
@@ -284,6 +305,11 @@ def _read_card(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: must be a JSON file ({error})") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: must hold a JSON object")
+    for name, default in (("checksums", {}), ("columns", {}), ("data", {}), ("histories", None)):
+        part = content.get(name, default)
+        parts = [part, *part.values()] if name == "columns" and isinstance(part, dict) else [part]
+        if part is not default and not all(isinstance(one, dict) for one in parts):
+            raise UserError(f"{path}: `{name}` must be what an export writes. Received: {part!r:.60}")
     return content
 
 

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from pandas.api.types import is_list_like
 
 from bert4rec_tf.config.model_settings import ITEM_FEATURES
+from bert4rec_tf.data.id_texts import to_text
 from bert4rec_tf.data.reading.columns import guess_column
 from bert4rec_tf.data.reading.feature_files import ID_NAMES
 from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, read_columns
@@ -31,13 +33,16 @@ def read_titles_and_tags(source: Any, id_name: str | None = None) -> tuple[dict[
     """Returns raw id -> title, and raw id -> tags. If an id occurs twice, its last row counts.
 
     Args:
-        source: a file or a table (`small_tables.read_columns`). The columns of ids and titles are found by their names
-            (`IDS`, `TITLES`), and so is a column of tags (`TAGS`), which are separated by `|`. Rows of a table without
-            an id or a title are skipped. HTML's entities in titles (`&amp;`) become their characters.
+        source: a file or a table (`small_tables.read_columns`); or titles by their ids. The columns of ids and titles
+            are found by their names (`IDS`, `TITLES`), and so is a column of tags (`TAGS`), which are separated by `|`.
+            Rows without an id or a title are skipped. HTML's entities in titles (`&amp;`) of files and tables become
+            their characters.
         id_name: the column of ids, if the source has it.
 
     Raises UserError if it cannot be read, lacks these columns, or a row has more or fewer fields than the first.
     """
+    if isinstance(source, (Mapping, pd.Series)):
+        return {to_text("titles", item): str(title) for item, title in source.items() if not pd.isna(title)}, {}
     is_file = isinstance(source, (str, Path, Url))
     title = str(source) if is_file else "`titles` must be a file, a dictionary or a table; a table"
     id_column, columns = read_columns(source, title, IDS, id_name)

@@ -178,6 +178,16 @@ def test_partial_files_of_a_killed_process_are_deleted_by_the_next(tmp_path):
     assert (tmp_path / "file").read_text() == "new"
 
 
+def test_a_lock_leaves_what_its_own_process_still_writes(tmp_path):
+    of_earlier_process = tmp_path / f".file.{os.getpid()}-{processes.get_host_code()}-12345678{files.PARTIAL}"
+    of_earlier_process.touch()
+    with atomic_write(tmp_path / "file") as aside:
+        aside.write_text("whole")
+        with FolderLock(tmp_path).lock():
+            assert not of_earlier_process.exists()
+    assert (tmp_path / "file").read_text() == "whole"
+
+
 def test_a_lock_in_a_folder_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="cannot be created"), FolderLock(tmp_path / "file" / "below").lock():

@@ -1,5 +1,6 @@
 """Texts in the bytes of a file, against a Python list."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ def test_lines_are_a_list(known, others):
     lines = Lines.from_texts(known)
     assert len(lines) == len(known) and list(lines) == known and lines[:3] == known[:3]
     assert [lines[row] for row in range(-len(known), len(known))] == known * 2
+    assert lines.select(np.arange(len(known)) % 2 == 0) == known[::2]
     asked = [*known, *others]
     assert lines.contains_each(asked).tolist() == [text in known for text in asked]
     for text in asked:

@@ -17,7 +17,6 @@ from bert4rec_tf.data.id_types import drop_wrong_types
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export.layout import TITLES
 from bert4rec_tf.foundation import plots
-from bert4rec_tf.notebook.user_tables import load_titles
 from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.folder import WorkDirectory
 from bert4rec_tf.serving.client import SavedRecommender
@@ -139,7 +138,7 @@ def test_tables_of_other_libraries_are_taken_wherever_a_dataframe_is(counted):
     assert read.columns == {role: {"name": name} for role, name in NAMES.items()}
     for kind in (Stream, Interchange):
         pd.testing.assert_frame_equal(counted.evaluate(kind(pa.table(LATER))), counted.evaluate(LATER))
-        assert load_titles(kind(pa.table(MOVIES)), counted.saved.columns) == counted.titles
+        assert counted.saved.choose_titles(kind(pa.table(MOVIES)))[0] == counted.titles
         features = b4r.with_features(expected, item_features=kind(pa.table(MOVIES.drop(columns="title"))))
         assert features.features["item_features"].names.tolist() == ["kind=0", "kind=1"]
     for bad in (42, pd.Series([1]), Stream(pa.chunked_array([[1]]))):
@@ -163,7 +162,7 @@ def test_names_given_to_fit_hold_for_the_other_tables(counted, tmp_path):
     features = MOVIES.assign(item="x").drop(columns="title")
     assert b4r.with_features(b4r.interactions(FRAME, **NAMES), item_features=features).num_items == 40
     MOVIES.assign(item="x").to_csv(tmp_path / "titles.csv", index=False)
-    assert load_titles(str(tmp_path / "titles.csv"), counted.saved.columns) == counted.titles
+    assert counted.saved.choose_titles(str(tmp_path / "titles.csv"))[0] == counted.titles
 
 
 def test_names_given_to_fit_hold_for_the_commands_and_their_other_flags(counted, tmp_path):

@@ -202,12 +202,16 @@ def test_the_command_updates_in_place(counted, tmp_path):
 
 
 @pytest.mark.long
-def test_the_command_adds_a_version(counted, tmp_path):
+def test_the_command_adds_a_version(counted, tmp_path, memory):
     LATER.to_csv(tmp_path / "today.csv", index=False)
     shutil.copytree(counted.saved.local_folder, tmp_path / "versions" / "3")
-    assert console("update", "--model=versions", "--interactions=today.csv", cwd=tmp_path).returncode == 0
+    memory.put(str(counted.saved.local_folder), "/bucket/versions/3", recursive=True)
+    for place in ("versions", "memory://bucket/versions"):
+        ended = console("update", f"--model={place}", "--interactions=today.csv", cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
     assert sorted(path.name for path in (tmp_path / "versions").glob("[!.]*")) == ["3", "4"]
-    assert b4r.open(tmp_path / "versions/4").saved.knows_user("99")
+    for folder in (tmp_path / "versions/4", "memory://bucket/versions/4"):
+        assert b4r.open(folder).saved.knows_user("99")
 
 
 def test_a_mounted_model_is_updated_without_a_file_beside_it(counted, tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,7 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from bert4rec_tf.data.reading.feature_files import check_matches
-from bert4rec_tf.export.layout import find_item_column, find_model_folder
+from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import expand_path
 from bert4rec_tf.foundation.warning import FileWarning, warn
@@ -28,9 +27,8 @@ from bert4rec_tf.serving.http.observing import METRICS_TYPE, AccessLog, Metrics
 from bert4rec_tf.serving.http.predict import RequestError
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.http.versions import LOOK_SECONDS, Versions
-from bert4rec_tf.serving.rules import Attributes, WatchedFile, read_blocked
+from bert4rec_tf.serving.rules import NOTHING_BLOCKED, Attributes, BlockedIds, WatchedFile, read_blocked
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
-from bert4rec_tf.serving.titles import read_titles_and_tags
 
 LOG = logging.getLogger(__name__)
 
@@ -80,19 +78,18 @@ def open_versions(settings: ServerSettings) -> Versions:
 
     They are read with each version. If they cannot be then, a warning says so, and those of before stay.
     """
-    last_titles: dict[str, Any] = {}
+    last_titles: list[Any] = []
 
-    def read_titles(path: str, model: LoadedModel) -> tuple[dict[str, str], dict[str, list[str]]]:
+    def read_titles(model: LoadedModel) -> tuple[Mapping[str, str], Mapping[str, list[str]]]:
         try:
-            titles, tags = read_titles_and_tags(expand_path(path), find_item_column(model.card))
-            check_matches("titles", titles, model.items)
+            titles = model.choose_titles(settings.titles or None)
         except UserError as error:
-            if not last_titles:
+            if not (settings.titles and last_titles):
                 raise
             warn(f"{error}; the titles of before still count", FileWarning)
-            return last_titles["titles"], last_titles["tags"]
-        last_titles.update(titles=titles, tags=tags)
-        return titles, tags
+            return last_titles[0]
+        last_titles[:] = [titles]
+        return titles
 
     def load(folder: Path, number: int) -> Served:
         model = LoadedModel(folder, settings.trust_model)
@@ -101,8 +98,7 @@ def open_versions(settings: ServerSettings) -> Versions:
         _ = model.attributes
         longest = 0 if model.histories is None else int(model.histories.lengths.max(initial=0))
         model.warm_up()
-        titles, tags = read_titles(settings.titles, model) if settings.titles else ({}, {})
-        return Served(number, model, Catalogue(model.items, titles or model.titles, tags), longest)
+        return Served(number, model, Catalogue(model.items, *read_titles(model)), longest)
 
     return Versions(find_model_folder(expand_path(settings.model)), load)
 
@@ -111,9 +107,9 @@ def open_rules(settings: ServerSettings, versions: Versions) -> predict.Rules:
     """Returns the rules in the files that the settings name. Raises UserError if one cannot be read."""
 
     def read_attributes(path: Path) -> Attributes:
-        return Attributes(path, find_item_column(versions.current.model.card))
+        return Attributes(path, versions.current.model.item_column)
 
-    def read_blocked_items(path: Path) -> frozenset[str]:
+    def read_blocked_items(path: Path) -> BlockedIds:
         return read_blocked(path, versions.current.model.items)
 
     return predict.Rules(
@@ -355,7 +351,7 @@ class Service:
         if "user" in request.query:
             results = predict.find_history(request.query["user"], served.model, self._settings)
         else:
-            blocked = frozenset() if self._rules.blocked is None or query.strip() else self._rules.blocked.content
+            blocked = NOTHING_BLOCKED if query.strip() else self._rules.blocked_ids
             found = ids or await self._search(served.catalogue, query, MAX_RESULTS + len(blocked))
             results = ids or [item for item in found if item not in blocked][:MAX_RESULTS]  # popular ones: recommended
         return _json_response({"items": [served.catalogue.describe(item) for item in results]})

@@ -38,9 +38,12 @@ class Call:
 
     @cached_property
     def group(self) -> Hashable:
-        """A key that is equal for calls that can share a batch."""
+        """A key that is equal for calls that can share a batch. It holds as long as one of them waits.
+
+        Lists that all rows share are compared by identity: a server's list of blocked items is long.
+        """
         arrays = sorted(self.arrays.items())
-        common = tuple((name, part.shape, *part.ravel().tolist()) for name, part in arrays if name in self.shared)
+        common = tuple((name, id(part) if part.ndim else part.item()) for name, part in arrays if name in self.shared)
         shapes = tuple((name, part.shape[1:]) for name, part in arrays if name not in self.shared and name != PADDED)
         length = self.arrays[PADDED].shape[1] // LONG_HISTORY if PADDED in self.arrays else 0
         return (id(self.model), self.signature, common, shapes, length)

@@ -1,8 +1,10 @@
 """What is measured of a server's requests, in Prometheus' text form, and the access log."""
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
+from logging.handlers import WatchedFileHandler
 from typing import Any
 
 import numpy as np
@@ -52,30 +54,49 @@ class Metrics:
 class AccessLog:
     """Adds a line of JSON for each request to a file; `-` for the standard output, None for no log.
 
-    If a line cannot be written later, a warning says so, once a minute. Raises UserError if it cannot be written at
-    first, or is in a store, which cannot add to a file.
+    If the file is renamed or deleted, as by logrotate, the next line begins a new one. If a line cannot be written
+    later, a warning says so, once until one can. Raises UserError if it cannot be written at first, or is in a store,
+    which cannot add to a file.
     """
 
     def __init__(self, path: str | None) -> None:
-        self._path, self._silent_until = path, 0.0
+        self._path, self._fails = path, False
+        self._handler: logging.Handler | None = None
         if path is not None and isinstance(expand_path(path), Url):
             raise UserError(f"`access_log` must be a file on this machine. Received: access_log={path}")
-        self._file = sys.stdout if path == "-" else None
         try:
-            if path not in (None, "-"):
-                self._file = expand_path(path).open("a", buffering=1, encoding="utf-8")
+            if path is not None:
+                self._handler = (
+                    StandardOutput(sys.stdout) if path == "-" else LogFile(expand_path(path), encoding="utf-8")
+                )
         except OSError as error:
             raise UserError(f"{path}: cannot be written ({error.strerror})") from error
 
     def write(self, request: web.Request, status: int, seconds: float) -> None:
-        if self._file is None:
+        if self._handler is None:
             return
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         line: dict[str, Any] = {"time": now, "from": request.remote, "method": request.method, "path": request.path}
         line |= {"status": status, "seconds": round(seconds, 6)}
         try:
-            print(orjson.dumps(line).decode(), file=self._file, flush=True)
+            self._handler.emit(logging.makeLogRecord({"msg": orjson.dumps(line).decode()}))
+            self._fails = False
         except OSError as error:
-            if time.monotonic() >= self._silent_until:
-                self._silent_until = time.monotonic() + 60
+            if not self._fails:
+                self._fails = True
                 warn(f"{self._path}: cannot be written ({error.strerror}), so requests are not logged", ServingWarning)
+
+
+class RaisingHandler(logging.Handler):
+    """Raises the errors of writing, which `logging` would print with a traceback for each line."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        raise
+
+
+class StandardOutput(RaisingHandler, logging.StreamHandler):
+    pass
+
+
+class LogFile(RaisingHandler, WatchedFileHandler):
+    pass

@@ -6,7 +6,6 @@ It follows TensorFlow Serving's documentation ("RESTful API"); docs/http.md list
 import difflib
 import json
 import math
-import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,7 @@ from bert4rec_tf.serving.explanation import MOST_ROWS
 from bert4rec_tf.serving.http.batching import PADDED, Call, Outputs
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.ids import normalize_id, pad_ids
-from bert4rec_tf.serving.rules import Attributes, WatchedFile
+from bert4rec_tf.serving.rules import NOTHING_BLOCKED, Attributes, BlockedIds, WatchedFile
 from bert4rec_tf.serving.signatures import LoadedModel, Signature
 
 HISTORIES, USERS = PADDED, "users"
@@ -35,6 +34,8 @@ FOR_ALL_ROWS = {*SCALARS, WHERE, EXPLAIN}
 DEFAULT_SIGNATURE, SIMILAR = "serving_default", "similar"
 RECOMMENDING = (DEFAULT_SIGNATURE, "recommend")
 INSTANCES, INPUTS, SIGNATURE = "instances", "inputs", "signature_name"
+
+MAX_SHOWN = 60
 
 MAX_MESSAGE = 200
 """An error message shows at most this many characters of one that quotes what was received."""
@@ -53,7 +54,11 @@ class Rules:
     """The attributes of items, None for those in the model, and the blocked items: files that are read again."""
 
     attributes: WatchedFile[Attributes] | None = None
-    blocked: WatchedFile[frozenset[str]] | None = None
+    blocked: WatchedFile[BlockedIds] | None = None
+
+    @property
+    def blocked_ids(self) -> BlockedIds:
+        return NOTHING_BLOCKED if self.blocked is None else self.blocked.content
 
     def list_files(self) -> list[WatchedFile]:
         return [file for file in (self.attributes, self.blocked) if file is not None]
@@ -129,7 +134,8 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
             f"{settings.max_answer:,}: ask for fewer rows",
             413,
         )
-    shared = {name for name, array in arrays.items() if not array.ndim or len(array) != rows}
+    block_list = item_rules.blocked_ids.row
+    shared = {name for name, array in arrays.items() if not array.ndim or len(array) != rows or array is block_list}
     defaults = {
         name: default for name, default in signature.inputs.items() if default is not None and name not in arrays
     }
@@ -147,11 +153,11 @@ def _apply_rules(
     item_rules: Rules,
 ) -> tuple[Signature, dict[str, np.ndarray], Callable[[Outputs], Outputs]]:
     """Returns the signature to call, the inputs to change, and what to do with the outputs, so that all rules hold."""
-    blocked = frozenset() if item_rules.blocked is None else item_rules.blocked.content
+    blocked = item_rules.blocked_ids
     if signature.name not in (*RECOMMENDING, SIMILAR):
         if where is not None:
             raise RequestError(f"`{WHERE}` needs the signature recommend or similar. Received: {signature.name}")
-        blocked = frozenset()
+        blocked = NOTHING_BLOCKED
     if where is None and not blocked:
         return signature, {}, keep_outputs
     try:
@@ -174,8 +180,12 @@ def _apply_rules(
     if len(exclude) > 1:
         note = f" with {len(blocked):,} blocked items in each row" if blocked else ""
         _check_size("exclude", len(exclude), max(map(len, exclude)) + len(blocked), settings, note)
-    restricted = rules.restrict(exclude, candidates, allowed, blocked)
+    restricted = rules.restrict(exclude, candidates, allowed)
     inputs_of_rules = {name: pad_ids(rows) for name, rows in zip(("exclude", "candidates"), restricted) if rows}
+    if blocked:
+        own = inputs_of_rules.get("exclude")
+        row = blocked.row
+        inputs_of_rules["exclude"] = row if own is None else np.hstack([own, row.repeat(len(own), axis=0)])
     return model.signatures["recommend"], inputs_of_rules, keep_outputs
 
 
@@ -364,22 +374,13 @@ def _to_text(name: str, value: Any) -> str:
     return normalize_id(value)
 
 
-class _Repr(reprlib.Repr):
-    """Shows a value on one line, shortened, with JSON's names of constants."""
-
-    def repr_NoneType(self, value: None, level: int) -> str:
-        return "null"
-
-    def repr_bool(self, value: bool, level: int) -> str:
-        return str(value).lower()
-
-
-_REPR = _Repr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
-_REPR.maxlevel = 3
-_REPR.maxlist = _REPR.maxdict = 4
-
-_show = _REPR.repr
+def _show(value: Any) -> str:
+    """Returns a value as JSON, cut at MAX_SHOWN characters."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise RequestError("The body is nested too deeply") from None
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def make_response(by_rows: bool, outputs: Outputs) -> dict[str, Any]:

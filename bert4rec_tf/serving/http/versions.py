@@ -1,6 +1,5 @@
 """Model versions: finds the newest complete one in a folder, and switches to it while requests are answered."""
 
-import contextlib
 import gc
 import threading
 import time
@@ -10,13 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.export.layout import MODEL, VERSION
+from bert4rec_tf.export.layout import MODEL, Stamp, find_versions
 from bert4rec_tf.foundation.errors import UserError, format_error
-from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import ServingWarning, warn
-
-Stamp = tuple[Any, ...]
-"""The names of all files in a folder, and what changes when they change: sizes and times."""
 
 LOOK_SECONDS = 5.0
 """A check waits this long for a version to load. Then it returns, so that the next one can notice a newer version."""
@@ -73,7 +68,7 @@ class Versions:
             result: Future = Future()
             self._load_version(1, result)
             return result.result()
-        stamps = self._read_stamps()
+        stamps = find_versions(self._folder)
         if not stamps:
             raise UserError(f"{self._folder}: holds neither a SavedModel nor numbered folders that do")
         for number in sorted(stamps, reverse=True):
@@ -94,7 +89,7 @@ class Versions:
         """
         if self._is_single:
             return
-        stamps, before = self._read_stamps(), self._seen
+        stamps, before = find_versions(self._folder), self._seen
         self._seen = stamps
         self._refused = {number: refusal for number, refusal in self._refused.items() if number in stamps}
         self._loading = {number: job for number, job in self._loading.items() if stamps.get(number) == job.stamp}
@@ -148,16 +143,6 @@ class Versions:
         except Exception as error:
             result.set_exception(UserError(f"{folder}: cannot be loaded ({format_error(error)})"))
 
-    def _read_stamps(self) -> dict[int, Stamp]:
-        if isinstance(self._folder, Url):
-            return _read_stamps_in_store(self._folder)
-        stamps = {}
-        for path in self._folder.glob("*"):
-            with contextlib.suppress(OSError):  # The folder is being moved or deleted.
-                if VERSION.fullmatch(path.name) and (path / MODEL).is_file():
-                    stamps[int(path.name)] = _read_stamp(path)
-        return stamps
-
     def status(self) -> list[dict[str, Any]]:
         """Returns the state of each version, newest first, in TensorFlow Serving's format."""
         states = {number: ("END", "UNKNOWN", reason) for number, (_, reason) in dict(self._refused).items()}
@@ -167,17 +152,3 @@ class Versions:
             {"version": str(number), "state": state, "status": {"error_code": code, "error_message": message}}
             for number, (state, code, message) in sorted(states.items(), reverse=True)
         ]
-
-
-def _read_stamp(folder: Path) -> Stamp:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return tuple((str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
-
-
-def _read_stamps_in_store(folder: Url) -> dict[int, Stamp]:
-    stamps: dict[int, Stamp] = {}
-    for name, stamp in sorted(folder.list_stamps().items()):
-        number, _, below = name.partition("/")
-        if VERSION.fullmatch(number):
-            stamps[int(number)] = (*stamps.get(int(number), ()), (below, stamp))
-    return {number: stamp for number, stamp in stamps.items() if MODEL in dict(stamp)}

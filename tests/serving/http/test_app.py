@@ -130,7 +130,7 @@ WRONG = {
     ),
     "both": ({"instances": [["a"]], "inputs": [["a"]]}, "and not both"),
     "no instances": ({"instances": []}, "list of at least one"),
-    "no list": ({"instances": ["a"]}, "`histories` must be a list of lists of ids. Received: ['a']"),
+    "no list": ({"instances": ["a"]}, '`histories` must be a list of lists of ids. Received: ["a"]'),
     "a fraction": ({"instances": [["a", 1.5]]}, "must hold strings or whole numbers. Received: 1.5"),
     "a k for a row": (
         {"signature_name": "recommend", "instances": [{"histories": ["a"], "k": 3}]},
@@ -141,7 +141,7 @@ WRONG = {
     "two kinds": ({"instances": [{"histories": ["a"]}, ["a"]]}, "same keys; number 1"),
     "an unknown input": (
         {"inputs": {"history": [["a"]]}},
-        "Unknown input 'history': the inputs of serving_default are histories. Did you mean `histories`?",
+        'Unknown input "history": the inputs of serving_default are histories. Did you mean `histories`?',
     ),
     "a misspelt where": ({"inputs": {"histories": [["a"]], "were": "x"}}, "Did you mean `where`?"),
     "an unknown signature": ({"signature_name": "x", "instances": [["a"]]}, "one of encode, recommend, score, serving"),
@@ -174,6 +174,12 @@ def test_an_invalid_request_gets_400_and_one_line(client, name):
     assert answer.status == 400, answer.body
     assert answer.headers["Content-Type"] == "application/json"
     assert words in answer.json["error"] and "\n" not in answer.json["error"] and len(answer.json["error"]) < 300
+
+
+def test_a_body_of_any_depth_is_refused_in_one_line():
+    for depth in range(900, 1_100):  # about Python's limit
+        with pytest.raises(predict.RequestError, match=r"The body (is nested too deeply|must be a JSON object)"):
+            predict.parse(b"[" * depth + b"]" * depth, None, None, None)
 
 
 def test_a_body_that_is_too_large_is_refused(client, server):

@@ -24,7 +24,8 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation.warning import ServingWarning
 from bert4rec_tf.serving import rules
-from bert4rec_tf.serving.http.app import open_versions
+from bert4rec_tf.serving.http import batching, predict
+from bert4rec_tf.serving.http.app import open_rules, open_versions
 from bert4rec_tf.serving.http.observing import AccessLog
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 
@@ -94,6 +95,20 @@ def test_a_block_list_holds_for_every_list_and_is_read_again(versions, model, tm
         path.unlink()
         wait_until(lambda: caught)
         assert ask() == best[1:4]
+
+
+def test_a_block_list_is_one_input_of_all_requests(versions, tmp_path):
+    (tmp_path / "blocked.txt").write_text("\n".join(NAMES[:3]))
+    settings = ServerSettings(model="", blocked=str(tmp_path / "blocked.txt"))
+    item_rules = open_rules(settings, versions)
+    bodies = [{"histories": [["0"]]}, {"histories": [["0"], ["item 3"]]}]
+    first, second = (
+        predict.parse(json.dumps({"inputs": body}).encode(), versions.current.model, settings, item_rules).call
+        for body in bodies
+    )
+    assert first.group == second.group
+    joined = batching.join_calls([first, second])
+    assert joined["exclude"] is first.arrays["exclude"] and joined["exclude"].shape == (1, 3)
 
 
 def test_attributes_in_a_file_are_read_again(versions, tmp_path):
@@ -259,8 +274,9 @@ def test_curl_needs_no_content_type_and_every_request_is_a_line_of_json(versions
         body = json.dumps({"instances": [HISTORY]})
         done = subprocess.run(["curl", "-s", "-d", body, "-X", "POST", address], capture_output=True, check=True)
         assert len(json.loads(done.stdout)["predictions"][0]["items"]) == 3
+        log.rename(tmp_path / "access.jsonl.1")
         server.client().get("/nowhere")
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = [json.loads(path.read_text()) for path in (tmp_path / "access.jsonl.1", log)]
     assert [(line["method"], line["path"], line["status"]) for line in lines] == [
         ("POST", "/v1/models/bert4rec:predict", 200),
         ("GET", "/nowhere", 404),

@@ -287,7 +287,7 @@ def test_a_user_whose_history_the_export_holds_can_be_loaded(browser, films, pag
         page.get_by_role("button", name="Load a user").click()
         page.keyboard.type("nobody")
         page.keyboard.press("Enter")
-        expect(page.locator("#state")).to_have_text("This model does not know the user 'nobody'.")
+        expect(page.locator("#state")).to_have_text('This model does not know the user "nobody".')
         assert page.locator("#history li").count() == 0
         page.get_by_label("User id").fill("ann")
         page.get_by_role("button", name="Load", exact=True).click()

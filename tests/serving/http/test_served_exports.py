@@ -198,7 +198,7 @@ def test_the_page_can_load_a_user_s_last_items(served):
         found = served.client.get("/page/items?" + urlencode({"user": user})).json["items"]
         assert [one["id"] for one in found] == history
     answer = served.client.get("/page/items?user=nobody")
-    assert answer.status == 400 and answer.json["error"] == "This model does not know the user 'nobody'."
+    assert answer.status == 400 and answer.json["error"] == 'This model does not know the user "nobody".'
 
 
 def test_a_model_with_users_requires_users(served):

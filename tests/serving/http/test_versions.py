@@ -337,6 +337,10 @@ def test_the_card_of_a_model_is_read(exported, tmp_path):
     card.write_text("[]")
     with pytest.raises(UserError, match="must hold a JSON object"):
         LoadedModel(folder)
+    for content in ('"checksums": []', '"columns": []', '"columns": {"item": []}', '"data": 3', '"histories": []'):
+        card.write_text(f"{{{content}}}")
+        with pytest.raises(UserError, match=r"`\w+` must be what an export writes. Received: "):
+            LoadedModel(folder)
     card.unlink()
     with pytest.raises(UserError, match="must be a JSON file"):
         LoadedModel(folder)
