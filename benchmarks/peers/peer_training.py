@@ -82,7 +82,8 @@ class Best:
 
 
 Answer = tuple[np.ndarray, str]
-"""int [users, LIST_LENGTH], the best first, -1 where there is no item; and the settings in words."""
+"""int [users, LIST_LENGTH], the best first, -1 where there is no item; and the settings in words, if they say more than
+that all are the model's defaults."""
 
 
 def to_lists(table: pd.DataFrame, num_users: int) -> np.ndarray:
@@ -109,7 +110,7 @@ def list_with_implicit(model: Any, task: Task) -> Answer:
     model.fit(task.matrix, show_progress=False)
     items, scores = model.recommend(np.arange(task.num_users), task.matrix, N=LIST_LENGTH)
     is_listed = (scores > np.finfo(np.float32).min) & (scores != 0)  # BM25 fills short lists with seen items, at 0
-    return np.where(is_listed, items, -1), "defaults"
+    return np.where(is_listed, items, -1), ""
 
 
 def to_rectools(task: Task) -> Any:
@@ -128,7 +129,7 @@ def train_ease(task: Task) -> Answer:
     from rectools.models import EASEModel
 
     model, data = EASEModel(recommend_n_threads=1), to_rectools(task)
-    return list_with_rectools(model.fit(data), data, np.arange(task.num_users)), "defaults"
+    return list_with_rectools(model.fit(data), data, np.arange(task.num_users)), ""
 
 
 def train_rectools_sasrec(task: Task) -> Answer:
@@ -179,7 +180,7 @@ def train_rectools(kind: type, layers: type, task: Task) -> Answer:
     model.torch_model.load_state_dict(best.weights)
     sizes = f"d {model.n_factors}, {model.n_blocks} blocks, {model.session_max_len} items, softmax"
     lists = list_with_rectools(model, to_rectools(task), np.arange(task.num_users))
-    return lists, f"defaults, padding skipped: {sizes}; {best.describe(task)}"
+    return lists, f"padding skipped; {sizes}; {best.describe(task)}"
 
 
 def save_rectools_state(model: Any, best: Best, task: Task) -> None:
@@ -241,7 +242,7 @@ def train_recbole_bert4rec(task: Task) -> Answer:
     model.load_state_dict(best.weights)
     sizes = f"d {config['hidden_size']}, {config['n_layers']} blocks, {model.max_seq_length} items"
     batch = f"batches of {config['train_batch_size']}"
-    return list_with_recbole(model, dataset, task), f"defaults: {sizes}, {batch}; {best.describe(task)}"
+    return list_with_recbole(model, dataset, task), f"{sizes}, {batch}; {best.describe(task)}"
 
 
 def list_with_recbole(model: Any, dataset: Any, task: Task) -> np.ndarray:
@@ -274,7 +275,7 @@ def train_ours(task: Task, model: str) -> Answer:
     frame = pd.DataFrame({"user": task.users, "item": task.items, "time": task.places})
     fitted = bert4rec_tf.fit(frame, model=model, silent=True)
     table = fitted.recommend_all(k=LIST_LENGTH, exclude_seen=True, silent=True)
-    return to_lists(table, task.num_users), "defaults for own data"
+    return to_lists(table, task.num_users), ""
 
 
 MODELS: dict[str, tuple[str, Callable[[Task], Answer]]] = {
