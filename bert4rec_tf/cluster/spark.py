@@ -5,6 +5,7 @@ All machines see the folders of the input and the data under the same paths.
 """
 
 import contextlib
+import glob
 import os
 import shutil
 import sys
@@ -27,6 +28,7 @@ from bert4rec_tf.data.reading.times import EARLIEST, LATEST, PER_SECOND
 from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary, make_splits
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.stores import Url
 
 try:
     from py4j.protocol import Py4JError
@@ -94,7 +96,7 @@ class Spark:
     @errors_in_one_line()
     def load(self, interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
         """Does what `conversion.convert_once` does, with the same file."""
-        by_tasks = replace(interactions, path=tuple(str(path.absolute()) for path in interactions.files))
+        by_tasks = replace(interactions, path=tuple(map(_make_absolute, interactions.files)))
         paths = conversion.list_files(by_tasks)
         sources = self.map(partial(conversion.identify_source, interactions=by_tasks), paths)
         target = conversion.locate_conversion(folder.absolute(), interactions, sources)
@@ -256,6 +258,12 @@ class Conversion:
 
     def _read_stored(self, folder: Path) -> DataFrame:
         return self.spark.session.read.parquet(f"file://{folder}")
+
+
+def _make_absolute(path: Path) -> str:
+    """Returns a path or a pattern below the working directory, whose own brackets are no pattern."""
+    is_whole = isinstance(path, Url) or path.is_absolute() or path.exists()
+    return str(path.absolute() if is_whole else Path(glob.escape(os.getcwd()), path))
 
 
 def _list_sort_keys(role: str) -> list[Column]:

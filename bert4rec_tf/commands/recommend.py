@@ -42,6 +42,13 @@ class ModelOptions(Settings):
         None, "for --where: CSV or Parquet with the items' ids and attributes (default: those in the model)"
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("titles", "attributes"):  # before TensorFlow's start, which takes seconds
+            file = getattr(self, name)
+            if file and not expand_path(file).exists():
+                raise UserError(f"{file}: no such file. Received: --{name}={file}")
+
     @property
     def folder(self) -> Path:
         return expand_path(self.model)

@@ -37,7 +37,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
     Until then the file at `path` is unchanged, even if the disk is full or the power fails. Raises UserError if the
     file cannot be written.
     """
-    aside = path.with_name(f".{path.name}.{make_writer_name()}{PARTIAL}")
+    writer = make_writer_name()
+    aside = path.with_name(f".{path.name}.{writer}{PARTIAL}")
     try:
         with report_write_errors(path):
             yield aside
@@ -47,6 +48,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
+        own_writers.discard(writer)
 
 
 @contextlib.contextmanager
@@ -101,6 +103,7 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
             os.replace(old, place)
         for leftover in (old, aside):
             remove_folder(leftover)
+        own_writers.discard(writer)
 
 
 def _move_content(source: Path, target: Path, last: str | None) -> None:

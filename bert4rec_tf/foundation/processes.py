@@ -13,7 +13,7 @@ from bert4rec_tf.foundation.errors import UserError
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 own_writers = set[str]()
-"""The names that `make_writer_name` has given out in this process."""
+"""The names that `make_writer_name` has given out in this process, and whose writes have not ended."""
 
 
 @functools.cache

@@ -60,6 +60,8 @@ def _add_flag(variable: str, flag: str, value: str) -> None:
 
 
 def _remove_old_programs(folder: Path) -> None:
-    programs = {path: path.stat().st_mtime for path in folder.iterdir() if path.is_file()}
-    for path in sorted(programs, key=programs.__getitem__, reverse=True)[MAX_PROGRAMS:]:
+    """Deletes all but the newest programs, and empty ones, which a power failure may leave and no run can read."""
+    states = {path: path.stat() for path in folder.glob("*.pb")}
+    newest_first = sorted(states, key=lambda path: states[path].st_mtime, reverse=True)
+    for path in [*newest_first[MAX_PROGRAMS:], *(path for path in newest_first if not states[path].st_size)]:
         path.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ import itertools
 import keyword
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -48,7 +48,8 @@ MAX_OPERATORS = 1_000
 
 TRUTHS = {"true": True, "false": False}
 NUMBERS, TEXTS, TRUE_OR_FALSE = "numbers", "texts", "true and false"
-KINDS = {"string": TEXTS, "boolean": TRUE_OR_FALSE, **dict.fromkeys(("integer", "floating", "decimal"), NUMBERS)}
+_NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
+KINDS = {"string": TEXTS, "boolean": TRUE_OR_FALSE, **dict.fromkeys(_NUMBERS, NUMBERS)}
 """What pandas infers of a column -> the kind of its values; other columns are compared as they are."""
 Content = TypeVar("Content")
 
@@ -176,7 +177,7 @@ def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
     is_search = column is right and isinstance(sign, (ast.In, ast.NotIn)) and not isinstance(left, list)
     if not is_search:
         _refuse_lists(left, right)
-    _refuse_other_kind(column, values)
+    _refuse_other_kind(column.explode() if is_search else column, values)
     if type(sign) in COMPARISONS and not isinstance(left, list) and not isinstance(right, list):
         return COMPARISONS[type(sign)](left, right)
     if not isinstance(column, pd.Series) or not isinstance(sign, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
@@ -278,8 +279,9 @@ class BlockedIds(frozenset[str]):
         row: the same ids, sorted, as one row of an input of the model. It is made once, because it may be long.
     """
 
-    def __init__(self, ids: Iterable[str] = ()) -> None:
-        self.row = pad_ids([sorted(self)])
+    @functools.cached_property
+    def row(self) -> np.ndarray:
+        return pad_ids([sorted(self)])
 
 
 NOTHING_BLOCKED = BlockedIds()

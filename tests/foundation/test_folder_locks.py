@@ -25,6 +25,15 @@ def test_partial_files_of_another_machine_stay_for_a_day(tmp_path, age, stays):
     assert path.exists() == stays
 
 
+def test_no_name_of_a_write_is_kept_when_it_has_ended(tmp_path):
+    with atomic_write(tmp_path / "file") as aside:
+        aside.touch()
+        assert len(processes.own_writers) == 1
+    with replace_directory(tmp_path / "folder") as aside:
+        (aside / "file").touch()
+    assert not processes.own_writers
+
+
 def test_a_process_of_another_container_may_still_write(tmp_path, monkeypatch):
     """Containers can share a host name, and have processes with the same ids."""
     names_of_writers = []

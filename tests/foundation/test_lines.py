@@ -16,10 +16,17 @@ def test_lines_are_a_list(known, others):
     assert len(lines) == len(known) and list(lines) == known and lines[:3] == known[:3]
     assert [lines[row] for row in range(-len(known), len(known))] == known * 2
     assert lines.select(np.arange(len(known)) % 2 == 0) == known[::2]
+    assert lines.select(np.arange(len(known)) < 0) == []
     asked = [*known, *others]
     assert lines.contains_each(asked).tolist() == [text in known for text in asked]
     for text in asked:
         assert (text in lines) == (text in known)
+
+
+def test_few_of_many_lines_are_those_of_a_list():
+    texts = [f"Zeile {number} ü" for number in range(1_000)]
+    mask = np.arange(1_000) % 97 == 5
+    assert Lines.from_texts(texts).select(mask) == texts[5::97]
 
 
 @pytest.mark.parametrize("content", [b"cut", b"a\nb", b"\xff\n"])

@@ -72,7 +72,7 @@ def test_programs_lie_in_the_user_s_cache_beside_the_data(monkeypatch, tmp_path,
     assert (xla_cache.find_folder().parent, resolve_data_folder()) == (expected / "xla", expected)
 
 
-def test_only_the_newest_programs_stay(monkeypatch, tmp_path):
+def test_only_the_newest_programs_that_are_whole_stay(monkeypatch, tmp_path):
     monkeypatch.setattr(xla_cache, "MAX_PROGRAMS", 2)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("TF_XLA_FLAGS", "")
@@ -83,6 +83,12 @@ def test_only_the_newest_programs_stay(monkeypatch, tmp_path):
         path = folder / f"{number}.pb"
         path.write_bytes(b"program")
         os.utime(path, (number, number))
+    (folder / "4.pb").touch()
+    os.utime(folder / "4.pb", (1, 1))
     xla_cache.set_flags()
     assert sorted(path.name for path in folder.iterdir()) == ["2.pb", "3.pb"]
+    (folder / "3.pb").write_bytes(b"")
+    monkeypatch.setenv("TF_XLA_FLAGS", "")
+    xla_cache.set_flags()
+    assert [path.name for path in folder.iterdir()] == ["2.pb"]
     assert os.environ["TF_XLA_FLAGS"] == f"{xla_cache.CACHE_FLAG}={folder}"

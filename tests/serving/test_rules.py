@@ -83,6 +83,8 @@ def test_lists_of_numbers_are_searched():
             b4r.UserError, match=r"\(`size` holds lists; look for a value in them, as in 'toys' in size"
         ):
             select(SIZES, where)
+    with pytest.raises(b4r.UserError, match=r"\(`size` holds numbers, such as 1. Received: '2'"):
+        select(SIZES, "'2' in size or price == 2")
 
 
 @pytest.mark.parametrize("where", CONDITIONS)

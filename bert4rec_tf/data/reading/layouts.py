@@ -30,6 +30,7 @@ from bert4rec_tf.data.reading.text import NEVER_CLOSED, refuse_lone_quotes, spli
 from bert4rec_tf.foundation.errors import UserError
 
 SAMPLE_BYTES = 1 << 20
+FIELD_IN_QUOTES, SEVERAL_BLANKS = re.compile(r'(^|[ \t])"'), re.compile(r"^ |  |\t")
 SEPARATORS = (TAB, "::", ",", ";")
 OTHER_SEPARATORS = ("|", "^", "~", "#", " ")
 """What is not tried, but named in a message if it splits all lines alike."""
@@ -79,7 +80,9 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     if not options.columns and header_line not in (None, first_line):
         raise UserError(f"{path}, line {header_line}: names the columns; remove the lines above this header")
     separator = separator or _find_separator(path, lines)
-    if separator == ANY_BLANKS and any(line.lstrip().startswith('"') for line in lines[:2]):
+    if separator == ANY_BLANKS and any(map(FIELD_IN_QUOTES.search, lines)):
+        if any(map(SEVERAL_BLANKS.search, lines)):
+            raise UserError(f"{path}: quotes between several blanks cannot be read; write one between the columns")
         separator = QUOTED_BLANKS
     if separator == TAB:
         refuse_lone_quotes("\n".join(lines).encode(), str(path))

@@ -69,9 +69,10 @@ def _choose_id_column(table: pa.Table, title: str, id_names: Sequence[str], id_n
     arrays = {name: table.column(name) for name in known if not pa.types.is_nested(table.column(name).type)}
     without_repeats = [name for name, array in arrays.items() if len(array.unique()) == len(array)]
     if without_repeats:
-        first, best = next(iter(arrays)), without_repeats[0]
-        if best != first and best.lower() != "id":
-            either = f"column {first!r}, where some repeat, or in {best!r}"
+        first = next(iter(arrays))
+        best = next((name for name in without_repeats if name == first or name.lower() == "id"), None)
+        if best is None:
+            either = f"column {first!r}, where some repeat, or in {without_repeats[0]!r}"
             raise UserError(f"{title}: the ids may be in {either}; remove or rename the other")
         return best
     return next(iter(known), None)
@@ -125,9 +126,12 @@ def _split_rows(content: str, separator: str, path: Path) -> list[list[str]]:
                 advice = "" if separator == DOUBLE_COLON else "; put a field with the separator in it in double quotes"
                 kind, shown = BAD_WIDTH.format(len(rows[0]), len(row)), shorten(separator.join(row))
                 raise UserError(f"{path}, row {len(rows)}: {kind}: {shown!r}{advice}")
+            if separator == TAB and any(TAB in field and {*"\r\n"} & {*field} for field in row):
+                shown = shorten(separator.join(row))
+                raise UserError(f"{path}, row {len(rows)}: {text.SWALLOWS}: {shown!r}; {text.PLAIN_QUOTES}")
     except csv.Error as error:
-        advice = f"; {text.PLAIN_QUOTES}" if separator == TAB else ""
-        raise UserError(f"{path}, row {len(rows) + 1}: {text.NEVER_CLOSED}, or text follows it{advice}") from error
+        advice = text.PLAIN_QUOTES if separator == TAB else "in a quoted field, write each quote twice"
+        raise UserError(f"{path}, row {len(rows) + 1}: {text.NEVER_CLOSED}, or text follows it; {advice}") from error
     return rows
 
 

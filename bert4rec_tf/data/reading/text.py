@@ -20,11 +20,13 @@ UNIT_SEPARATOR = "\x1f"
 """Replaces `::`, because Arrow takes one character."""
 
 NEVER_CLOSED = "a quote is never closed"
+SWALLOWS = "an opening quote takes in the text up to a later one"
 PLAIN_QUOTES = 'if quotes are plain characters there, read it in pandas with sep="\\t", quoting=3, and write it as CSV'
 
 _CLOSED = re.compile(rb'"(?:[^"]++|"")*+"')
-_WELL_QUOTED = re.compile(rb'(?:[\t\r\n]++|[^"\t\r\n][^\t\r\n]*+|%b(?=[\t\r\n]|\Z))*+' % _CLOSED.pattern)
-"""Fields between tabs of which all that begin with a quote end with one."""
+_QUOTED = rb'"(?:(?:[^"\t]++|"")*+"|(?:[^"\r\n]++|"")*+")'
+_WELL_QUOTED = re.compile(rb'(?:[\t\r\n]++|[^"\t\r\n][^\t\r\n]*+|%b(?=[\t\r\n]|\Z))*+' % _QUOTED)
+"""Fields between tabs of which all that begin with a quote end with one, without both a tab and a line end in them."""
 
 csv.field_size_limit(blocks.LONGEST_LINE)
 
@@ -61,7 +63,9 @@ def read_rows(stream: IO[bytes], reader: Rows) -> Iterator[pa.Table]:
 
 
 def refuse_lone_quotes(content: bytes, source: str, number: int = 0) -> None:
-    """Raises UserError if text follows the closing quote of a field between tabs, because it would swallow rows.
+    """Raises UserError for a field between tabs whose opening quote swallows rows.
+
+    Text follows its closing quote, or it has a tab and a line end in its quotes, as all that take in a row do.
 
     `source`, `number`: for messages, the file, and its rows before the content.
     """
@@ -71,7 +75,7 @@ def refuse_lone_quotes(content: bytes, source: str, number: int = 0) -> None:
     before = io.StringIO(content[:end].decode("utf-8", "replace") + "-", newline="")
     row = number + sum(map(bool, csv.reader(before, delimiter=TAB)))
     field = re.split("[\t\r\n]", content[end:].decode("utf-8", "replace"), maxsplit=1)[0]
-    raise UserError(f"{source}, row {row}: text follows a closing quote: {shorten(field)!r}; {PLAIN_QUOTES}")
+    raise UserError(f"{source}, row {row}: {SWALLOWS}: {shorten(field)!r}; {PLAIN_QUOTES}")
 
 
 def split_lines(lines: Iterable[str], separator: str) -> list[list[str]]:

@@ -16,6 +16,9 @@ PADDED = "histories"
 """The only input that is padded, so that requests of different widths can share a batch. Padding a history does not
 change the result. The width of other inputs does: `score` returns a column for each candidate."""
 
+LONG_LIST = 1_000
+"""Shared lists of more items are equal only if they are the same: comparing them would take milliseconds."""
+
 LONG_HISTORY = 1_024
 """Calls whose longest histories have about as many times this many items share a batch: others would wait for them."""
 
@@ -40,10 +43,14 @@ class Call:
     def group(self) -> Hashable:
         """A key that is equal for calls that can share a batch. It holds as long as one of them waits.
 
-        Lists that all rows share are compared by identity: a server's list of blocked items is long.
+        Long lists that all rows share are compared by identity: a server has one list of blocked items.
         """
         arrays = sorted(self.arrays.items())
-        common = tuple((name, id(part) if part.ndim else part.item()) for name, part in arrays if name in self.shared)
+        common = tuple(
+            (name, id(part) if part.size > LONG_LIST else (part.shape, *part.ravel().tolist()))
+            for name, part in arrays
+            if name in self.shared
+        )
         shapes = tuple((name, part.shape[1:]) for name, part in arrays if name not in self.shared and name != PADDED)
         length = self.arrays[PADDED].shape[1] // LONG_HISTORY if PADDED in self.arrays else 0
         return (id(self.model), self.signature, common, shapes, length)

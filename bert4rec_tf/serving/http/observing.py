@@ -65,7 +65,7 @@ class AccessLog:
         if path is not None and isinstance(expand_path(path), Url):
             raise UserError(f"`access_log` must be a file on this machine. Received: access_log={path}")
         try:
-            if path is not None:
+            if path is not None and (path != "-" or sys.stdout):  # which a service may have closed
                 self._handler = (
                     StandardOutput(sys.stdout) if path == "-" else LogFile(expand_path(path), encoding="utf-8")
                 )
@@ -81,10 +81,10 @@ class AccessLog:
         try:
             self._handler.emit(logging.makeLogRecord({"msg": orjson.dumps(line).decode()}))
             self._fails = False
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: the standard output was closed
             if not self._fails:
-                self._fails = True
-                warn(f"{self._path}: cannot be written ({error.strerror}), so requests are not logged", ServingWarning)
+                self._fails, reason = True, getattr(error, "strerror", None) or error
+                warn(f"{self._path}: cannot be written ({reason}), so requests are not logged", ServingWarning)
 
 
 class RaisingHandler(logging.Handler):

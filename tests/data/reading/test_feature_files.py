@@ -114,9 +114,16 @@ def test_quotes_between_tabs_are_those_of_actions(tmp_path):
         "id",
         {"id": ["a\n1", "b"], "genre": ['x 1"', 'x 1"']},
     )
-    (tmp_path / "b.tsv").write_text('id\tgenre\na\t"x\nb\t"x\n')
-    with pytest.raises(UserError, match=r"b\.tsv, row 2: a quote is never closed, or text follows it; if quotes"):
-        feature_files.read_features(tmp_path / "b.tsv")
+    for content, words in {
+        'id\tgenre\na\t"x\nb\t"x\n': "a quote is never closed, or text follows it; if quotes",
+        'id\tgenre\na\t"x\nb\tz"\nc\tq\n': "an opening quote takes in the text up to a later one: ",
+    }.items():
+        (tmp_path / "b.tsv").write_text(content)
+        with pytest.raises(UserError, match=rf"b\.tsv, row 2: {words}"):
+            feature_files.read_features(tmp_path / "b.tsv")
+    (tmp_path / "b.csv").write_text('id,genre\na,"x" y\n')
+    with pytest.raises(UserError, match="or text follows it; in a quoted field, write each quote twice"):
+        feature_files.read_features(tmp_path / "b.csv")
 
 
 def test_a_column_called_index_may_be_a_feature():

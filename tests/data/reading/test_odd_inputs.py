@@ -170,7 +170,7 @@ FILES = {
     "quotes between tabs around some ids": (with_ids("ab", ('"x"', "y", "z"))[0].replace(",", "\t"), XYZ),
     "what pandas writes between tabs": (
         FRAME.replace({"x": '12" vinyl'})
-        .assign(title='two\nlines, a\ttab\n"and" quotes')
+        .assign(title='two\nlines\n"and" quotes', note="a\ttab")
         .to_csv(sep="\t", index=False),
         {"a": ['12" vinyl', "y", "z"], "b": ["y", '12" vinyl']},
     ),
@@ -198,13 +198,13 @@ FILES = {
     ),
     "quotes between tabs, one of them open": (
         "user\titem\ttitle\ttime\n" + "".join(f'"{user}"\t"{item}"\t"Heroes\t{time}\n' for user, item, time in ROWS),
-        "row 2: text follows a closing quote: '\"Heroes'; if quotes are plain characters there, read it in pandas with",
+        "row 2: an opening quote takes in the text up to a later one: '\"Heroes'; if quotes are plain characters there",
     ),
     "quotes between tabs that would swallow rows": (
         "user\titem\ttitle\ttime\n"
         + "".join(f"{user}\t{item}\tx\t{time}\n" for user, item, time in ROWS * 300)
         + 'a\tx\t"1\t9\na\tx\t2\t9\na\tx\t"3\t9\n',
-        "row 1502: text follows a closing quote: '\"1'",
+        "row 1502: an opening quote takes in the text up to a later one: '\"1'",
     ),
     "quotes after blanks between tabs": (
         with_ids("ab", (' "x"', ' "y"', ' "z"'))[0].replace(",", "\t"),
@@ -213,7 +213,19 @@ FILES = {
     "quotes between blanks in aligned columns": (
         "a.txt",
         "user item time\n" + "".join(f'{user}  "{item}"   {time}\n' for user, item, time in ROWS),
-        {user: [f'"{item}"' for item in items] for user, items in XYZ.items()},
+        "quotes between several blanks cannot be read",
+    ),
+    "quotes between blanks around items alone": (
+        "a.txt",
+        "user item time\n" + "".join(f'{user} "{item} {item}" {time}\n' for user, item, time in ROWS),
+        {user: [f"{item} {item}" for item in items] for user, items in XYZ.items()},
+    ),
+    "quotes between tabs that close in a later row": (
+        "user\titem\ttitle\ttime\n"
+        + 'a\tx\t"Weird\t1\n'
+        + "".join(f"{user}\t{item}\tx\t{time}\n" for user, item, time in ROWS)
+        + 'a\tx\t12"\t9\n',
+        "row 2: an opening quote takes in the text up to a later one: '\"Weird'",
     ),
     "quotes after blanks": (
         "user, item, time\n" + "".join(f'"{user}", "{item}", {time}\n' for user, item, time in ROWS),

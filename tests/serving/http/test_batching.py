@@ -89,6 +89,17 @@ def test_a_call_of_many_rows_is_computed_in_pieces():
     assert batches == 3
 
 
+def test_short_lists_that_all_rows_share_join_by_their_values_and_long_ones_if_they_are_the_same():
+    def make_call(candidates):
+        inputs = {"histories": array([["a"], ["b"]]), "candidates": array([candidates])}
+        return Call(MODEL, "recommend", inputs, 2, shared=frozenset({"candidates"}))
+
+    assert make_call(["x", "y"]).group == make_call(["x", "y"]).group != make_call(["x", "z"]).group
+    long = make_call([f"item{number}" for number in range(2_000)])
+    assert long.group != make_call([f"item{number}" for number in range(2_000)]).group
+    assert long.group == Call(MODEL, "recommend", long.arrays, 2, shared=long.shared).group
+
+
 def test_inputs_other_than_histories_join_only_when_equally_wide():
     narrow, wide = (
         Call(MODEL, "score", {"histories": array([["a"]]), "candidates": array([names])}, 1)

@@ -299,6 +299,13 @@ def test_a_log_that_cannot_be_written_is_a_warning_once_and_requests_are_answere
         assert len(caught) == 1
 
 
+def test_nothing_is_logged_where_the_standard_output_is_closed(versions, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", None)
+    with Server(versions, access_log="-") as server:
+        assert server.client().get("/healthz").status == 200
+    assert "/healthz" not in capsys.readouterr().err
+
+
 def test_a_log_in_a_store_is_refused(memory):
     with pytest.raises(b4r.UserError, match="`access_log` must be a file on this machine"):
         AccessLog("memory://b/log")
