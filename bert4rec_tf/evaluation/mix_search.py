@@ -11,7 +11,6 @@ from bert4rec_tf.config.transition_settings import CompleteSettings
 from bert4rec_tf.evaluation.metrics import compute_ndcg
 from bert4rec_tf.evaluation.ranking import (
     BATCH,
-    DIVERGED,
     MAX_SCORES,
     MAX_USERS_OF_BATCH,
     ROWS_SPEC,
@@ -23,6 +22,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.evidence_recommender import EvidenceRecommender
+from bert4rec_tf.nn.top_items import DIVERGED
 
 BATCH_SCORES = 1 << 21
 """The scores of a batch at most. Each mix is computed from them anew, and more would leave a CPU's cache: 2^24 take a

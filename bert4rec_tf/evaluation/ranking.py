@@ -22,6 +22,7 @@ from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.models.recommender import Recommender
 from bert4rec_tf.nn.top_items import (
+    DIVERGED,
     HIDDEN,
     PAD,
     Block,
@@ -32,8 +33,6 @@ from bert4rec_tf.nn.top_items import (
     select_top,
     start_best,
 )
-
-DIVERGED = "`scores` must be numbers. Received: NaN; the training has diverged"
 
 MAX_SCORES = 1 << 24
 """The scores of a batch, which limit its users: 64 MB."""
@@ -104,20 +103,17 @@ class Ranker:
         self._evidence_table = self._evidence and self._evidence.make_table()
         self._find_graph = functools.cache(self._make_graph)
 
-    def rank(
-        self, task: RankingTask, title: str | None = None, share: tuple[int, int] = (0, 1)
-    ) -> dict[str, np.ndarray]:
+    def rank(self, task: RankingTask, share: tuple[int, int] = (0, 1)) -> dict[str, np.ndarray]:
         """Ranks each target under every protocol, in one pass over the model.
 
         Args:
-            title: the title of the progress; None to show none.
             share: (i, n) ranks every n-th batch from batch i on, and leaves the other ranks 0. So the ranks of all n
                 shares add up to those of one call, to the bit.
 
         Returns protocol -> int32 [k], 0 for the best. Raises UserError if a score is NaN.
         """
         ranks = {protocol: np.zeros(len(task.users), np.int32) for protocol in task.protocols}
-        for rows, batch_ranks, _ in self._rank_batches(task, title, share):
+        for rows, batch_ranks, _ in self._rank_batches(task, None, share):
             for protocol, values in batch_ranks.items():
                 ranks[protocol][rows] = values
         return ranks

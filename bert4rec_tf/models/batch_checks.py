@@ -15,6 +15,7 @@ from bert4rec_tf.data.sequences import PAD, mask_token
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.types import Batch, Tensor
 from bert4rec_tf.foundation.warning import UnknownIdWarning, warn
+from bert4rec_tf.nn.evidence import NOT_COUNTED
 
 TRAINING_COLUMNS = {MASKED: ("items", "mask_positions", "mask_targets"), "shifted": ("items", "targets")}
 """Kind of examples -> the columns that its batches must have. The other kinds need `targets`."""
@@ -82,6 +83,8 @@ def check_arrays(
 
     `y`: the next items, with which `x` is histories; None if `x` alone is to train on (`to_train`) or to score.
     """
+    if not to_train and model.evidence is not None and not model.evidence.built:
+        raise UserError(NOT_COUNTED)  # here, because Keras rewrites errors of `call`
     columns = keras.tree.flatten(x) if isinstance(x, Mapping) else [x]
     if not tf.executing_eagerly() or not all(map(_has_values, columns)):
         return x, y

@@ -108,7 +108,7 @@ class GRU4Rec(Recommender):
         order = tf.argsort(lengths, stable=True)
         items, targets, lengths = (tf.gather(column, order) for column in (items, targets, lengths))
         rows = tf.size(lengths)
-        state = tf.zeros([rows, self.settings.hidden_dim])
+        state = tf.zeros([rows, self.settings.hidden_dim], self.gru.compute_dtype)
         begin_row, begin = 0, 0
         for share in (*LENGTH_CUTS, 1):
             end_row = tf.cast(share * tf.cast(rows, tf.float32), tf.int32)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import tensorflow as tf
 
 from bert4rec_tf.data.id_texts import to_text, to_texts
 from bert4rec_tf.data.id_types import find_type
@@ -16,7 +17,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import TrainingWarning, warn, warn_of_unknown
 from bert4rec_tf.models.rows import ITEMS, USERS, copy_rows
 from bert4rec_tf.nn.layers import check_size
-from bert4rec_tf.nn.top_items import Blocks, find_best
+from bert4rec_tf.nn.top_items import DIVERGED, Blocks, find_best
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +109,10 @@ def recommend(model: Any, history: Iterable[Any], k: int, user: Any, exclude_see
             f"`history` must be given to {type(model).__name__}, which knows no users. Received: user={user!r}"
         )
     hidden = items[None] if exclude_seen else np.zeros((1, 1), np.int32)
-    blocks, k = Blocks.from_scores(model(batch)), check_size("k", k)
+    scores_of_all, k = model(batch), check_size("k", k)
+    if tf.reduce_any(tf.math.is_nan(scores_of_all)):
+        raise UserError(DIVERGED)
+    blocks = Blocks.from_scores(scores_of_all)
     best, scores, total = find_best(blocks, k, hidden, is_logits=model.scores_are_logits)
     is_item = best[0].numpy() != PAD
     ids, scores = model.ids.decode(best[0].numpy()[is_item]), (scores - total)[0].numpy()[is_item]
@@ -117,6 +121,8 @@ def recommend(model: Any, history: Iterable[Any], k: int, user: Any, exclude_see
 
 def grow(model: Any, new_items: Iterable[Any] | Vocabulary, features: Mapping[str, Any] | None) -> Any:
     """Does what `Recommender.grow` says."""
+    if any(getattr(layer, "lora_enabled", False) for layer in model._flatten_layers()):
+        raise UserError("`grow` needs a model without LoRA; save it, which merges LoRA's weights, and load it")
     ids = model.ids or ModelIds(number_items(model.num_items))
     old = list(ids.vocabulary.items)
     if isinstance(new_items, Vocabulary):

@@ -199,7 +199,7 @@ class Recommender(KerasModel):
 
         What the batch holds depends on `examples`. `training`: whether dropout acts.
         """
-        raise TypeError(f"{type(self).__name__} is not trained by steps")
+        raise UserError(f"{type(self).__name__} is not trained by steps; call `model.adapt(sequences)` instead")
 
     @property
     def loss_entry(self) -> Loss:

@@ -18,6 +18,8 @@ DENSE_ITEMS = 11_000
 MAX_PAIRS_AT_ONCE, PAIRS_PER_ROW = 1 << 20, 1 << 14
 """How many pairs are added at once at most, and in a batch of fixed shape for each of its histories."""
 
+NOT_COUNTED = "The transitions of the items are not counted yet; call `model.adapt(sequences)` first"
+
 ALIGNMENT = 64
 """TensorFlow's memory begins at multiples of so many bytes."""
 
@@ -147,7 +149,7 @@ class TransitionEvidence(keras.layers.Layer):
         Raises UserError if the evidence was not counted.
         """
         if not self.built:
-            raise UserError("The transitions of the items are not counted yet; call `model.adapt(sequences)` first")
+            raise UserError(NOT_COUNTED)
         return tf.concat([tf.cast(items, tf.float32), self.weigh(lengths, tf.shape(items)[1])], axis=1)
 
     def has_pairs(self, encoded: Tensor) -> tf.Tensor:

@@ -16,6 +16,8 @@ PAD = 0
 HIDDEN = -float("inf")
 """The score of items that must not be returned."""
 
+DIVERGED = "`scores` must be numbers. Received: NaN; the training has diverged"
+
 GROUP = 32
 """The largest scores are searched for in groups of so many columns."""
 

@@ -71,7 +71,7 @@ class Series:
 
     def paths(self) -> list[Path]:
         """Returns the checkpoints, newest first."""
-        return sorted(self.folder.glob("step-*.npz"), reverse=True)
+        return sorted(self.folder.glob("step-*.npz"), key=lambda path: (len(path.name), path.name), reverse=True)
 
     def save(self, groups: Groups, step: int, state: Mapping[str, Any]) -> None:
         """Writes a checkpoint, then deletes damaged ones and all but the newest NUM_CHECKPOINTS."""

@@ -287,6 +287,18 @@ def test_int8_stays_close_and_is_kept(tmp_path, name):
     np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras").score(HISTORIES), scores)
 
 
+@pytest.mark.parametrize("name", ["gru4rec", "gru4rec_plus"])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_recurrent_models_are_trained_in_half_precision(name, policy):
+    model, plain = make(name, dtype=policy), make(name)
+    plain.set_weights(model.get_weights())
+    batch = tensors(next(batches(model, 12)))
+    loss, expected = (float(one.training_loss(batch, training=False)) for one in (model, plain))
+    assert loss == pytest.approx(expected, rel=0.02)
+    fit(model)
+    assert np.isfinite(model.score(HISTORIES)).all()
+
+
 def test_a_dtype_policy_for_all_models_acts_in_fit_and_is_kept(tmp_path):
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
@@ -323,6 +335,8 @@ def test_lora_trains_two_small_matrices_of_a_dense_layer_alone_which_saving_merg
     assert [variable.shape for variable in model.trainable_variables] == [(16, 2), (2, 16)]
     fit(model)
     assert not np.array_equal(model.score(HISTORIES), expected)
+    with pytest.raises(UserError, match="`grow` needs a model without LoRA; save it"):
+        model.grow(["new"])
     model.save_weights(tmp_path / "merged.weights.h5")
     again = make("bert4rec")
     again.load_weights(tmp_path / "merged.weights.h5")
@@ -396,8 +410,10 @@ def test_older_formats_of_files_are_refused(tmp_path):
 
 @pytest.mark.parametrize(("name", "options"), [("item_transitions", {}), ("sasrec", {"evidence": "transitions"})])
 def test_a_model_that_has_not_counted_says_so(name, options):
-    with pytest.raises(UserError, match=r"are not counted yet; call `model\.adapt\(sequences\)` first"):
-        make(name, adapted=False, **options).predict(HISTORIES["items"], verbose=0)
+    model = make(name, adapted=False, **options)
+    for use in (model, lambda histories: model.predict(histories, verbose=0)):
+        with pytest.raises(UserError, match=r"are not counted yet; call `model\.adapt\(sequences\)` first"):
+            use(HISTORIES["items"])
 
 
 # What belongs to it
@@ -448,7 +464,7 @@ def test_a_model_that_only_counts_predicts_and_is_not_fitted(name):
     np.testing.assert_allclose(model.predict(HISTORIES, verbose=0), model.score(HISTORIES), rtol=1e-5)
     with pytest.raises(UserError, match=r"is not trained by steps; call `model\.adapt"):
         b4r.datasets.training_batches(model, SEQUENCES)
-    with pytest.raises(TypeError, match="is not trained by steps"):
+    with pytest.raises(UserError, match=r"is not trained by steps; call `model\.adapt"):
         model.fit(as_dataset(HISTORIES), verbose=0)
 
 

@@ -293,6 +293,11 @@ def test_a_table_becomes_a_model_that_knows_its_ids_in_another_process(tmp_path,
     assert table["item"].tolist() == [int(sequences.vocabulary.items[item - 1]) for item in best]
     np.testing.assert_allclose(table["score"], log_softmax(scores)[np.array(best) - 1], rtol=1e-5)
     assert set(model.recommend(history=[7, 900], k=9, exclude_seen=False)["item"]) == {7, 900, 12, 5}
+    diverged = keras.models.clone_model(model)
+    diverged.adapt(training)
+    diverged.weights[0].assign(np.full(diverged.weights[0].shape, np.nan))
+    with pytest.raises(UserError, match=r"`scores` must be numbers\. Received: NaN; the training has diverged"):
+        diverged.recommend(history=[7])
     for wrong, message in (
         ("7", "`history` must be a list of ids. Received: history='7'"),
         ({7, 3}, "`history` must have an order, oldest first. Received: a set"),

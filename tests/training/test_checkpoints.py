@@ -148,6 +148,7 @@ def test_only_the_newest_checkpoints_stay(tmp_path):
     series = series_of(tmp_path, 8, 9, 10, 100)
     assert NUM_CHECKPOINTS == 2 and names(tmp_path) == ["step-000000010.npz", "step-000000100.npz"]
     assert restored(series) == 100 == series.read_state()["step"]
+    assert restored(series_of(tmp_path, 999_999_999, 1_000_000_000)) == 1_000_000_000
 
 
 @pytest.mark.parametrize(
