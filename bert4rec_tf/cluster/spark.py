@@ -101,10 +101,14 @@ class Spark:
         sources = self.map(partial(conversion.identify_source, interactions=by_tasks), paths)
         target = conversion.locate_conversion(folder.absolute(), interactions, sources)
         stage = target.with_name(f".{target.name}.parts")
+
+        def convert() -> tuple[Sequences, Report]:
+            sequences, report = Conversion(self, by_tasks, paths, stage).convert()
+            return sequences, replace(report, path=interactions.title)  # as the user named them
+
         with files.FolderLock(stage).lock():
             try:
-                conversion_here = Conversion(self, by_tasks, paths, stage)
-                return conversion.load_or_convert(target, interactions, conversion_here.convert)
+                return conversion.load_or_convert(target, interactions, convert)
             finally:
                 files.remove_folder(stage)
 

@@ -305,18 +305,19 @@ class Run:
                 )
         settings = self.flatten()
         given = {name for name in names if settings.get(name) is not None}
+        if self.model in COUNTING_MODELS:  # they are not trained
+            given -= {field.name for field in dataclasses.fields(TrainingSettings)}
         if "evidence_gain" in given and settings.get("network_share", 1.0) is None:
             raise UserError(
                 f"`network_share` must be given to {self.model} with `evidence_gain` and `evidence_popularity`: it is "
                 "chosen only together with them. Received: network_share=None"
             )
         defaults = {field.name: field.default for _, field in _list_fields(self.model)}
-        for name, is_read, needed in [] if self.model in COUNTING_MODELS else self._list_conditions():
+        for name, is_read, needed in self._list_conditions():
             if name in given and not is_read and settings[name] != defaults[name]:
                 raise UserError(f"`{name}` needs {needed}. Received: {name}={settings[name]}")
-        for group, field in _list_fields(self.model):
-            is_read = group != "training" or self.model not in COUNTING_MODELS
-            for other, values in field.metadata["only_with"].items() if is_read and field.name in given else ():
+        for _, field in _list_fields(self.model):
+            for other, values in field.metadata["only_with"].items() if field.name in given else ():
                 if other in settings and settings[other] not in values:
                     allowed = " or ".join(map(str, values))
                     raise UserError(f"`{field.name}` needs {other}={allowed}. Received: {other}={settings[other]}")

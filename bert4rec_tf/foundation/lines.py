@@ -8,7 +8,7 @@ import numpy as np
 
 END = b"\n"
 
-FEW = 0.05
+SMALL_SHARE = 0.05
 """Up to this share of all lines, decoding each is faster than decoding and splitting all."""
 
 FEW_TEXTS = 16
@@ -58,7 +58,7 @@ class Lines(Sequence[str]):
 
     def select(self, mask: np.ndarray) -> list[str]:
         """Returns the texts whose place in `mask`, bool [texts], is True."""
-        if np.count_nonzero(mask) <= FEW * len(mask):
+        if np.count_nonzero(mask) <= SMALL_SHARE * len(mask):
             return [self.get_bytes(row).decode() for row in np.flatnonzero(mask).tolist()]
         return list(itertools.compress(self.content.decode().split("\n"), mask))
 

@@ -174,7 +174,8 @@ class Attributes:
 
 def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
     column, values = (left, right) if isinstance(left, pd.Series) else (right, left)
-    is_search = column is right and isinstance(sign, (ast.In, ast.NotIn)) and not isinstance(left, list)
+    is_search = isinstance(column, pd.Series) and column is right and isinstance(sign, (ast.In, ast.NotIn))
+    is_search = is_search and not isinstance(left, list)
     if not is_search:
         _refuse_lists(left, right)
     _refuse_other_kind(column.explode() if is_search else column, values)

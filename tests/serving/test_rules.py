@@ -85,6 +85,8 @@ def test_lists_of_numbers_are_searched():
             select(SIZES, where)
     with pytest.raises(b4r.UserError, match=r"\(`size` holds numbers, such as 1. Received: '2'"):
         select(SIZES, "'2' in size or price == 2")
+    with pytest.raises(b4r.UserError, match=r"\(a list can hold the values of an attribute"):
+        select(SIZES, "price == 2 or 2 in [1, 2]")
 
 
 @pytest.mark.parametrize("where", CONDITIONS)

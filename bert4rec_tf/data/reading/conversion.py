@@ -198,8 +198,7 @@ def load_or_convert(
     except npz.CorruptFileError as error:
         warn(f"{error}; converted again", FileWarning)
     if converted is None:
-        sequences, report = convert()
-        converted = sequences, replace(report, path=interactions.title)  # tasks of a cluster have absolute paths
+        converted = convert()
         try:
             files.make_folder(path.parent)
             save(path, *converted)
