@@ -3,7 +3,6 @@
 from bert4rec_tf.models.sasrec import CausalBlock
 from bert4rec_tf.nn.dropout import Dropout
 from bert4rec_tf.nn.layers import (
-    Dense,
     FeedForward,
     MaskedItemHead,
     MultiHeadAttention,
@@ -14,7 +13,6 @@ from bert4rec_tf.nn.layers import (
 
 __all__ = [
     "CausalBlock",
-    "Dense",
     "Dropout",
     "FeedForward",
     "MaskedItemHead",

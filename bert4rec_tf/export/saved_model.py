@@ -20,7 +20,6 @@ from bert4rec_tf.export.service import Service
 from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.environment import list_versions
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.foundation.graphs import disable_gradients
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.models.recommender import Recommender
 
@@ -98,8 +97,7 @@ def write_attributes(attributes: pd.DataFrame, path: Path) -> None:
 def _save(service: Service, aside: Path, folder: Path) -> None:
     """Writes the service into the folder `aside`. Raises UserError, which names `folder`."""
     try:
-        with disable_gradients():
-            tf.saved_model.save(service, str(aside), signatures=service.functions)
+        tf.saved_model.save(service, str(aside), signatures=service.functions)
         _name_tables(aside / MODEL)
     except tf.errors.OpError as error:
         raise UserError(f"{folder}: cannot be written ({error.message})") from error

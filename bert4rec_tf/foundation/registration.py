@@ -12,7 +12,7 @@ CLASSES = {
         *("ItemTransitions", "Ncf", "Pop", "SASRec", "TransitionEvidence"),
     ),
     "layers": (
-        *("Dense", "Dropout", "FeedForward", "MaskedItemHead", "MultiHeadAttention", "PositionEmbedding", "Residual"),
+        *("Dropout", "FeedForward", "MaskedItemHead", "MultiHeadAttention", "PositionEmbedding", "Residual"),
         "TransformerBlock",
     ),
     "losses": ("BPR", "BPRMax", "BinaryCrossEntropy", "SoftmaxCrossEntropy", "TOP1", "TOP1Max"),

@@ -11,7 +11,8 @@ from bert4rec_tf.foundation.types import Batch, Shape, Tensor
 from bert4rec_tf.models.feature_recommender import NEVER, FeatureRecommender
 from bert4rec_tf.models.recommender import last_items_in_order
 from bert4rec_tf.models.rows import FROM_LAST
-from bert4rec_tf.nn import kernels, layouts
+from bert4rec_tf.nn import layouts
+from bert4rec_tf.nn.attention import attend
 from bert4rec_tf.nn.dropout import dropout_layer
 from bert4rec_tf.nn.layers import Layer, check_rate, check_size, choose_mask, count_from_last, mask_places
 
@@ -185,7 +186,7 @@ class CausalBlock(Layer):
         keep_mask = self.attention_dropout.draw_keep_mask(shape, training)
         scale = 1.0 if keep_mask is None else self.attention_dropout.scale
         query = query / math.sqrt(query.shape[-1] // self.num_heads)
-        return kernels.attend(query, key, value, self.num_heads, hidden, keep_mask, scale)[0]
+        return attend(query, key, value, self.num_heads, hidden, keep_mask, scale)[0]
 
     def compute_output_spec(self, inputs: Tensor, training: bool | None = None, places: Tensor | None = None) -> Any:
         shape = (inputs.shape[0], (inputs if places is None else places).shape[1], inputs.shape[2])

@@ -20,7 +20,7 @@ import tensorflow as tf
 from keras import ops
 
 from bert4rec_tf.foundation.types import Shape, Tensor
-from bert4rec_tf.nn import kernels
+from bert4rec_tf.nn.attention import attend, gelu
 from bert4rec_tf.nn.dropout import check_rate, dropout_layer
 
 LAYER_NORM_EPSILON = 1e-12
@@ -45,19 +45,11 @@ def layer_norm(name: str, dtype: keras.DTypePolicy) -> keras.layers.LayerNormali
     return keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, dtype=dtype, name=name)
 
 
-@keras.saving.register_keras_serializable(package="bert4rec_tf")
-class Dense(keras.layers.Dense):
-    """Keras' dense layer, with a faster gradient if it has a bias and no activation (`kernels.dense`)."""
-
-    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        if self.activation is not keras.activations.linear or not self.use_bias:
-            return super().call(inputs, training=training)
-        return kernels.dense(inputs, self.kernel, self.bias)
-
-
-def build_dense(name: str, input_shape: Shape, units: int, stddev: float, dtype: keras.DTypePolicy) -> Dense:
+def build_dense(
+    name: str, input_shape: Shape, units: int, stddev: float, dtype: keras.DTypePolicy
+) -> keras.layers.Dense:
     """Returns a dense layer that has its weights already."""
-    layer = Dense(units, kernel_initializer=truncated_normal(stddev), dtype=dtype, name=name)
+    layer = keras.layers.Dense(units, kernel_initializer=truncated_normal(stddev), dtype=dtype, name=name)
     layer.build(input_shape)
     return layer
 
@@ -120,6 +112,21 @@ class Layer(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **{name: getattr(self, name) for name in self.arguments}}
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        """Returns Keras' entries, and the mode of `quantize` if the dense layers inside are quantized."""
+        mode = next((layer.quantization_mode for layer in self._find_dense_layers() if layer.quantization_mode), None)
+        shapes = super().get_build_config()
+        return {**(shapes or {}), "quantization": mode} if mode else shapes
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        super().build_from_config({name: value for name, value in config.items() if name != "quantization"})
+        if "quantization" in config:
+            for layer in self._find_dense_layers():
+                layer.quantize(config["quantization"])
+
+    def _find_dense_layers(self) -> list[keras.layers.Dense]:
+        return [layer for layer in self._flatten_layers() if isinstance(layer, keras.layers.Dense)]
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -215,7 +222,7 @@ class MultiHeadAttention(Layer):
         (batch, length), num_queries = ops.shape(inputs)[:2], ops.shape(asking)[1]
         keep_mask = self.dropout_layer.draw_keep_mask((batch, self.num_heads, num_queries, length), training)
         factor = 1.0 if keep_mask is None else self.dropout_layer.scale
-        mixed, probabilities = kernels.attend(query * scale, key, value, self.num_heads, penalty, keep_mask, factor)
+        mixed, probabilities = attend(query * scale, key, value, self.num_heads, penalty, keep_mask, factor)
         outputs = mask_queries(self.output_dense(mixed), inputs, queries)
         return (outputs, probabilities) if return_attention_scores else outputs
 
@@ -253,7 +260,7 @@ class FeedForward(Layer):
         self.outer = build_dense("outer", (*input_shape[:-1], self.intermediate_dim), input_shape[-1], stddev, policy)
 
     def call(self, inputs: Tensor) -> Tensor:
-        return self.outer(kernels.gelu(self.inner(inputs)))
+        return self.outer(gelu(self.inner(inputs)))
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -422,7 +429,7 @@ class MaskedItemHead(Layer):
 
     def transform(self, hidden: Tensor) -> Tensor:
         """Returns the vectors that are multiplied with the table, [..., d]."""
-        transformed = kernels.gelu(self.dense(hidden))
+        transformed = gelu(self.dense(hidden))
         return transformed if self.norm is None else self.norm(transformed)
 
     def call(self, hidden: Tensor, table: Tensor | None = None) -> Tensor:

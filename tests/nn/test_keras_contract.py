@@ -11,7 +11,6 @@ from bert4rec_tf import layers
 
 BATCH, LENGTH, WIDTH = 2, 5, 8
 MAKERS = {
-    "Dense": lambda **options: layers.Dense(WIDTH, **options),
     "Dropout": lambda **options: layers.Dropout(0.3, seed=2, **options),
     "PositionEmbedding": lambda **options: layers.PositionEmbedding(7, 0.1, **options),
     "MultiHeadAttention": lambda **options: layers.MultiHeadAttention(2, 0.3, 0.1, **options),
@@ -44,8 +43,7 @@ def test_the_configuration_has_every_argument_and_makes_the_layer_again(name):
     layer = MAKERS[name](name="one", dtype="mixed_bfloat16", trainable=False)
     config = layer.get_config()
     arguments = [one.name for one in inspect.signature(type(layer).__init__).parameters.values()]
-    not_kept = {"lora_rank", "lora_alpha", "activity_regularizer"} if name == "Dense" else set()  # by Keras
-    assert set(arguments) - {"self", "kwargs"} - not_kept <= set(config)
+    assert set(arguments) - {"self", "kwargs"} <= set(config)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
     assert type(again) is type(layer) and again.get_config() == config
     assert again.name == "one" and again.dtype_policy.name == "mixed_bfloat16" and not again.trainable
@@ -65,8 +63,7 @@ def test_shapes_and_types_are_known_without_data_and_masks_pass_through(name, po
     inputs[0]._keras_mask = tf.constant([[True] * 5, [True] * 2 + [False] * 3])
     outputs = layer(*inputs, training=True)
     assert layer.supports_masking and np.isfinite(tf.cast(outputs, tf.float32)).all()
-    if name != "Dense":  # Keras' own, which passes them on by itself
-        np.testing.assert_array_equal(outputs._keras_mask, inputs[0]._keras_mask)
+    np.testing.assert_array_equal(outputs._keras_mask, inputs[0]._keras_mask)
 
 
 @every_layer
@@ -155,30 +152,20 @@ def test_a_loaded_head_shares_the_table_of_the_loaded_embedding(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["int8", "int4"])
-def test_a_quantized_model_of_own_layers_still_scores_with_the_shared_table(tmp_path, mode):
+@pytest.mark.parametrize("name", ["MaskedItemHead", "TransformerBlock", "CausalBlock"])
+def test_a_quantized_model_of_own_layers_still_scores_and_is_kept(tmp_path, name, mode):
     items = keras.Input((LENGTH,), dtype="int32")
     embedding = keras.layers.Embedding(9, WIDTH)
-    model = keras.Model(items, layers.MaskedItemHead(9, embedding=embedding)(embedding(items)))
+    layer = layers.MaskedItemHead(9, embedding=embedding) if name == "MaskedItemHead" else MAKERS[name]()
+    model = keras.Model(items, layer(embedding(items)))
     rows = np.random.default_rng(0).integers(1, 9, (50, LENGTH))
     before = np.asarray(model(rows))
     model.quantize(mode)
     after = np.asarray(model(rows))
-    assert np.abs(after - before).max() < (0.05 if mode == "int8" else 0.5) * before.std()
+    assert {part.quantization_mode for part in layer._flatten_layers() if type(part) is keras.layers.Dense} == {mode}
+    assert 0 < np.abs(after - before).max() < (0.05 if mode == "int8" else 0.5) * before.std()
     model.save(tmp_path / "model.keras")
     np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(rows), after)
-
-
-@pytest.mark.parametrize(
-    "options", [{"activation": "relu"}, {"use_bias": False}, {"activation": "relu", "use_bias": False}]
-)
-def test_a_dense_layer_does_what_that_of_keras_does(options):
-    inputs = np.array([[1.0, -2.0], [-3.0, 0.5]], np.float32)
-    ours = layers.Dense(3, **options)
-    theirs = keras.layers.Dense(3, **options)
-    theirs.build((None, 2))
-    ours.build((None, 2))
-    theirs.set_weights(ours.get_weights())
-    np.testing.assert_array_equal(ours(inputs), theirs(inputs))
 
 
 @pytest.mark.parametrize("name", ["TransformerBlock", "MultiHeadAttention", "CausalBlock"])

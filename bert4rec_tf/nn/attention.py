@@ -1,0 +1,60 @@
+"""Dot-product attention and GELU, as BERT4Rec's and SASRec's layers share them."""
+
+import math
+
+import tensorflow as tf
+from keras import ops
+
+from bert4rec_tf.foundation.types import Tensor
+
+
+def gelu(inputs: Tensor) -> tf.Tensor:
+    """Returns the exact GELU of floats, x Phi(x) (equation 3), in the form that converters to ONNX and LiteRT know."""
+    return (0.5 * inputs) * (1.0 + tf.math.erf(inputs / math.sqrt(2.0)))
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    num_heads: int,
+    penalty: Tensor | None,
+    keep_mask: Tensor | None,
+    scale: float,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns softmax(Q K^T + penalty) V in every head (equation 2). The caller scales the queries.
+
+    Args:
+        query: [b, m, d], float32 or narrower. The matrix products run in this type.
+        key, value: [b, n, d] of the same type.
+        num_heads: h, a divisor of d.
+        penalty: broadcast to [b, h, m, n] and added to the scores.
+        keep_mask: [b, h, m, n], 0 where dropout drops a probability and 1 elsewhere; None for no dropout.
+        scale: factor that scales up the kept probabilities.
+
+    Returns:
+        [b, m, d] of the type of `query`, and the probabilities before dropout, float32 [b, h, m, n] (query, key),
+        through which no gradient flows.
+    """
+    query, key, value = (tf.convert_to_tensor(part) for part in (query, key, value))
+    narrow, wide = query.dtype, tf.float64 if query.dtype == tf.float64 else tf.float32
+    queries, keys, values = (_split_heads(part, num_heads) for part in (query, key, value))
+    scores = tf.cast(tf.matmul(queries, keys, transpose_b=True), wide)
+    probabilities = tf.nn.softmax(scores if penalty is None else scores + tf.cast(penalty, wide))
+    dropped = probabilities if keep_mask is None else probabilities * tf.cast(keep_mask, wide)
+    mixed = tf.matmul(tf.cast(dropped, narrow), values) * tf.cast(scale, narrow)
+    joined = mixed[:, 0] if num_heads == 1 else tf.reshape(tf.transpose(mixed, (0, 2, 1, 3)), ops.shape(query))
+    return joined, tf.stop_gradient(probabilities)
+
+
+def _split_heads(joined: tf.Tensor, num_heads: int) -> tf.Tensor:
+    """Returns [b, n, d] as [b, h, n, d / h].
+
+    One head has no axes to change: the converter to ONNX would take the wrong shape from changing an axis of one.
+    """
+    if num_heads == 1:
+        return joined[:, None]
+    # Of one feature: the converter to ONNX takes the shape of a dense layer's reshaped outputs from before the reshape.
+    batch, length = ops.shape(joined[..., 0])
+    width = joined.shape[-1]
+    return tf.transpose(tf.reshape(joined, [batch, length, num_heads, width // num_heads]), (0, 2, 1, 3))
