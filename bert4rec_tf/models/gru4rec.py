@@ -14,15 +14,11 @@ from bert4rec_tf.models.recommender import ITEMS, Recommender, last_items_in_ord
 from bert4rec_tf.nn import layouts, losses
 from bert4rec_tf.nn.dropout import dropout_layer
 
-
-@tf.custom_gradient
-def elu_of_half(scores: Tensor):
-    """Elu with alpha = 0.5, as in the authors' program: r, and 0.5 (e^r - 1) below 0."""
-    activated = tf.maximum(scores, 0.0) + 0.5 * (tf.exp(tf.minimum(scores, 0.0)) - 1.0)
-    return activated, lambda upstream: upstream * tf.where(scores > 0, tf.ones_like(scores), activated + 0.5)
-
-
-ACTIVATIONS = {"linear": tf.identity, "tanh": tf.tanh, "elu-0.5": elu_of_half}
+ACTIVATIONS = {
+    "linear": tf.identity,
+    "tanh": tf.tanh,
+    "elu-0.5": functools.partial(keras.activations.elu, alpha=0.5),  # r, and 0.5 (e^r - 1) below 0
+}
 """Name -> function applied to the scores in the loss. All are increasing, so ranks do not depend on them."""
 
 LENGTH_CUTS = (1 / 2, 7 / 8)

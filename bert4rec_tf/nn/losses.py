@@ -295,32 +295,13 @@ def _top1_terms(positives: Tensor, negatives: Tensor) -> tf.Tensor:
 def bpr_max(positives: Tensor, negatives: Tensor, valid: Tensor, regularization: float) -> tf.Tensor:
     """BPR-max (Hidasi & Karatzoglou 2018): -log(sum_j s_j sigmoid(r_i - r_j) + 1e-24) + regularization sum_j s_j r_j^2.
 
-    s is the softmax over the negatives alone. The gradients are written by hand, because they then reuse the value's
-    exponentials instead of computing them again. `valid` is that of `top1`; `regularization` pulls the negatives'
-    scores towards 0 (the authors' bpreg).
+    s is the softmax over the negatives alone. `valid` is that of `top1`; `regularization` pulls the negatives' scores
+    towards 0 (the authors' bpreg).
     """
-
-    @tf.custom_gradient
-    def loss(positives: tf.Tensor, negatives: tf.Tensor):
-        softmax = tf.exp(_log_softmax(negatives, valid))
-        wins = tf.sigmoid(positives[..., None] - negatives)
-        terms = softmax * wins
-        likelihood = tf.reduce_sum(terms, axis=-1, keepdims=True)
-        squares = _square(negatives)
-        mean_square = tf.reduce_sum(softmax * squares, axis=-1, keepdims=True)
-        value = regularization * mean_square - tf.math.log(likelihood + BPR_MAX_EPSILON)
-
-        def gradients(upstream: tf.Tensor):
-            scale = 1.0 / (likelihood + BPR_MAX_EPSILON)
-            d_wins = terms * (1.0 - wins) * scale
-            d_softmax = (likelihood - wins) * scale + regularization * (squares - mean_square)
-            d_squares = tf.where(tf.abs(negatives) <= MAX_SCORE, 2.0 * negatives, 0.0)
-            d_negatives = d_wins + softmax * (d_softmax + regularization * d_squares)
-            return -upstream * tf.reduce_sum(d_wins, axis=-1), upstream[..., None] * d_negatives
-
-        return value[..., 0], gradients
-
-    return loss(tf.convert_to_tensor(positives), tf.convert_to_tensor(negatives))
+    softmax = tf.exp(_log_softmax(negatives, valid))
+    likelihood = tf.reduce_sum(softmax * tf.sigmoid(positives[..., None] - negatives), axis=-1)
+    mean_square = tf.reduce_sum(softmax * _square(negatives), axis=-1)
+    return regularization * mean_square - tf.math.log(likelihood + BPR_MAX_EPSILON)
 
 
 def _log_softmax(negatives: Tensor, valid: Tensor) -> tf.Tensor:
