@@ -33,8 +33,6 @@ ORDERED = ("smoothing", "popularity", "backward", "window")
 """The axes whose values are in an order: they are climbed from the best value so far. Of the others, all are tried."""
 
 SEARCH_ROUNDS = 2
-DENSE_EVIDENCE, DENSE_WEIGHTS = 0.1, 0.02
-"""From these shares of numbers other than 0 on, a product is faster with a dense matrix in place of a sparse one."""
 
 BLOCK_USERS = 1_000
 
@@ -120,8 +118,6 @@ class _Search:
         self._seen = _mark_seen(self._histories, self._users, self._targets)
         self._measured: dict[CompleteSettings, tuple[float, bool]] = {}
         self._latest: dict[str, tuple[Any, sparse.csr_matrix]] = {}
-        is_dense = self._pairs.nnz > DENSE_EVIDENCE * self._num_items**2
-        self._table = np.empty([self._num_items + 1] * 2, np.float32) if is_dense else None
         self._rivals: _Rivals | None = None
 
     def measure(self, values: dict[str, Any], to_beat: float = 0.0) -> _Measured:
@@ -150,8 +146,7 @@ class _Search:
         for users, added in zip((~is_cold, is_cold), terms):
             undecided = np.flatnonzero(users & (ranks < LIST_LENGTH))
             for rows, sums in self._sum_evidence(undecided, weights, evidence):
-                rank = rank_sparse if sparse.issparse(sums) else rank_dense
-                ranks[rows] = rank(sums, added, self._targets[rows])
+                ranks[rows] = rank_sums(sums, added, self._targets[rows])
         return compute_ndcg(ranks), True
 
     def search(self, start: dict[str, Any]) -> _Measured:
@@ -184,26 +179,17 @@ class _Search:
 
     def _sum_evidence(
         self, rows: np.ndarray, weights: sparse.csr_matrix, evidence: sparse.csr_matrix
-    ) -> Iterator[tuple[np.ndarray, np.ndarray | sparse.csr_matrix]]:
+    ) -> Iterator[tuple[np.ndarray, sparse.csr_matrix]]:
         """Yields blocks of `rows`, and the evidence of these users' histories for unseen items, [b, n + 1]."""
-        table = evidence if self._table is None or not len(rows) else evidence.toarray(out=self._table)
-        is_filled = weights.nnz > DENSE_WEIGHTS * weights.shape[0] * self._num_items
         for begin in range(0, len(rows), BLOCK_USERS):
             block = rows[begin : begin + BLOCK_USERS]
-            part, hidden = weights[block], self._seen[block]
-            if table is evidence:
-                yield block, (part @ table + hidden).tocsr()
-                continue
-            sums, seen = (part.toarray() if is_filled else part) @ table, hidden.tocoo()
-            sums[seen.row, seen.col] += seen.data
-            yield block, sums
+            yield block, (weights[block] @ evidence + self._seen[block]).tocsr()
 
     def _find_rivals(self, weights: sparse.csr_matrix, evidence: sparse.csr_matrix) -> _Rivals:
         """Returns the rivals: the unseen items with the most evidence."""
         most = max(MIN_RIVALS, RIVAL_PAIRS // max(weights.nnz, 1))
         users, items = [np.arange(len(self._users))], [self._targets.astype(np.int64)]
         for rows, sums in self._sum_evidence(users[0], weights, evidence):
-            sums = sparse.csr_matrix(sums)
             is_target = sums.indices == np.repeat(self._targets[rows], np.diff(sums.indptr))
             sums.data[is_target] = HIDDEN
             places, columns, _ = transitions.select_strongest_pairs(sums, most)
@@ -250,7 +236,7 @@ class _Search:
         return sparse.csr_matrix((sums, self._pairs.indices, self._pairs.indptr), self._pairs.shape)
 
 
-def rank_sparse(sums: sparse.csr_matrix, added: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def rank_sums(sums: sparse.csr_matrix, added: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Returns how many items but the target reach its score, int64 [b], where a score is a sum plus what is added.
 
     `sums`: float32 [b, n + 1], where no entry is 0. `added`: float32 [n + 1], to each item. `targets`: int32 [b].
@@ -263,13 +249,6 @@ def rank_sparse(sums: sparse.csr_matrix, added: np.ndarray, targets: np.ndarray)
     by_nothing = added[sums.indices] >= scores[rows]
     changes = np.bincount(rows, by_sum.astype(np.int64) - by_nothing, len(targets))
     return num_at_least + changes.astype(np.int64) - 1
-
-
-def rank_dense(sums: np.ndarray, added: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Returns what `rank_sparse` does. `sums`: float32 [b, n + 1]."""
-    scores = sums + added
-    scores[:, 0] = HIDDEN
-    return np.count_nonzero(scores >= scores[np.arange(len(targets)), targets, None], axis=1) - 1
 
 
 def _find_cold(weights: sparse.csr_matrix, evidence: sparse.csr_matrix) -> np.ndarray:
