@@ -28,9 +28,6 @@ MAX_COLUMN_BYTES = 1 << 27
 CALL_SECONDS = 0.5
 """About how long a call takes, unless `steps_per_call` is set."""
 
-TABLE_SHARE = 1 / 4
-"""The share of an accelerator's memory that the tables of the examples may take. Larger ones stay on the host."""
-
 RESULTS = ("loss", "gradient_norm", "learning_rate")
 
 
@@ -76,28 +73,15 @@ class TrainingCalls:
         self.layout = choose_layout(execution)
         self.strategy = model.distribute_strategy
         self.is_one_program = self.layout == layouts.FIXED and self.strategy.num_replicas_in_sync == 1
-        self._tables, self._lays_out_before = self._place_tables()
+        # TensorFlow keeps tensors of int32 on the host, and would copy them in each call. Those of uint32 it does not.
+        self._tables = {
+            name: tf.constant(table.view(np.uint32) if table.dtype == np.int32 and self.is_one_program else table)
+            for name, table in feed.tables.items()
+        }
         self._step = tf_function(self._run_step)
         self._steps = tf_function(self._run_steps, jit_compile=True)
-        self._lay_out_steps = tf_function(self._lay_out_all)
-        first = feed.read(first_step, 1)
-        sizes = self._lay_out_steps(self._tables, first) if self._lays_out_before else first
-        bytes_per_step = sum(np.asarray(column).nbytes for column in sizes.values())
+        bytes_per_step = sum(column.nbytes for column in feed.read(first_step, 1).values())
         self.max_steps = max(1, min(execution.steps_per_call or MAX_STEPS_PER_CALL, MAX_COLUMN_BYTES // bytes_per_step))
-
-    def _place_tables(self) -> tuple[dict[str, tf.Tensor], bool]:
-        """Returns the tables, and whether batches are gathered on the host, before a call.
-
-        TensorFlow keeps tensors of int32 on the host, and would copy them in each call. Those of uint32 it does not.
-        """
-        size = sum(table.nbytes for table in self.feed.tables.values())
-        stays = self.is_one_program and devices.has_accelerator() and size > TABLE_SHARE * devices.read_memory()
-        tables = {
-            name: table.view(np.uint32) if table.dtype == np.int32 and self.is_one_program else table
-            for name, table in self.feed.tables.items()
-        }
-        with tf.device("CPU:0" if stays else None):
-            return {name: tf.constant(table) for name, table in tables.items()}, stays
 
     def read(self, first_step: int, count: int) -> dict[str, Any]:
         """Returns what `run` takes for `count` steps, at most `max_steps`, after `first_step` others."""
@@ -105,20 +89,15 @@ class TrainingCalls:
         if not self.is_one_program:
             return columns
         missing = self.max_steps - count
-        filled = {
+        return {
             name: np.concatenate([column, np.repeat(column[-1:], missing, axis=0)]) for name, column in columns.items()
         }
-        if not self._lays_out_before:
-            return filled
-        with tf.device("CPU:0"):
-            return self._lay_out_steps(self._tables, filled)
 
     def run(self, columns: Mapping[str, Any], count: int) -> dict[str, np.ndarray]:
         """Takes `count` steps by what `read` returned for them. Returns each of RESULTS, float32 [count]."""
         try:
             if self.is_one_program:
-                tables = {} if self._lays_out_before else self._tables
-                results = self._steps(tables, columns, tf.constant(count))
+                results = self._steps(self._tables, columns, tf.constant(count))
                 return {name: results[name].numpy()[:count] for name in RESULTS}
             steps = [{name: column[index] for name, column in columns.items()} for index in range(count)]
             rows = [self._step(self._tables, step) for step in steps]
@@ -141,13 +120,14 @@ class TrainingCalls:
         self, tables: Mapping[str, Tensor], columns: Mapping[str, Tensor], count: Tensor
     ) -> dict[str, Tensor]:
         """Takes the first `count` steps. The others are not taken: so one program serves calls of any length."""
-        tables = _restore_int32(tables)
+        tables = {
+            name: tf.bitcast(table, tf.int32) if table.dtype == tf.uint32 else table for name, table in tables.items()
+        }
 
         def run_next(index: Tensor, results: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
             step_columns = {name: column[index] for name, column in columns.items()}
             with layouts.use_layout(layouts.FIXED):
-                batch = step_columns if self._lays_out_before else self.feed.lay_out(tables, step_columns)
-                row = take_step(self.model, self.optimizer, batch, self.clip_norm)
+                row = take_step(self.model, self.optimizer, self.feed.lay_out(tables, step_columns), self.clip_norm)
             return index + 1, {
                 name: tf.tensor_scatter_nd_update(results[name], [[index]], [tf.cast(row[name], tf.float32)])
                 for name in RESULTS
@@ -156,20 +136,6 @@ class TrainingCalls:
         empty = {name: tf.zeros([self.max_steps]) for name in RESULTS}
         _, results = tf.while_loop(lambda index, _: index < count, run_next, (tf.constant(0), empty))
         return results
-
-    def _lay_out_all(self, tables: Mapping[str, Tensor], columns: Mapping[str, Tensor]) -> Batch:
-        """Returns the batches of all steps, stacked, for tables that do not fit on the accelerator."""
-        columns = {name: tf.convert_to_tensor(column) for name, column in columns.items()}
-        tables = _restore_int32(tables)
-        first = self.feed.lay_out(tables, {name: column[0] for name, column in columns.items()})
-        signature = {name: tf.TensorSpec(column.shape, column.dtype) for name, column in first.items()}
-        return tf.map_fn(
-            lambda step_columns: self.feed.lay_out(tables, step_columns), columns, fn_output_signature=signature
-        )
-
-
-def _restore_int32(tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tf.bitcast(table, tf.int32) if table.dtype == tf.uint32 else table for name, table in tables.items()}
 
 
 def _take_part(batch: Batch) -> Batch:

@@ -207,19 +207,6 @@ def test_a_batch_of_little_work_is_one_group_and_a_large_one_has_a_group_for_eac
 # Where the batches come from
 
 
-@pytest.mark.long
-def test_tables_that_do_not_fit_on_the_accelerator_stay_on_the_host(monkeypatch):
-    """Their batches are gathered before the call, and are the same."""
-    expected = make_calls("bpr_mf", "xla")
-    results = take(expected[1], 5, 3)
-    monkeypatch.setattr(devices, "has_accelerator", lambda: True)
-    monkeypatch.setattr(devices, "read_memory", lambda: 1_000)
-    model, training = make_calls("bpr_mf", "xla")
-    assert training._lays_out_before and not expected[1]._lays_out_before
-    np.testing.assert_equal(take(training, 5, 3), results)
-    np.testing.assert_equal(copy_weights(model), copy_weights(expected[0]))
-
-
 @pytest.mark.parametrize(("compile", "gpu", "expected"), [("auto", False, "by_length"), ("auto", True, "fixed")])
 def test_the_layout_follows_the_device_unless_it_is_asked_for(monkeypatch, compile, gpu, expected):
     monkeypatch.setattr(devices, "has_accelerator", lambda: gpu)
