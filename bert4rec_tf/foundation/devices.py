@@ -50,8 +50,11 @@ def make_deterministic() -> None:
     tf.config.experimental.enable_op_determinism()
 
 
-def explain_exhausted(error: tf.errors.ResourceExhaustedError) -> UserError:
-    """Returns the error that a user gets in place of a trace of TensorFlow's if the memory does not suffice."""
+def explain_exhausted(error: tf.errors.ResourceExhaustedError, what: str, remedy: str) -> UserError:
+    """Returns the error that a user gets in place of a trace of TensorFlow's if the memory does not suffice.
+
+    `what` does not fit; of the `remedy`, less takes less memory.
+    """
     where = "the accelerator's memory" if has_accelerator() else "memory"
     reason = error.message.splitlines()[0]
-    return UserError(f"A training step does not fit into {where}: a smaller --batch_size needs less ({reason})")
+    return UserError(f"{what} not fit into {where}: {remedy} needs less ({reason})")

@@ -13,6 +13,7 @@ from bert4rec_tf.models.item_transitions import count_evidence
 from bert4rec_tf.models.raw_ids import check_catalogue
 from bert4rec_tf.models.recommender import Recommender, last_items_in_order, multiply_rows
 from bert4rec_tf.nn.evidence import TransitionEvidence
+from bert4rec_tf.nn.layers import describe_quantization, quantize_again
 
 
 class EvidenceRecommender(Recommender):
@@ -100,13 +101,11 @@ class EvidenceRecommender(Recommender):
 
     def get_config(self) -> dict[str, Any]:
         """Returns `Recommender.get_config`, and the `quantization` of the dense layers, if any."""
-        modes = {layer.quantization_mode for layer in self._flatten_layers() if isinstance(layer, keras.layers.Dense)}
-        mode = next(iter(modes - {None}), None)
-        return {**super().get_config(), **({"quantization": mode} if mode else {})}
+        quantization = describe_quantization(self)
+        return {**super().get_config(), **({"quantization": quantization} if quantization else {})}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "EvidenceRecommender":
         model = cls(**{name: value for name, value in config.items() if name != "quantization"})
-        if "quantization" in config:
-            model.quantize(config["quantization"])
+        quantize_again(model, config.get("quantization", []))
         return model

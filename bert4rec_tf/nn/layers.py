@@ -13,6 +13,7 @@ sums and layer norms run in the type of the variables.
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -114,19 +115,30 @@ class Layer(keras.layers.Layer):
         return {**super().get_config(), **{name: getattr(self, name) for name in self.arguments}}
 
     def get_build_config(self) -> dict[str, Any] | None:
-        """Returns Keras' entries, and the mode of `quantize` if the dense layers inside are quantized."""
-        mode = next((layer.quantization_mode for layer in self._find_dense_layers() if layer.quantization_mode), None)
-        shapes = super().get_build_config()
-        return {**(shapes or {}), "quantization": mode} if mode else shapes
+        shapes, quantization = super().get_build_config(), describe_quantization(self)
+        return {**(shapes or {}), "quantization": quantization} if quantization else shapes
 
     def build_from_config(self, config: dict[str, Any]) -> None:
         super().build_from_config({name: value for name, value in config.items() if name != "quantization"})
-        if "quantization" in config:
-            for layer in self._find_dense_layers():
-                layer.quantize(config["quantization"])
+        quantize_again(self, config.get("quantization", []))
 
-    def _find_dense_layers(self) -> list[keras.layers.Dense]:
-        return [layer for layer in self._flatten_layers() if isinstance(layer, keras.layers.Dense)]
+
+def describe_quantization(layer: keras.layers.Layer) -> list[tuple[str | None, Any]]:
+    """Returns the mode of `quantize` and its configuration for each dense layer inside; [] if none is quantized."""
+    inside = _find_dense_layers(layer)
+    parts = [(part.quantization_mode, keras.saving.serialize_keras_object(part.quantization_config)) for part in inside]
+    return parts if any(mode for mode, _ in parts) else []
+
+
+def quantize_again(layer: keras.layers.Layer, quantization: Sequence[tuple[str | None, Any]]) -> None:
+    """Quantizes the dense layers inside as `describe_quantization` says. Their weights are loaded afterwards."""
+    for part, (mode, config) in zip(_find_dense_layers(layer), quantization):
+        if mode is not None:
+            part.quantize(mode, config=keras.saving.deserialize_keras_object(config))
+
+
+def _find_dense_layers(layer: keras.layers.Layer) -> list[keras.layers.Dense]:
+    return [part for part in layer._flatten_layers() if isinstance(part, keras.layers.Dense)]
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")

@@ -348,7 +348,7 @@ class FittedModel:
             UserError: if the model has no work directory: a SavedModel's weights cannot be trained on; or the new times
                 have another unit than the known ones.
         """
-        if train not in (None, True, False):
+        if not isinstance(train, bool | None):
             raise UserError(f"`train` must be None, True or False. Received: train={train!r}")
         columns = {name: options.pop(name, None) for name in ("user", "item", "time")}
         options_of_training = options.keys() - {"silent"} | ({"test_from"} if test_from is not None else set())
@@ -552,8 +552,9 @@ def train_and_open(
             files.write_text(experiment.workdir.titles, format_titles(titles))
         exporting.keep_attributes(experiment.workdir, item_features, sequences.columns)
         exporting.export(experiment.workdir, options=ExportOptions(histories=sequences))
-    saved = SavedRecommender(experiment.workdir.export, trusted=True)  # made here, perhaps by a model of the user's own
-    return FittedModel(saved, experiment.workdir.path, saved.titles, _scratch=scratch)
+    path = experiment.workdir.path.absolute()  # so that the model outlives `os.chdir`
+    saved = SavedRecommender(WorkDirectory(path).export, trusted=True)  # made here, perhaps by the user's own model
+    return FittedModel(saved, path, saved.titles, _scratch=scratch)
 
 
 @speak_python()
@@ -574,6 +575,8 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
         newest = find_newest_version(folder)
         received = f"path={folder}" if newest is None else f"a folder of versions; open {folder / str(newest)}"
         raise UserError(f"`path` must be a work directory or a SavedModel. Received: {received}")
+    if not isinstance(folder, Url):
+        folder = folder.absolute()
     saved = SavedRecommender(folder, trust_model)
     title_by_id, _ = saved.choose_titles(titles)
     return FittedModel(saved, None if is_model or isinstance(folder, Url) else folder, title_by_id)

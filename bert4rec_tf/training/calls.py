@@ -74,10 +74,14 @@ class TrainingCalls:
         self.strategy = model.distribute_strategy
         self.is_one_program = self.layout == layouts.FIXED and self.strategy.num_replicas_in_sync == 1
         # TensorFlow keeps tensors of int32 on the host, and would copy them in each call. Those of uint32 it does not.
-        self._tables = {
-            name: tf.constant(table.view(np.uint32) if table.dtype == np.int32 and self.is_one_program else table)
-            for name, table in feed.tables.items()
-        }
+        try:
+            self._tables = {
+                name: tf.constant(table.view(np.uint32) if table.dtype == np.int32 and self.is_one_program else table)
+                for name, table in feed.tables.items()
+            }
+        except tf.errors.ResourceExhaustedError as error:
+            remedy = "a smaller --mask_copies, --prefix_copies or --max_length"
+            raise devices.explain_exhausted(error, "The training examples do", remedy) from error
         self._step = tf_function(self._run_step)
         self._steps = tf_function(self._run_steps, jit_compile=True)
         bytes_per_step = sum(column.nbytes for column in feed.read(first_step, 1).values())
@@ -103,7 +107,7 @@ class TrainingCalls:
             rows = [self._step(self._tables, step) for step in steps]
             return {name: np.array([row[name].numpy() for row in rows]) for name in RESULTS}
         except tf.errors.ResourceExhaustedError as error:
-            raise devices.explain_exhausted(error) from error
+            raise devices.explain_exhausted(error, "A training step does", "a smaller --batch_size") from error
 
     def _run_step(self, tables: Mapping[str, Tensor], columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Takes one step on every replica. Each gets its part of the batch."""

@@ -180,11 +180,14 @@ class Training:
             files.make_folder(self.folder)
         if saved := self.checkpoints.restore(self.variables):
             self.state = State(**saved)
-        if self.state.step > self.last_step:
+        has_ended = self.state.finished and self.validate is None and self.settings.max_seconds is None
+        if self.state.step > self.last_step or (has_ended and self.state.step < self.last_step):
             raise UserError(
-                f"{self.folder}: is at step {self.state.step}, after the last one, {self.last_step}; delete "
+                f"{self.folder}: has taken {self.state.step} steps, but this run ends after {self.last_step}; delete "
                 f"{checkpoints.name_repeated(self.folder)} to train again"
             )
+        if self.team.is_chief:
+            self._save_best()  # a process that was killed may have written the checkpoint alone
         self.team.agree({"checkpoint": f"of step {self.state.step}"})
         if self.watch.report is not None:
             for row in self.state.curve:
@@ -242,12 +245,18 @@ class Training:
                 if is_due or stops or time.monotonic() - last_saved_at >= self.settings.execution.checkpoint_seconds:
                     if self.team.is_chief:
                         self.checkpoints.save(self.variables, state.step, asdict(state))
+                        self._save_best()
                     self.tensorboard.flush(is_last=stops or state.finished)
                     last_saved_at = time.monotonic()
                 if is_due:
                     self._report(state.curve[-1], stops)
                 if stops:
                     raise KeyboardInterrupt
+
+    def _save_best(self) -> None:
+        """Writes the weights if this step is the best. Its checkpoint is there, and can write them again."""
+        if self.state.best_step == self.state.step > 0:
+            checkpoints.save(self.folder / BEST, {"model": self.model.variables}, asdict(self.state))
 
     def _report(self, row: dict[str, float], stops: bool) -> None:
         """Tells the caller of a measurement. It may end the training by an error; then a signal to stop counts more."""
@@ -315,8 +324,6 @@ class Training:
         best = state.best()
         if self.validate is not None and (best is None or row[BEST_STEP_METRIC] > best[BEST_STEP_METRIC]):
             state.best_step = state.step
-            if self.team.is_chief:
-                checkpoints.save(self.folder / BEST, {"model": self.model.variables}, asdict(state))
         since_best = sum(row["step"] > state.best_step for row in state.curve)
         has_stalled = bool(state.best_step) and 0 < self.settings.training.patience <= since_best
         state.finished = state.step == self.last_step or has_stalled

@@ -287,6 +287,15 @@ def test_int8_stays_close_and_is_kept(tmp_path, name):
     np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras").score(HISTORIES), scores)
 
 
+@pytest.mark.parametrize("name", ["bert4rec", "sasrec"])
+def test_weights_alone_in_int8_are_kept_as_such(tmp_path, name):
+    model = make(name)
+    model.quantize(config=keras.quantizers.Int8QuantizationConfig(activation_quantizer=None))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again.score(HISTORIES), model.score(HISTORIES))
+
+
 @pytest.mark.parametrize("name", ["gru4rec", "gru4rec_plus"])
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_recurrent_models_are_trained_in_half_precision(name, policy):

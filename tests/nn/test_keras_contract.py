@@ -192,3 +192,21 @@ def test_answers_to_queries_have_the_mask_of_the_queries():
 def test_a_causal_block_of_no_heads_is_refused():
     with pytest.raises(ValueError, match="`num_heads` must be at least 1"):
         layers.CausalBlock(0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("int8", {"filters": lambda layer: layer.name != "query"}),
+        ("int8", {"config": keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)}),
+        ("int4", {"config": keras.quantizers.Int4QuantizationConfig(block_size=4)}),
+    ],
+    ids=["some layers", "weights alone", "blocks"],
+)
+def test_each_dense_layer_is_quantized_again_as_it_was(tmp_path, mode, options):
+    items = keras.Input((LENGTH,), dtype="int32")
+    model = keras.Model(items, MAKERS["TransformerBlock"]()(keras.layers.Embedding(9, WIDTH)(items)))
+    model.quantize(None if "config" in options else mode, **options)
+    rows = np.random.default_rng(0).integers(1, 9, (50, LENGTH))
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(rows), model(rows))

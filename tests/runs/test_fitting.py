@@ -211,6 +211,18 @@ def test_a_model_is_saved_and_opened(counted, tmp_path):
 
 
 @pytest.mark.long
+def test_a_model_of_a_relative_folder_works_from_any_other(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    fitted = b4r.fit(FRAME, workdir="here", **COUNTING)
+    opened = b4r.open("here")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for model in (fitted, opened):
+        assert model.recommend(user=3, k=1)["item"].tolist() == [f"i{(3 * 3 + 16) % 40}"]
+        assert b4r.open(model.save("kept")).recommend(user=3, k=1)["item"].tolist() == [f"i{(3 * 3 + 16) % 40}"]
+        shutil.rmtree("kept")
+
+
 def test_titles_given_to_open_outlive_copies_updates_and_exports(counted, tmp_path):
     titles = {"i1": "Uno"}
     for number, folder in enumerate([counted.workdir, counted.saved.local_folder]):
@@ -253,8 +265,9 @@ def test_holdout_sets_what_is_held_out():
         assert scores.to_dict() == kept.reindex(counts.index).fillna(0).to_dict()
     with pytest.raises(b4r.UserError, match=r"nothing to measure on; the last action is of 7$"):
         b4r.fit(FRAME, model="pop", test_from="8", silent=True)
-    with pytest.raises(b4r.UserError, match="`holdout` must be None, 0, 1 or 2"):
-        b4r.fit(FRAME, holdout=3, **COUNTING)
+    for other in (3, np.array([1, 2])):
+        with pytest.raises(b4r.UserError, match="`holdout` must be None, 0, 1 or 2"):
+            b4r.fit(FRAME, holdout=other, **COUNTING)
 
 
 def test_a_split_by_time_holds_out_everybody_s_actions_from_then_on():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.profiles import examples
-from support.trainings import STEP_40, new_model, scripted, train, weights
+from support.trainings import STEP_40, Killed, new_model, scripted, train, weights
 
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
@@ -192,9 +192,36 @@ def test_the_training_whose_steps_a_damaged_one_selected_is_named_too(tmp_path):
 
 
 def test_a_training_beyond_its_last_step_is_refused_in_one_line(trained):
-    with pytest.raises(UserError, match=r"is at step 40, after the last one, 30; delete .* to train again") as error:
+    with pytest.raises(UserError, match=r"has taken 40 steps, but this run ends after 30; delete .*") as error:
         train(trained, validate=scripted([]), steps=30)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_finished_training_with_fewer_steps_than_a_new_selection_is_refused(tmp_path):
+    """Else weights of the old number of steps would be measured as those of the new one."""
+    train(tmp_path, steps=20, stop_after=10)
+    with pytest.raises(UserError, match=r"has taken 10 steps, but this run ends after 15; delete .* to train again"):
+        train(tmp_path, steps=20, stop_after=15)
+    assert train(tmp_path, steps=20, stop_after=10).step == 10
+
+
+@pytest.mark.parametrize("kill", [10, 20], ids=["on the way", "at the end"])
+def test_a_kill_before_the_best_weights_are_written_loses_none(tmp_path, monkeypatch, kill):
+    """They are written anew from the checkpoint of the same step, even if no step follows."""
+    choices, values, expected, resumed = {"steps": 20, "evaluate_every": 10}, [0.1, 0.2], new_model(), new_model()
+    train(tmp_path / "straight", expected, scripted(values), **choices)
+    save = checkpoints.save
+
+    def save_until_killed(path, groups, state):
+        if path.name == BEST and state["step"] == kill:
+            raise Killed
+        save(path, groups, state)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(checkpoints, "save", save_until_killed)
+        train(tmp_path / "killed", validate=scripted(values), **choices)
+    train(tmp_path / "killed", resumed, scripted(values[kill // 10 :]), **choices)
+    np.testing.assert_equal(weights(resumed), weights(expected))
 
 
 def test_a_checkpoint_of_another_model_is_not_passed_over(tmp_path):
