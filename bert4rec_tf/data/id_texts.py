@@ -16,9 +16,10 @@ ORDERED = ("history", "histories")
 
 def to_texts(name: str, raw: Iterable[Any], knows: Callable[[str], bool]) -> list[str]:
     """Returns ids as texts (`to_text`). Raises UserError if `raw` is a single id, such as a text of several letters."""
-    if isinstance(raw, (str, bytes)) or not isinstance(raw, Iterable) or getattr(raw, "ndim", 1) != 1:
-        is_table = getattr(raw, "ndim", 1) != 1
-        received = f"a {type(raw).__name__} of {raw.ndim} dimensions" if is_table else f"{name}={raw!r}"  # type: ignore[attr-defined]
+    num_dimensions = 2 if hasattr(raw, "columns") else getattr(raw, "ndim", 1)
+    if isinstance(raw, (str, bytes)) or not isinstance(raw, Iterable) or num_dimensions != 1:
+        is_table = num_dimensions != 1
+        received = f"a {type(raw).__name__} of {num_dimensions} dimensions" if is_table else f"{name}={raw!r}"
         raise UserError(f"`{name}` must be a list of ids. Received: {received}")
     if name in ORDERED and isinstance(raw, (set, frozenset)):
         raise UserError(f"`{name}` must have an order, oldest first. Received: a {type(raw).__name__}")

@@ -182,7 +182,7 @@ def _read_settings(
     budget = None if minutes is None else Budget(minutes, named=settings)
     read = {**settings_for_features(model, features), **settings}
     if holdout != PRESET:
-        if holdout not in list(HELD_OUT):
+        if not isinstance(holdout, int | None) or holdout not in HELD_OUT:
             raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")
         if "protocol" in settings:
             raise UserError("`holdout` must be left out with `protocol`, which it chooses. Received: both")
@@ -255,7 +255,7 @@ def compare(
     source = data if inputs.is_data_set(data) else sequences
     measured = {name: _measure(source, name, options) for name in names}
     if labels is not None:
-        groups = {label: np.flatnonzero(labels == label) for label in sorted(set(labels))}
+        groups = {label: np.flatnonzero(labels == label) for label in sorted({*labels} - {None})}
         rows = [[len(cases), *_compare(measured, name, cases)] for cases in groups.values() for name in names]
         index = pd.MultiIndex.from_product([groups, names], names=[by, "model"])
         return pd.DataFrame(rows, index, ["cases", *COMPARED])

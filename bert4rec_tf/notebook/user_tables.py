@@ -25,12 +25,12 @@ def list_users(users: Any, saved: SavedRecommender) -> list[str]:
     column = guess_column(names, USER_NAMES, saved.columns.get("user", {}).get("name"))
     if column is None:
         raise UserError(f"`users` must have a column of users, such as {USER_NAMES[0]!r}. Received: {', '.join(names)}")
-    ids = tables.select_columns(frame, [column]).column(column).to_pylist()
+    ids = tables.select_columns(frame, [column], "`users`").column(column).to_pylist()
     return list(dict.fromkeys(to_texts("users", ids, saved.knows_user)))
 
 
 def label_cases(sequences: Sequences, by: str, attributes: Any) -> np.ndarray:
-    """Returns the value of an attribute for each test case, texts [cases]: of its item, or of its user; "" for none.
+    """Returns the value of an attribute for each test case, texts [cases]: of its item, or of its user; None for none.
 
     Raises UserError if the table does not have the attribute, or has no ids of the data.
     """
@@ -46,14 +46,21 @@ def label_cases(sequences: Sequences, by: str, attributes: Any) -> np.ndarray:
             continue
         if by not in columns:
             raise unknown_name_error("attribute", by, columns)
-        values = {key: "" if value is None else str(value) for key, value in zip(columns[id_column], columns[by])}
+        values = dict(zip(columns[id_column], map(_write_label, columns[by])))
         if values.keys() & set(ids):
             if id_column in labels:
                 raise UserError(
                     f"`attributes` must have ids of items or of users, in a column `item` or `user`. Those of the "
                     f"column {id_column!r} may be either"
                 )
-            labels[id_column] = np.array([values.get(one, "") for one in ids], object)
+            labels[id_column] = np.array([values.get(one) for one in ids], object)
     for labels_of_cases in labels.values():
         return labels_of_cases
     raise UserError(f"`attributes` must have a column with ids of the data's items or users, beside {by!r}")
+
+
+def _write_label(value: Any) -> str | None:
+    """Returns a value as a text; 2.0 as "2", because pandas makes fractions of whole numbers with gaps."""
+    if value is None or value != value:
+        return None
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -26,7 +26,7 @@ from bert4rec_tf.models import rows as kinds
 from bert4rec_tf.models.rows import select_transferable
 from bert4rec_tf.runs.trainings import make_model
 from bert4rec_tf.serving.client import SavedRecommender
-from bert4rec_tf.serving.rules import read_attributes
+from bert4rec_tf.serving.rules import join_attributes, read_attributes
 
 CARRIED = ("run", "digest", "trained_with", "metrics", "transitions")
 """The entries of a model card that an update keeps."""
@@ -112,8 +112,7 @@ def update_export(
     content["data"] = {**card["data"], **sizes, "training_actions": data.num_actions, "fingerprint": fingerprint}
     if titles is None and (path := saved.local_folder / TITLES).exists():
         titles = path.read_text(encoding="utf-8")
-    attributes = read_attributes(item_features, columns)
-    attributes = saved.attributes.frame if attributes is None and saved.attributes else attributes
+    attributes = join_attributes(saved.attributes, read_attributes(item_features, columns))
     options = ExportOptions(
         card["k"],
         card["popularity_correction"],

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config import popularity_option
 from bert4rec_tf.config.data_names import split_names
+from bert4rec_tf.data.id_types import have_type
 from bert4rec_tf.export.functions import INPUTS, POPULAR, SCALARS
 from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
@@ -93,13 +94,18 @@ class SavedRecommender(LoadedModel):
     def restore_ids(self, role: str, texts: Sequence[str]) -> Sequence[str] | np.ndarray:
         """Returns ids of users or items in the type they had in the data: texts, or an array of integers.
 
-        `role`: "user" or "item". Raises UserError if the model card has a type that the ids cannot have.
+        `role`: "user" or "item". Raises UserError if the model card has a type that the ids do not have: 007 is no
+        integer, else it would be 7, which is another id.
         """
         kind = self.columns.get(role, {}).get("type")
+        if kind is None:
+            return texts
         try:
-            return texts if kind is None else np.array([int(text) for text in texts], kind)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise UserError(f"{self.folder}: its ids are not of the type in its model card ({error})") from error
+            if have_type(texts, kind):
+                return np.array([int(text) for text in texts], kind)
+        except (TypeError, ValueError) as error:  # of a type that is none
+            raise UserError(f"{self.folder}: its model card is damaged ({error})") from error
+        raise UserError(f"{self.folder}: its ids are not of the type in its model card, {kind}")
 
     def knows_item(self, item: str) -> bool:
         return item in self.items

@@ -46,6 +46,9 @@ MAX_CONDITIONS = 16
 MAX_OPERATORS = 1_000
 """Of one condition: each takes time for all items."""
 
+LARGEST_EXACT = 2**53
+"""From here on, floats cannot hold every whole number."""
+
 TRUTHS = {"true": True, "false": False}
 NUMBERS, TEXTS, TRUE_OR_FALSE = "numbers", "texts", "true and false"
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
@@ -169,7 +172,7 @@ class Attributes:
         column = value if isinstance(value, pd.Series) else pd.Series(value, self.frame.index)
         if pd.api.types.infer_dtype(column, skipna=True) == "string":
             raise TypeError("a text must be compared, as in category == 'toys'")
-        return column.notna() & column.astype(bool)
+        return column.notna() & column.astype("boolean" if column.dtype == "Int64" else bool).fillna(False)
 
 
 def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
@@ -180,10 +183,15 @@ def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
         _refuse_lists(left, right)
     _refuse_other_kind(column.explode() if is_search else column, values)
     if type(sign) in COMPARISONS and not isinstance(left, list) and not isinstance(right, list):
-        return COMPARISONS[type(sign)](left, right)
+        truths = COMPARISONS[type(sign)](left, right)
+        return truths.fillna(isinstance(sign, ast.NotEq)) if getattr(truths, "dtype", None) == "boolean" else truths
     if not isinstance(column, pd.Series) or not isinstance(sign, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
         raise TypeError("a list can hold the values of an attribute, as in category in ['toys', 'books']")
-    is_in = column.isin(values if pd.api.types.is_list_like(values) else [values])
+    values = values if pd.api.types.is_list_like(values) else [values]
+    if pd.api.types.is_datetime64_any_dtype(column):  # which equal texts, but are not `isin` them
+        is_in = functools.reduce(operator.or_, (column == value for value in values), pd.Series(False, column.index))
+    else:
+        is_in = column.isin(values)
     if is_search:
         is_in |= column.map(functools.partial(_has_value, left)).astype(bool)
     return is_in if isinstance(sign, (ast.Eq, ast.In)) else ~is_in
@@ -227,7 +235,7 @@ def _quote_name(name: str) -> str:
 def _convert(cells: Sequence[Any]) -> pd.Series:
     cells = [None if isinstance(cell, str) and not cell.strip() else cell for cell in cells]
     cells = [float(cell) if isinstance(cell, Decimal) else cell for cell in cells]
-    cells = [str(cell) if isinstance(cell, date) and not isinstance(cell, datetime) else cell for cell in cells]
+    cells = [[*map(_write_day, cell)] if isinstance(cell, (list, tuple)) else _write_day(cell) for cell in cells]
     values = pd.Series(cells, dtype=object)
     texts = {cell for cell in cells if isinstance(cell, str)}
     if texts and texts | {None} == {*cells, None}:
@@ -235,8 +243,25 @@ def _convert(cells: Sequence[Any]) -> pd.Series:
             truths = [None if cell is None else TRUTHS[cell.strip().lower()] for cell in cells]
             return pd.Series(truths, dtype=object if None in truths else bool)
         numbers = pd.to_numeric(values, errors="coerce")
-        return numbers if not (numbers.isna() & values.notna()).any() else values
-    return values.infer_objects()
+        return values if (numbers.isna() & values.notna()).any() else _restore_large(numbers, values)
+    return _restore_large(values.infer_objects(), values)
+
+
+def _write_day(cell: Any) -> Any:
+    return str(cell) if isinstance(cell, date) and not isinstance(cell, datetime) else cell
+
+
+def _restore_large(numbers: pd.Series, cells: pd.Series) -> pd.Series:
+    """Returns the numbers; whole ones beyond floats' precision, such as ids, as they were: exact, or texts."""
+    is_large = numbers.dtype == float and (numbers.abs() >= LARGEST_EXACT).any()
+    if not is_large or any(isinstance(cell, float) and cell == cell for cell in cells):
+        return numbers
+    try:
+        whole = [pd.NA if pd.isna(cell) else int(cell) for cell in cells]
+    except ValueError:  # such as 1e20
+        return numbers
+    is_in_range = all(cell is pd.NA or -(2**63) <= cell < 2**63 for cell in whole)
+    return pd.Series(whole, dtype="Int64") if is_in_range else cells
 
 
 class WatchedFile(Generic[Content]):
@@ -370,9 +395,26 @@ def read_attributes(features: Any, columns: Mapping[str, Mapping[str, str]]) -> 
     """Returns a table of features as attributes for rules, indexed by the items' ids; None for what is no table."""
     if features is None or isinstance(features, Features):
         return None
-    frame = Attributes(features, columns.get("item", {}).get("name")).frame
+    return _make_storable(Attributes(features, columns.get("item", {}).get("name")).frame)
+
+
+def join_attributes(known: Attributes | None, new: pd.DataFrame | None) -> pd.DataFrame | None:
+    """Returns the attributes of all items, of which new rows replace the known ones; None for none at all."""
+    if known is None or new is None:
+        return new if known is None else known.frame
+    return _make_storable(pd.concat([known.frame[~known.frame.index.isin(new.index)], new]))
+
+
+def _make_storable(frame: pd.DataFrame) -> pd.DataFrame:
+    """Returns a table with texts in place of values of several kinds, as a Parquet file needs it."""
     objects = frame.select_dtypes(object)
-    return frame.assign(**{name: objects[name].map(_write_cell) for name in objects})
+    return frame.assign(**{name: objects[name].map(_write_cell) for name in objects if not _has_lists(objects[name])})
+
+
+def _has_lists(column: pd.Series) -> bool:
+    """Returns whether all cells are lists, or missing, and their values of one kind: a Parquet file keeps these."""
+    cells = [cell for cell in column if pd.api.types.is_list_like(cell) or not pd.isna(cell)]
+    return all(map(pd.api.types.is_list_like, cells)) and _find_kind([*itertools.chain(*cells)]) is not None
 
 
 def _write_cell(cell: Any) -> str | None:

@@ -92,6 +92,12 @@ def test_a_number_and_its_text_are_the_same_id(counted):
     )
 
 
+@pytest.mark.parametrize("stranger", ["03", " 3", "+3", "1_0", "3.0"])
+def test_a_stranger_is_not_given_the_id_of_a_user_whose_number_his_text_is(counted, stranger):
+    found = counted.recommend_all([3, stranger], k=1, silent=True)
+    assert found["user"].tolist() == ["3", stranger] and found["basis"].tolist() == ["history", "popular"]
+
+
 def test_an_export_without_types_returns_texts(counted):
     opened = b4r.open(counted.workdir)
     opened.saved.columns = {}

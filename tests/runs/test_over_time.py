@@ -58,6 +58,8 @@ def test_models_are_compared_by_an_attribute_of_items_or_users():
         cases = found.xs("pop", level="model")
         assert cases["cases"].sum() == 60
         assert np.average(cases["ndcg@10"], weights=cases["cases"]) == pytest.approx(whole.loc["pop", "ndcg@10"])
+    some = b4r.compare(FRAME, ["pop"], by="rank", attributes=users[:30].assign(rank=[1.0, None, 2.0] * 10), silent=True)
+    assert some.loc[("1", "pop"), "cases"] == some.loc[("2", "pop"), "cases"] == 10 and len(some) == 2
     assert found.loc[("left", "pop"), "cases"] == 40 and np.isnan(found.loc[("right", "pop"), "low"])
 
 

@@ -191,6 +191,63 @@ def test_days_are_texts_in_a_table_a_file_and_an_export(tmp_path, where):
         assert select(source, where) == expected
 
 
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_moments_are_searched_as_they_are_compared(tmp_path, zone):
+    days = pd.DataFrame({"id": NAMES[:4], "day": pd.to_datetime(["2020-01-01", "2020-01-02", None, "2020-01-03"])})
+    days["day"] = days["day"].dt.tz_localize(zone)
+    saved_model.write_attributes(read_attributes(days, {}), tmp_path / "exported.parquet")
+    for source in (days, tmp_path / "exported.parquet"):
+        assert select(source, "day == '2020-01-02'") == select(source, "day in ['2020-01-02']") == {NAMES[1]}
+        assert select(source, "day in ['2020-01-02', '2020-01-03']") == {NAMES[1], NAMES[3]}
+        assert select(source, "day not in ['2020-01-02']") == {NAMES[0], NAMES[2], NAMES[3]}
+
+
+def test_lists_mean_the_same_in_a_table_and_in_an_export(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "id": NAMES[:3],
+            "sizes": [[1, 5], [2], None],
+            "tags": [["a", "b"], ["b"], ["c"]],
+            "days": [[date(2020, 1, 1)], [date(2020, 1, 2), date(2020, 1, 3)], None],
+        }
+    )
+    saved_model.write_attributes(read_attributes(frame, {}), tmp_path / "exported.parquet")
+    for source in (frame, tmp_path / "exported.parquet"):
+        assert select(source, "5 in sizes") == {NAMES[0]} and select(source, "'b' in tags") == {NAMES[0], NAMES[1]}
+        assert select(source, "'2020-01-03' in days") == {NAMES[1]}
+        with pytest.raises(b4r.UserError, match="`tags` holds lists; look for a value in them"):
+            select(source, "tags == 'a'")
+
+
+LARGE = 2**53 + 1
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [LARGE, LARGE + 1, None],
+        pd.array([LARGE, LARGE + 1, None], "Int64"),
+        [str(LARGE), str(LARGE + 1), None],
+        [LARGE, LARGE + 1, LARGE + 4],
+    ],
+    ids=["objects", "Int64", "texts", "no gap"],
+)
+def test_large_whole_numbers_are_exact(tmp_path, cells):
+    frame = pd.DataFrame({"id": NAMES[:3], "seller": pd.Series(cells, dtype=getattr(cells, "dtype", object))})
+    saved_model.write_attributes(read_attributes(frame, {}), tmp_path / "exported.parquet")
+    for source in (frame, tmp_path / "exported.parquet"):
+        for is_one in (f"seller == {LARGE}", f"seller in [{LARGE}]", f"seller < {LARGE + 1}"):
+            assert select(source, is_one) == {NAMES[0]}
+        for is_other in (f"seller != {LARGE}", f"seller not in [{LARGE}]", f"not seller <= {LARGE}"):
+            assert select(source, is_other) == {NAMES[1], NAMES[2]}
+        assert select(source, "seller") == {*NAMES[:3]} - ({NAMES[2]} if pd.isna(cells[2]) else set())
+
+
+def test_numbers_too_large_for_64_bits_are_texts():
+    frame = pd.DataFrame({"id": NAMES[:3], "seller": [str(10**20), str(10**20 + 1), None]})
+    assert select(frame, f"seller == '{10**20 + 1}'") == {NAMES[1]}
+
+
 @pytest.mark.parametrize("where", ["price <= 19.99", "price == 19.99", "price in [19.99, 7]", "not price > 19.99"])
 def test_decimals_are_compared_as_numbers(tmp_path, where):
     prices = [Decimal("19.99"), Decimal("20.00"), Decimal("25.50")]

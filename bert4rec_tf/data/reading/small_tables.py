@@ -47,7 +47,7 @@ def read_columns(source: Any, title: str, id_names: Sequence[str], id_name: str 
     if len(set(names)) < len(names):
         raise UserError(f"{title}: must name each column once. Received: {', '.join(names)[:300]}")
     vectors = _find_vector_columns(frame) if isinstance(frame, pd.DataFrame) else {}
-    table = tables.select_columns(frame, [name for name in names if name not in vectors])
+    table = tables.select_columns(frame, [name for name in names if name not in vectors], title)
     arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
     columns: dict[str, Any] = {name: vectors.get(name) or _list_cells(arrays[name]) for name in names}
     id_column = _choose_id_column(table, title, id_names, id_name)

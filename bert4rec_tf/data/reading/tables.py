@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -193,7 +194,7 @@ def name_columns(frame: Any, **columns: Any) -> dict[str, Any]:
     """Returns `user_column` ... -> the name that was given; a whole number as a text, if a column has this name."""
     names, options = list_names(frame), {}
     for role, name in columns.items():
-        if isinstance(name, int) and not isinstance(name, bool):
+        if isinstance(name, Integral) and not isinstance(name, bool):
             if str(name) not in names:
                 raise UserError(f"`{role}` must be a column, of: {', '.join(names)[:300]}. Received: {role}={name}")
             name = str(name)
@@ -267,8 +268,8 @@ def list_names(frame: pd.DataFrame | pa.Table) -> list[str]:
     return [str(name) for name in (frame.column_names if isinstance(frame, pa.Table) else frame.columns)]
 
 
-def select_columns(frame: pd.DataFrame | pa.Table, columns: list[str]) -> pa.Table:
-    """Returns some columns as an Arrow table. Raises UserError for a column that Arrow cannot take."""
+def select_columns(frame: pd.DataFrame | pa.Table, columns: list[str], title: str = TITLE) -> pa.Table:
+    """Returns some columns as an Arrow table. Raises UserError for what Arrow cannot take, after `title`."""
     if isinstance(frame, pa.Table):
         return frame.select(columns)
     names, arrays = list_names(frame), {}
@@ -276,7 +277,7 @@ def select_columns(frame: pd.DataFrame | pa.Table, columns: list[str]) -> pa.Tab
         column = frame.iloc[:, names.index(name)]
         moments = [raw for raw in column if isinstance(raw, datetime) and raw == raw] if column.dtype == object else []
         if len({moment.tzinfo is None for moment in moments}) > 1:
-            raise UserError(f"{TITLE}: column {name} must have a zone in all of its times or in none. Received: both")
+            raise UserError(f"{title}: column {name} must have a zone in all of its times or in none. Received: both")
         try:
             arrays[name] = pa.Table.from_pandas(column.to_frame(), preserve_index=False).column(0)
         except (pa.ArrowException, UnicodeError, OverflowError, TypeError) as error:
@@ -286,5 +287,5 @@ def select_columns(frame: pd.DataFrame | pa.Table, columns: list[str]) -> pa.Tab
                     "whole numbers beyond 64 bits" if isinstance(error, OverflowError) else "values of several types"
                 )
                 defect = f"has {values}; make them texts: frame[{name!r}].astype(str)"
-            raise UserError(f"{TITLE}: column {name} {defect}") from error
+            raise UserError(f"{title}: column {name} {defect}") from error
     return pa.table(arrays)
