@@ -77,8 +77,8 @@ def _make_warnings(content: dict[str, Any]) -> list[str]:
     if ANY in content.get("test", {}):
         share = f"{content['repeats']['validation']:.0%}".replace("%", " %")
         notes.append(
-            f"{share} of the next actions are items the user had before: recommend seen items too. Among all items, "
-            f"seen ones too, NDCG@10 is {content['test'][ANY][NDCG]:.4f}."
+            f"{share} of the validation items are items the user had before, so the model recommends seen items too, "
+            f"unless told otherwise. Among all items, seen ones too, NDCG@10 is {content['test'][ANY][NDCG]:.4f}."
         )
     repeats = content.get("repeats", {"validation": 0.0, "test": 0.0})
     if len({share > MANY_REPEATS for share in repeats.values()}) > 1:

@@ -43,7 +43,7 @@ def compare(first: Path, second: Path, names: Iterable[str] = METRICS) -> Compar
     folders = [WorkDirectory(first), WorkDirectory(second)]
     configs = [folder.read_config() for folder in folders]
     if configs[0].data_fingerprint != configs[1].data_fingerprint:
-        raise UserError(f"{first} and {second} cannot be compared: their data differ")
+        raise UserError(f"{first} and {second} cannot be compared: their data differ, perhaps by --new_items")
     if configs[0].run.evaluation != configs[1].run.evaluation:
         raise UserError(f"{first} and {second} cannot be compared: their candidates differ")
     ranks = [_read_ranks(folder) for folder in folders]

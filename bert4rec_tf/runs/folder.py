@@ -37,6 +37,9 @@ TRAINING_NAMES = {*itertools.chain(*TRAININGS.values())}
 IN_USE = "another process is using this folder; wait for it, or name another --workdir"
 ELSEWHERE = "name another --workdir"
 
+FOLLOWING = ("evaluate_every", "masked_batch_size", "warmup_steps")
+"""Settings that follow from others, as almost all do from the model."""
+
 
 @dataclass(frozen=True, eq=False)
 class RawIds:
@@ -239,10 +242,13 @@ class WorkDirectory:
 
     def check_run(self, run: Run) -> None:
         """Raises UserError if the folder holds another run."""
-        recorded = self.read_config().run
-        if recorded.digest != run.digest:
-            changed = _describe_first_difference(recorded.to_dict(), run.to_dict())
-            raise UserError(f"{self.path}: holds another run ({changed}); name another --workdir or change it back")
+        config = self.read_config()
+        if config.run.digest != run.digest:
+            changed = _describe_first_difference(config.run.to_dict(), run.to_dict())
+            plan = f", planned with --minutes={config.plan['minutes']:g}" if config.plan else ""
+            raise UserError(
+                f"{self.path}: holds another run ({changed}){plan}; name another --workdir or change it back"
+            )
 
     def check_data(self, sequences: Sequences) -> None:
         """Raises UserError if the run was made from other data."""
@@ -378,7 +384,7 @@ class WorkDirectory:
 
 
 def _describe_first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    for name in sorted({*old, *new}, key=lambda name: (name != "model", name)):  # the others follow from the model
+    for name in sorted({*old, *new}, key=lambda name: (name != "model", name in FOLLOWING, name)):
         value, other = old.get(name), new.get(name)
         if isinstance(value, dict) and isinstance(other, dict) and value != other:
             return _describe_first_difference(value, other)

@@ -93,9 +93,9 @@ class Planner:
         sizes = {name: getattr(self.run.architecture, name, None) for name in MIN_SIZES}
         settings = "".join(f", {name} {value}" for name, value in sizes.items() if value is not None)
         training = self.run.training
-        return (
-            f"Planned for {self._budget.minutes:g} minutes: {training.steps:,} steps of {training.batch_size}{settings}"
-        )
+        final = f"; the final training adds {training.final_share:.0%} of them" if training.final_share else ""
+        steps = f"{training.steps:,} steps of {training.batch_size}{settings}{final}"
+        return f"Planned for {self._budget.minutes:g} minutes: {steps}"
 
     def _count_steps(self) -> int:
         """Returns how many steps fit into what is left of the budget, at most MAX_STEPS_RATIO times the preset's."""

@@ -22,7 +22,7 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.lines import Lines, encode_text
 from bert4rec_tf.foundation.stores import Url
-from bert4rec_tf.foundation.warning import FileWarning, UnknownIdWarning, warn
+from bert4rec_tf.foundation.warning import DataWarning, FileWarning, UnknownIdWarning, warn
 from bert4rec_tf.serving.ids import normalize_id, pad_ids
 from bert4rec_tf.serving.titles import IDS
 
@@ -90,7 +90,10 @@ class Attributes:
             raise UserError(f"{title}: must have a column of ids, such as `id`. Received: {', '.join(columns)[:300]}")
         frame = pd.DataFrame({name: _convert(cells) for name, cells in columns.items() if name != id_column})
         frame.index = pd.Index(columns[id_column], dtype=object, name=id_column)
-        self.frame = frame[~frame.index.duplicated(keep="last")]
+        is_earlier = frame.index.duplicated(keep="last")
+        if num_earlier := int(is_earlier.sum()):
+            warn(f"{title}: {num_earlier:,} rows have the id of a later one, which counts", DataWarning)
+        self.frame = frame[~is_earlier]
         self.select = functools.lru_cache(MAX_CONDITIONS)(self._select)
 
     def _select(self, where: str, model_items: Lines) -> Allowed:

@@ -42,7 +42,7 @@ def test_data_without_test_items_have_statistics(tmp_path):
     (tmp_path / "a.csv").write_text("user,item\na,1\na,2\n")
     found = statistics.compute_statistics(datasets.load(Interactions(tmp_path / "a.csv"), tmp_path))
     assert found["never_trained"]["with_validation"] is None
-    assert "No user has enough actions" in statistics.format_table(found)
+    assert "No user has a test item" in statistics.format_table(found)
 
 
 def test_the_program_prints_table_1(tmp_path, capsys):

@@ -186,6 +186,8 @@ def test_a_folder_keeps_its_plan(tmp_path):
     assert again.metrics["digest"] == first.metrics["digest"] and again.metrics["select"] == first.metrics["select"]
     with pytest.raises(UserError, match=r"`minutes` must be 60, as in .*Received: minutes=5"):
         execute(make_run(), budget=Budget(5), **options)
+    with pytest.raises(UserError, match=r"holds another run .*, planned with --minutes=60; name another"):
+        execute(make_run(), **options)
     with pytest.raises(UserError, match="holds another run"):
         execute(make_run(batch_size=4), budget=Budget(60), **options)
     with pytest.raises(UserError, match=r"holds another run \(there hidden_dim=8, now hidden_dim=16\)"):

@@ -83,7 +83,7 @@ def test_both_protocols_are_measured_for_the_model_and_the_baselines(tmp_path, l
     ranks = npz.read(one.workdir.ranks, (ANY, FULL, "is_repeat"))
     assert ranks[ANY].tolist() == every and ranks["is_repeat"].tolist() == [True] * 10 + [False] * 30
     shown = summary.make_table(content)
-    assert "25 % of the next actions are items the user had before: recommend seen items too." in shown
+    assert "25 % of the validation items are items the user had before, so the model recommends seen items too" in shown
     assert "among all items, seen ones too" in shown and "without the targets that are repeats" in shown
 
 

@@ -100,8 +100,8 @@ def test_the_verdict_includes_all_items_if_users_repeat_items():
     found = {**SHORT, "test": found["test"], "repeats": {"validation": 0.2249, "test": 0.3}}
     for make in (summary.make_table, summary.make_short_table):
         assert make(found).endswith(
-            "22 % of the next actions are items the user had before: recommend seen items too. Among all items, seen "
-            "ones too, NDCG@10 is 0.5000."
+            "22 % of the validation items are items the user had before, so the model recommends seen items too, "
+            "unless told otherwise. Among all items, seen ones too, NDCG@10 is 0.5000."
         )
 
 

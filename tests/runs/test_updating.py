@@ -315,3 +315,13 @@ def test_what_cannot_be_updated_says_why(counted, tmp_path):
         updating.join_more(cut.saved, new)  # as a continued training does
     with pytest.warns(b4r.DataWarning, match="holds 480 of the 481 actions, so that items seen before"):
         cut.evaluate(LATER)
+
+
+def test_features_of_new_items_leave_the_attributes_of_the_others(tmp_path):
+    films = pd.DataFrame({"movieId": [f"i{n}" for n in range(40)], "price": range(40)})
+    fitted = b4r.fit(FRAME, model="item_transitions", silent=True).update(LATER, item_features=films)
+    new = pd.DataFrame({"movieId": ["new", "i1"], "price": [2.5, 100.0], "kind": ["a", "a"]})
+    with pytest.warns(b4r.DataWarning):  # 2 of 41 ids match
+        updated = fitted.update(LATER.assign(movieId="new", timestamp=12), item_features=new)
+    found = updated.recommend(history=["i5"], k=50, exclude_seen=False, where="price < 4")["item"]
+    assert {*found} == {"i0", "i2", "i3", "new"}

@@ -39,6 +39,15 @@ def test_another_model_is_the_difference_that_is_named(tmp_path):
         workdir.check_run(Run.make("beauty", "auto"))
 
 
+def test_what_follows_from_other_settings_is_not_the_difference_that_is_named(tmp_path):
+    workdir, sequences = WorkDirectory(tmp_path), make_sequences([[1, 2, 3], [2, 3, 1]], 3)
+    ids = RawIds(sequences.vocabulary, sequences.vocabulary.counts)
+    first = Run.make("beauty", "sasrec", steps=100, evaluate_every=13, warmup_steps=10)
+    workdir.initialize(first, sequences, ids, environment={}, repeats={"validation": 0.0})
+    with pytest.raises(UserError, match=r"holds another run \(there steps=100, now steps=50\); name another --workdir"):
+        workdir.check_run(first.change(steps=50, evaluate_every=7, warmup_steps=5))
+
+
 def test_tensorflow_has_a_version_whatever_its_package_is_called(monkeypatch):
     """`tensorflow-cpu` is another package than `tensorflow` to pip, with the same module."""
 

@@ -243,6 +243,11 @@ def test_large_whole_numbers_are_exact(tmp_path, cells):
         assert select(source, "seller") == {*NAMES[:3]} - ({NAMES[2]} if pd.isna(cells[2]) else set())
 
 
+def test_rows_of_one_id_are_counted():
+    with pytest.warns(b4r.DataWarning, match="`attributes`: 2 rows have the id of a later one, which counts"):
+        assert select(pd.DataFrame({"id": ["a", "a", "b", "a"], "price": [1, 2, 3, 4]}), "price > 2") == {"a", "b"}
+
+
 def test_numbers_too_large_for_64_bits_are_texts():
     frame = pd.DataFrame({"id": NAMES[:3], "seller": [str(10**20), str(10**20 + 1), None]})
     assert select(frame, f"seller == '{10**20 + 1}'") == {NAMES[1]}

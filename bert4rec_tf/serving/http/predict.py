@@ -6,7 +6,7 @@ It follows TensorFlow Serving's documentation ("RESTful API"); docs/http.md list
 import difflib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -232,8 +232,9 @@ def list_server_inputs(signature: Signature, model: LoadedModel) -> list[str]:
     return [name for name in is_taken if is_taken[name]]
 
 
-def _describe_inputs(signature: Signature) -> str:
+def _describe_inputs(signature: Signature, of_server: Iterable[str] = ()) -> str:
     names = [name if default is None else f"{name} (optional)" for name, default in signature.inputs.items()]
+    names += [f"{name} (optional)" for name in of_server if name not in signature.inputs]
     return f"the inputs of {signature.name} are {', '.join(names)}"
 
 
@@ -322,12 +323,12 @@ def _make_arrays(
     for name in columns:
         if name not in signature.inputs:
             takers = [other for other, takes in model.signatures.items() if name in takes.inputs]
-            names = [*signature.inputs, *list_server_inputs(signature, model)]
-            nearest = difflib.get_close_matches(name[:60], names, n=1)
+            of_server = list_server_inputs(signature, model)
+            nearest = difflib.get_close_matches(name[:60], [*signature.inputs, *of_server], n=1)
             hint = f". Did you mean `{nearest[0]}`?" if nearest else ""
             if takers:
                 hint = f'. To give `{name}`, add "{SIGNATURE}": "{takers[0]}"'
-            raise RequestError(f"Unknown input {_show(name)}: {_describe_inputs(signature)}{hint}")
+            raise RequestError(f"Unknown input {_show(name)}: {_describe_inputs(signature, of_server)}{hint}")
     for name, default in signature.inputs.items():
         if name not in columns and default is None:
             raise RequestError(f"`{name}` is missing: {_describe_inputs(signature)}")

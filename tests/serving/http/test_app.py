@@ -141,7 +141,8 @@ WRONG = {
     "two kinds": ({"instances": [{"histories": ["a"]}, ["a"]]}, "same keys; number 1"),
     "an unknown input": (
         {"inputs": {"history": [["a"]]}},
-        'Unknown input "history": the inputs of serving_default are histories. Did you mean `histories`?',
+        'Unknown input "history": the inputs of serving_default are histories, where (optional), explain (optional). '
+        "Did you mean `histories`?",
     ),
     "a misspelt where": ({"inputs": {"histories": [["a"]], "were": "x"}}, "Did you mean `where`?"),
     "an unknown signature": ({"signature_name": "x", "instances": [["a"]]}, "one of encode, recommend, score, serving"),

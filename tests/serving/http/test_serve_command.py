@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.commands import console, refused
 from support.http_server import best
 
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 
 JSON = {"Content-Type": "application/json"}
@@ -76,6 +78,21 @@ def test_a_port_in_use_is_an_error_before_the_model_is_loaded(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         line = refused(console("serve", f"--port={taken.getsockname()[1]}", "--model=.", cwd=tmp_path))
     assert "cannot be listened on" in line and "Address already in use" in line
+
+
+def test_an_address_that_another_server_took_meanwhile_is_named(monkeypatch):
+    """Both bind it, before one of them listens."""
+    http_server = pytest.importorskip("bert4rec_tf.serving.http.server")
+    with http_server.open_listener(ServerSettings(model="-", port=0)) as first:
+        port = first.getsockname()[1]
+
+        def open_late(settings):
+            first.listen()
+            return SimpleNamespace(current=SimpleNamespace(version=1))
+
+        monkeypatch.setattr(http_server, "open_versions", open_late)
+        with pytest.raises(UserError, match=rf"cannot be listened on: 127\.0\.0\.1:{port} \(Address already in use\)"):
+            http_server.serve(ServerSettings(model="-", port=port))
 
 
 def test_a_missing_web_library_names_the_extra(tmp_path, monkeypatch):
