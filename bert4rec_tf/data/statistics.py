@@ -66,7 +66,7 @@ def format_table(statistics: dict[str, Any]) -> str:
         return "\n".join(
             [
                 *lines,
-                "No user has a test item, which needs two actions before it, or before --test_from.",
+                "No user has a test item: an action after two others, which lie before --test_from if that is given.",
             ]
         )
     shares = statistics["never_trained"]

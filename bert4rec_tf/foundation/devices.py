@@ -50,10 +50,10 @@ def make_deterministic() -> None:
     tf.config.experimental.enable_op_determinism()
 
 
-def explain_exhausted(error: tf.errors.ResourceExhaustedError, what: str, remedy: str) -> UserError:
+def explain_exhausted(error: tf.errors.OpError, what: str, remedy: str) -> UserError:
     """Returns the error that a user gets in place of a trace of TensorFlow's if the memory does not suffice.
 
-    `what` does not fit; of the `remedy`, less takes less memory.
+    `what`: subject and verb, such as "A training step does". `remedy`: what takes less memory.
     """
     where = "the accelerator's memory" if has_accelerator() else "memory"
     reason = error.message.splitlines()[0]

@@ -94,7 +94,8 @@ class FittedModel:
         """Recommends to one user of the data, or after any history; or to `users`, as `recommend_all` does.
 
         Args:
-            user: the user to recommend to. With a `history`, only models with user embeddings need it.
+            user: the user to recommend to; an unknown one gets what is popular (`recommend_all`), after a warning. With
+                a `history`, only models with user embeddings need it.
             history: items, oldest first, in place of the user's own. Unknown ones are skipped with a warning.
             k: number of items.
             exclude: items to leave out.
@@ -112,7 +113,7 @@ class FittedModel:
             Columns `rank` (from 1), `item`, `score`, and `title` if titles are known. As many rows as k, if there are.
 
         Raises:
-            UserError: if neither a user nor a history is given, or the user is unknown; or for `users` beside these.
+            UserError: if neither a user nor a history is given; or for `users` beside these.
         """
         if users is not None:
             if user is not None or history is not None or explain:
@@ -138,7 +139,10 @@ class FittedModel:
         options = {"exclude_seen": exclude_seen, "popularity_correction": popularity_correction}
         choices = self._read_choices(k, where, attributes, exclude, candidates, **options)
         answer = self.saved.recommend([items], [user_id], choices)
-        self.saved.warn_about_history(items, user_id, answer)
+        if history is None:
+            warn_of_popular(answer.list_popular([user_id]), 1)
+        else:
+            self.saved.warn_about_history(items, user_id, answer)
         table = self._table(answer.items[0], answer.scores[0])
         if not explain:
             return table

@@ -55,12 +55,14 @@ def label_cases(sequences: Sequences, by: str, attributes: Any) -> np.ndarray:
                 )
             labels[id_column] = np.array([values.get(one) for one in ids], object)
     for labels_of_cases in labels.values():
+        if not any(label is not None for label in labels_of_cases):
+            raise UserError(f"`attributes` must have a value of {by!r} for the item or the user of some test case")
         return labels_of_cases
     raise UserError(f"`attributes` must have a column with ids of the data's items or users, beside {by!r}")
 
 
 def _write_label(value: Any) -> str | None:
     """Returns a value as a text; 2.0 as "2", because pandas makes fractions of whole numbers with gaps."""
-    if value is None or value != value:
+    if value is None or (isinstance(value, float) and value != value):
         return None
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

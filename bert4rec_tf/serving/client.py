@@ -103,7 +103,7 @@ class SavedRecommender(LoadedModel):
         try:
             if have_type(texts, kind):
                 return np.array([int(text) for text in texts], kind)
-        except (TypeError, ValueError) as error:  # of a type that is none
+        except (AttributeError, TypeError, ValueError) as error:  # of a type that is none
             raise UserError(f"{self.folder}: its model card is damaged ({error})") from error
         raise UserError(f"{self.folder}: its ids are not of the type in its model card, {kind}")
 

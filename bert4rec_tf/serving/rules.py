@@ -175,7 +175,7 @@ class Attributes:
         column = value if isinstance(value, pd.Series) else pd.Series(value, self.frame.index)
         if pd.api.types.infer_dtype(column, skipna=True) == "string":
             raise TypeError("a text must be compared, as in category == 'toys'")
-        return column.notna() & column.astype("boolean" if column.dtype == "Int64" else bool).fillna(False)
+        return column.notna() & column.astype("boolean" if column.dtype in ("Int64", "UInt64") else bool).fillna(False)
 
 
 def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
@@ -190,14 +190,22 @@ def _compare(sign: ast.cmpop, left: Any, right: Any) -> Any:
         return truths.fillna(isinstance(sign, ast.NotEq)) if getattr(truths, "dtype", None) == "boolean" else truths
     if not isinstance(column, pd.Series) or not isinstance(sign, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
         raise TypeError("a list can hold the values of an attribute, as in category in ['toys', 'books']")
-    values = values if pd.api.types.is_list_like(values) else [values]
-    if pd.api.types.is_datetime64_any_dtype(column):  # which equal texts, but are not `isin` them
-        is_in = functools.reduce(operator.or_, (column == value for value in values), pd.Series(False, column.index))
-    else:
-        is_in = column.isin(values)
+    is_in = column.isin(_list_values(column, values))
     if is_search:
         is_in |= column.map(functools.partial(_has_value, left)).astype(bool)
     return is_in if isinstance(sign, (ast.Eq, ast.In)) else ~is_in
+
+
+def _list_values(column: pd.Series, values: Any) -> Any:
+    """Returns values for `isin`: texts as the moments that a column holds, and numbers of Python, which are exact."""
+    if isinstance(values, pd.Series):
+        values = values.dropna().tolist()
+    values = values if isinstance(values, list) else [values]
+    if pd.api.types.is_datetime64_any_dtype(column):
+        moments = [pd.Timestamp(value) for value in values if isinstance(value, (str, datetime))]
+        zone = column.dt.tz
+        return [one.tz_localize(zone) if one.tz is None and zone is not None else one for one in moments]
+    return np.array([*values, None], object)[:-1]
 
 
 def _find_kind(values: Any) -> str | None:
@@ -237,7 +245,7 @@ def _quote_name(name: str) -> str:
 
 def _convert(cells: Sequence[Any]) -> pd.Series:
     cells = [None if isinstance(cell, str) and not cell.strip() else cell for cell in cells]
-    cells = [float(cell) if isinstance(cell, Decimal) else cell for cell in cells]
+    cells = [_to_number(cell) if isinstance(cell, Decimal) else cell for cell in cells]
     cells = [[*map(_write_day, cell)] if isinstance(cell, (list, tuple)) else _write_day(cell) for cell in cells]
     values = pd.Series(cells, dtype=object)
     texts = {cell for cell in cells if isinstance(cell, str)}
@@ -248,6 +256,10 @@ def _convert(cells: Sequence[Any]) -> pd.Series:
         numbers = pd.to_numeric(values, errors="coerce")
         return values if (numbers.isna() & values.notna()).any() else _restore_large(numbers, values)
     return _restore_large(values.infer_objects(), values)
+
+
+def _to_number(decimal: Decimal) -> float:
+    return int(decimal) if decimal.is_finite() and decimal == decimal.to_integral_value() else float(decimal)
 
 
 def _write_day(cell: Any) -> Any:
@@ -263,8 +275,10 @@ def _restore_large(numbers: pd.Series, cells: pd.Series) -> pd.Series:
         whole = [pd.NA if pd.isna(cell) else int(cell) for cell in cells]
     except ValueError:  # such as 1e20
         return numbers
-    is_in_range = all(cell is pd.NA or -(2**63) <= cell < 2**63 for cell in whole)
-    return pd.Series(whole, dtype="Int64") if is_in_range else cells
+    for kind, least, most in (("Int64", -(2**63), 2**63), ("UInt64", 0, 2**64)):
+        if all(cell is pd.NA or least <= cell < most for cell in whole):
+            return pd.Series(whole, dtype=kind)
+    return pd.Series([None if cell is pd.NA else str(cell) for cell in whole], dtype=object)
 
 
 class WatchedFile(Generic[Content]):
@@ -405,7 +419,10 @@ def join_attributes(known: Attributes | None, new: pd.DataFrame | None) -> pd.Da
     """Returns the attributes of all items, of which new rows replace the known ones; None for none at all."""
     if known is None or new is None:
         return new if known is None else known.frame
-    return _make_storable(pd.concat([known.frame[~known.frame.index.isin(new.index)], new]))
+    parts = known.frame[~known.frame.index.isin(new.index)], new
+    cells = pd.concat([part.astype(object).where(part.notna(), None) for part in parts])  # as floats, ids were rounded
+    joined = pd.DataFrame({name: _convert(column.tolist()) for name, column in cells.items()})
+    return _make_storable(joined.set_index(cells.index))
 
 
 def _make_storable(frame: pd.DataFrame) -> pd.DataFrame:
@@ -424,4 +441,4 @@ def _write_cell(cell: Any) -> str | None:
     """Returns a cell as a text: several values with `|` between them; None for a missing one."""
     if pd.api.types.is_list_like(cell):
         return VALUE_SEPARATOR.join(map(str, cell))
-    return None if pd.isna(cell) else str(cell)
+    return None if pd.isna(cell) else str(cell).removesuffix(" 00:00:00")

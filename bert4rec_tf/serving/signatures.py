@@ -198,14 +198,12 @@ class LoadedModel:
         return self.histories
 
     def get_history(self, user: str) -> list[str]:
-        """Returns the raw ids of a user's last items, oldest first.
+        """Returns the raw ids of a user's last items, oldest first; none of an unknown user.
 
-        Raises UserError for an unknown user, and as `require_histories`.
+        Raises UserError as `require_histories`.
         """
         histories = self.require_histories()
-        if user not in self._user_rows:
-            raise UserError(f"`user` must be one of the model's {histories.num_users:,} users. Received: user={user}")
-        return histories.vocabulary.decode(histories[self._user_rows[user]])
+        return histories.vocabulary.decode(histories[self._user_rows[user]]) if self.knows_user(user) else []
 
     def read_weights(self) -> list[tuple[str, np.ndarray]]:
         """Returns the names and values of the model's weights, in their order."""

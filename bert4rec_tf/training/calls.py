@@ -79,7 +79,7 @@ class TrainingCalls:
                 name: tf.constant(table.view(np.uint32) if table.dtype == np.int32 and self.is_one_program else table)
                 for name, table in feed.tables.items()
             }
-        except tf.errors.ResourceExhaustedError as error:
+        except (tf.errors.ResourceExhaustedError, tf.errors.InternalError) as error:  # a copy that fails is "internal"
             remedy = "a smaller --mask_copies, --prefix_copies or --max_length"
             raise devices.explain_exhausted(error, "The training examples do", remedy) from error
         self._step = tf_function(self._run_step)

@@ -186,7 +186,7 @@ class Training:
                 f"{self.folder}: has taken {self.state.step} steps, but this run ends after {self.last_step}; delete "
                 f"{checkpoints.name_repeated(self.folder)} to train again"
             )
-        if self.team.is_chief:
+        if self.team.is_chief and not self.state.finished:
             self._save_best()  # a process that was killed may have written the checkpoint alone
         self.team.agree({"checkpoint": f"of step {self.state.step}"})
         if self.watch.report is not None:
@@ -196,7 +196,7 @@ class Training:
             with self.team.report_lost_workers(), self.team.watch_others():
                 self._take_all_steps()
             self.team.agree({"number of steps": str(self.state.step)})
-        if self.validate is not None:
+        if self.validate is not None and self.state.best_step != self.state.step:
             restore_best(self.model, self.folder, self.state)
         return self.state
 
@@ -406,7 +406,7 @@ def load_weights(model: Any, folder: Path) -> None:
     Raises UserError if the training has not finished or belongs to another model.
     """
     state = read_state(folder)
-    if state.best_step:
+    if state.best_step and state.best_step != state.step:
         restore_best(model, folder, state)
     else:
         checkpoints.Series(folder).restore({"model": model.variables})

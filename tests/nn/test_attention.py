@@ -1,4 +1,4 @@
-"""Attention equals the plain formula, head by head; GELU stays finite in every type."""
+"""Attention equals the plain formula, head by head; GELU stays finite in both types."""
 
 import numpy as np
 import pytest

@@ -90,6 +90,9 @@ def test_unknown_users_and_empty_histories_get_what_was_popular_of_late(counted,
     best = found[found["basis"] == "popular"]
     assert sorted(best["item"]) == sorted(popular)
     np.testing.assert_allclose(np.exp(best["score"]), [shares[item] for item in best["item"]], rtol=1e-5)
+    with pytest.warns(b4r.UnknownIdWarning, match="^1 of 1 users have no history that the model knows"):
+        alone = counted.recommend(user="nobody", k=4, explain=True)
+    assert alone["item"].tolist() == best["item"].tolist() and alone["reasons"].tolist() == [[]] * 4
     table = pd.DataFrame({"user_id": [5, 7, 5], "x": 0})
     pd.testing.assert_frame_equal(counted.recommend(users=table, k=2), counted.recommend_all([5, 7], k=2, silent=True))
     rows = [["i1", "i3"], [], ["none of ours"], histories()["3"]]
@@ -210,7 +213,6 @@ def test_a_model_is_saved_and_opened(counted, tmp_path):
         b4r.open(tmp_path)
 
 
-@pytest.mark.long
 def test_a_model_of_a_relative_folder_works_from_any_other(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -223,6 +225,7 @@ def test_a_model_of_a_relative_folder_works_from_any_other(tmp_path, monkeypatch
         shutil.rmtree("kept")
 
 
+@pytest.mark.long
 def test_titles_given_to_open_outlive_copies_updates_and_exports(counted, tmp_path):
     titles = {"i1": "Uno"}
     for number, folder in enumerate([counted.workdir, counted.saved.local_folder]):

@@ -20,7 +20,14 @@ from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation.lines import Lines
 from bert4rec_tf.serving.client import Choices
-from bert4rec_tf.serving.rules import MAX_CONDITIONS, Attributes, WatchedFile, read_attributes, read_blocked
+from bert4rec_tf.serving.rules import (
+    MAX_CONDITIONS,
+    Attributes,
+    WatchedFile,
+    join_attributes,
+    read_attributes,
+    read_blocked,
+)
 
 KINDS = ["toys", "books", "food"]
 TAGS = ("red", "red hot", "cold")
@@ -200,6 +207,7 @@ def test_moments_are_searched_as_they_are_compared(tmp_path, zone):
         assert select(source, "day == '2020-01-02'") == select(source, "day in ['2020-01-02']") == {NAMES[1]}
         assert select(source, "day in ['2020-01-02', '2020-01-03']") == {NAMES[1], NAMES[3]}
         assert select(source, "day not in ['2020-01-02']") == {NAMES[0], NAMES[2], NAMES[3]}
+        assert select(source, "day in day") == {NAMES[0], NAMES[1], NAMES[3]}
 
 
 def test_lists_mean_the_same_in_a_table_and_in_an_export(tmp_path):
@@ -229,18 +237,38 @@ LARGE = 2**53 + 1
         pd.array([LARGE, LARGE + 1, None], "Int64"),
         [str(LARGE), str(LARGE + 1), None],
         [LARGE, LARGE + 1, LARGE + 4],
+        [Decimal(LARGE), Decimal(LARGE + 1), None],
+        pd.array([LARGE, 2**63 + 5, None], "UInt64"),
     ],
-    ids=["objects", "Int64", "texts", "no gap"],
+    ids=["objects", "Int64", "texts", "no gap", "decimals", "UInt64"],
 )
 def test_large_whole_numbers_are_exact(tmp_path, cells):
     frame = pd.DataFrame({"id": NAMES[:3], "seller": pd.Series(cells, dtype=getattr(cells, "dtype", object))})
     saved_model.write_attributes(read_attributes(frame, {}), tmp_path / "exported.parquet")
     for source in (frame, tmp_path / "exported.parquet"):
-        for is_one in (f"seller == {LARGE}", f"seller in [{LARGE}]", f"seller < {LARGE + 1}"):
+        for is_one in (f"seller == {LARGE}", f"seller in [{LARGE}, 0.5, {LARGE - 1}]", f"seller < {LARGE + 1}"):
             assert select(source, is_one) == {NAMES[0]}
         for is_other in (f"seller != {LARGE}", f"seller not in [{LARGE}]", f"not seller <= {LARGE}"):
             assert select(source, is_other) == {NAMES[1], NAMES[2]}
         assert select(source, "seller") == {*NAMES[:3]} - ({NAMES[2]} if pd.isna(cells[2]) else set())
+
+
+def test_new_rows_join_known_attributes_without_a_change_of_these(tmp_path):
+    days = [date(2020, 1, 1), date(2020, 1, 2)]
+    known = pd.DataFrame({"id": ["a", "b"], "seller": [LARGE, LARGE - 1], "day": pd.to_datetime(days), "text": days})
+    saved_model.write_attributes(read_attributes(known, {}), tmp_path / "known.parquet")
+    new = pd.DataFrame({"id": ["c", "b"], "kind": ["x", "y"], "day": [days[1]] * 2, "text": [days[0]] * 2})
+    joined = join_attributes(Attributes(tmp_path / "known.parquet"), read_attributes(new, {}))
+    saved_model.write_attributes(joined, tmp_path / "joined.parquet")
+    for where, expected in {
+        f"seller == {LARGE}": {"a"},
+        f"seller in [{LARGE - 1}]": set(),
+        "day == '2020-01-01'": {"a"},
+        "day in ['2020-01-02']": {"b", "c"},
+        "text == '2020-01-01'": {*"abc"},
+        "kind == 'y'": {"b"},
+    }.items():
+        assert select(tmp_path / "joined.parquet", where) == expected, where
 
 
 def test_rows_of_one_id_are_counted():

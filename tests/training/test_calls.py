@@ -253,3 +253,13 @@ def test_walks_train_in_both_layouts(tmp_path):
     states = [train(tmp_path / how, feed=Walks(), execution={"compile": how}) for how in ("off", "xla")]
     for one, other in zip(*(state.curve for state in states), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", [tf.errors.ResourceExhaustedError, tf.errors.InternalError])
+def test_too_little_memory_for_the_examples_is_one_line_that_says_what_makes_fewer(monkeypatch, kind):
+    def exhaust(*_):
+        raise kind(None, None, "Dst tensor is not initialized\nmore")
+
+    monkeypatch.setattr(calls.tf, "constant", exhaust)
+    with pytest.raises(UserError, match=r"examples do not fit into .*memory: a smaller --mask_copies.*initialized\)$"):
+        make_calls("bpr_mf", "off")

@@ -220,8 +220,17 @@ def test_a_kill_before_the_best_weights_are_written_loses_none(tmp_path, monkeyp
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(checkpoints, "save", save_until_killed)
         train(tmp_path / "killed", validate=scripted(values), **choices)
+    if kill == 20:
+        load_weights(resumed, tmp_path / "killed")
+        np.testing.assert_equal(weights(resumed), weights(expected))
     train(tmp_path / "killed", resumed, scripted(values[kill // 10 :]), **choices)
     np.testing.assert_equal(weights(resumed), weights(expected))
+
+
+def test_a_finished_training_is_read_and_not_written(tmp_path, monkeypatch):
+    train(tmp_path, validate=scripted([0.1, 0.2]), steps=20, evaluate_every=10)
+    monkeypatch.setattr(checkpoints, "save", lambda *_: pytest.fail("nothing is new"))
+    assert train(tmp_path, validate=scripted([]), steps=20, evaluate_every=10).best_step == 20
 
 
 def test_a_checkpoint_of_another_model_is_not_passed_over(tmp_path):

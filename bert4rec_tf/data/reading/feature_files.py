@@ -168,7 +168,7 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
             pairs.append(entries + np.array([0, len(names)]))
             names += column_names
     if not names and not numbers:
-        raise UserError(f"{title}: no column has a value that {MIN_IDS_PER_VALUE} rows share; are all ids in it?")
+        raise UserError(f"{title}: no column has a value that {MIN_IDS_PER_VALUE} rows share; are rows missing?")
     entries = np.unique(np.concatenate(pairs), axis=0)
     splits = np.searchsorted(entries[:, 0], np.arange(len(unique_ids) + 1))
     values, all_names = entries[:, 1].astype(np.int32), np.array(names + numbers, object)

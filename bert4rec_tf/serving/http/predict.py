@@ -257,7 +257,7 @@ def _add_histories(
     _check_rows(len(users), settings)
     texts = [_to_text(USERS, user) for user in users]
     most = settings.max_rows * settings.max_history // max(len(texts), 1)
-    histories = [model.get_history(user)[-most:] if model.knows_user(user) else [] for user in texts]
+    histories = [model.get_history(user)[-most:] for user in texts]
     added = {**columns, HISTORIES: histories}
     return {name: value for name, value in added.items() if name != USERS or name in signature.inputs}
 
