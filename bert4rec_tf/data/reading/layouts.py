@@ -190,7 +190,7 @@ def _find_places(names: Sequence[str]) -> dict[str, int]:
 
 
 def _show(row: Sequence[str]) -> str:
-    return " | ".join(shorten(field) for field in row[:12])
+    return " | ".join(" ".join(shorten(field).split()) for field in row[:12])
 
 
 def _find_separator(path: Path, lines: Sequence[str]) -> str:

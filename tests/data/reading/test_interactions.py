@@ -126,6 +126,7 @@ DAMAGED = st.tuples(st.integers(0, len(PACKED) - 1), st.binary(max_size=3), st.b
 )
 @example(content=b"\xff\xfeu\0s\0", name="any.csv", packed=False, policy="refuse")
 @example(content=b"user,item,time\na,1,\xff\na,2,1\n", name="any.csv", packed=False, policy="skip")
+@example(content=b'\x01\t"', name="any.csv", packed=False, policy="refuse")
 @example(content=b"PAR1", name="any.parquet", packed=False, policy="skip")
 @example(content=b"{'a':" * 3_000, name="any.json", packed=False, policy="skip")
 @example(content=b'{"a":' * 30_000, name="any.json", packed=False, policy="skip")
