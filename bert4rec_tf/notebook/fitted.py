@@ -139,7 +139,7 @@ class FittedModel:
         options = {"exclude_seen": exclude_seen, "popularity_correction": popularity_correction}
         choices = self._read_choices(k, where, attributes, exclude, candidates, **options)
         answer = self.saved.recommend([items], [user_id], choices)
-        if history is None:
+        if history is None and not items:
             warn_of_popular(answer.list_popular([user_id]), 1)
         else:
             self.saved.warn_about_history(items, user_id, answer)

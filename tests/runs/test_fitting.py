@@ -309,7 +309,6 @@ def test_callbacks_see_the_curve():
     ("call", "message"),
     [
         (lambda model: model.recommend(), "needs a `user` or a `history`"),
-        (lambda model: model.recommend(user="nobody"), "Received: user=nobody"),
         (lambda model: model.recommend(user=3, users=[5]), "`users` cannot be given with"),
         (lambda model: model.recommend(users=[5], history=["i1"]), "`users` cannot be given with"),
         (lambda model: model.recommend(users=[5], explain=True), "`users` cannot be given with"),
