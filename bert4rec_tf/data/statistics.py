@@ -63,12 +63,8 @@ def format_table(statistics: dict[str, Any]) -> str:
     rare = ", ".join(f"{count:,} with at most {bound}" for bound, count in statistics["rare"].items())
     lines += ["", f"Gini coefficient of popularity: {statistics['gini']:.3f}. Items by number of actions: {rare}."]
     if not statistics["evaluated"]:
-        return "\n".join(
-            [
-                *lines,
-                "No user has a test item: an action after two others, which lie before --test_from if that is given.",
-            ]
-        )
+        missing = "No user has a test item: an action after two others, which lie before --test_from if that is given."
+        return "\n".join([*lines, missing])
     shares = statistics["never_trained"]
     lines.append(
         f"{statistics['evaluated']:,} users have a test item. {shares['with_validation']:.2%} of the test items "

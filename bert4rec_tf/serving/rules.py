@@ -438,7 +438,9 @@ def _has_lists(column: pd.Series) -> bool:
 
 
 def _write_cell(cell: Any) -> str | None:
-    """Returns a cell as a text: several values with `|` between them; None for a missing one."""
+    """Returns a cell as a text: several values with `|` between them, midnight as its day; None for a missing one."""
     if pd.api.types.is_list_like(cell):
         return VALUE_SEPARATOR.join(map(str, cell))
-    return None if pd.isna(cell) else str(cell).removesuffix(" 00:00:00")
+    if isinstance(cell, datetime) and not pd.isna(cell):
+        return str(cell).removesuffix(" 00:00:00")
+    return None if pd.isna(cell) else str(cell)

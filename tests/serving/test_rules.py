@@ -271,6 +271,13 @@ def test_new_rows_join_known_attributes_without_a_change_of_these(tmp_path):
         assert select(tmp_path / "joined.parquet", where) == expected, where
 
 
+def test_texts_that_end_as_midnight_does_stay_as_they_are(tmp_path):
+    frame = pd.DataFrame({"id": ["a", "b"], "day": ["2020-01-01 00:00:00", "x"]})
+    saved_model.write_attributes(read_attributes(frame, {}), tmp_path / "exported.parquet")
+    for source in (frame, tmp_path / "exported.parquet"):
+        assert select(source, "day == '2020-01-01 00:00:00'") == {"a"}
+
+
 def test_rows_of_one_id_are_counted():
     with pytest.warns(b4r.DataWarning, match="`attributes`: 2 rows have the id of a later one, which counts"):
         assert select(pd.DataFrame({"id": ["a", "a", "b", "a"], "price": [1, 2, 3, 4]}), "price > 2") == {"a", "b"}

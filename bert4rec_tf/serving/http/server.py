@@ -73,7 +73,7 @@ async def run(
         listener.listen(1_024)
     except OSError as error:  # another server, started at the same time, may have bound the address too
         host, port = listener.getsockname()[:2]
-        raise _refuse_address(host, port, error) from error
+        raise _address_error(host, port, error) from error
     accepting = asyncio.create_task(accept_connections(listener, lambda: Connection(server)))
     accepting.add_done_callback(lambda _: stop.set())  # A server that accepts nobody must end, whatever the reason.
     try:
@@ -131,7 +131,7 @@ async def accept_connections(listener: socket.socket, make_connection: Callable[
             await asyncio.sleep(1)
 
 
-def _refuse_address(host: str, port: int, error: Exception) -> UserError:
+def _address_error(host: str, port: int, error: Exception) -> UserError:
     reason = getattr(error, "strerror", None) or error
     return UserError(f"`host` and `port` cannot be listened on: {host}:{port} ({reason})")
 
@@ -146,7 +146,7 @@ def open_listener(settings: ServerSettings) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
     except (OSError, UnicodeError) as error:
-        raise _refuse_address(settings.host, settings.port, error) from error
+        raise _address_error(settings.host, settings.port, error) from error
     if not is_loopback(str(place[0])):
         warn(
             f"{settings.host} can be reached from other machines, and the server has no authentication; put a proxy "
