@@ -181,7 +181,7 @@ def _read_settings(
     """
     budget = None if minutes is None else Budget(minutes, named=settings)
     read = {**settings_for_features(model, features), **settings}
-    if holdout != PRESET:
+    if not (isinstance(holdout, str) and holdout == PRESET):
         if not isinstance(holdout, int | None) or holdout not in HELD_OUT:
             raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")
         if "protocol" in settings:
