@@ -177,16 +177,11 @@ class CausalBlock(Layer):
 
     def _attend(self, queries: Tensor, inputs: Tensor, is_future: Tensor, training: bool | None) -> Tensor:
         query, key, value = self.query(queries), self.key(inputs), self.value(inputs)
-        batch, num_queries = tf.unstack(tf.shape(queries)[:2])
         # Padding without a mask is on the right, so a real item has only real ones before it.
         hidden = NEVER * tf.cast(is_future, tf.float32)
         if (mask := choose_mask(inputs, None)) is not None:
             hidden += NEVER * (1.0 - tf.cast(mask, tf.float32))[:, None, None, :]
-        shape = tf.stack([batch, self.num_heads, num_queries, tf.shape(inputs)[1]])
-        keep_mask = self.attention_dropout.draw_keep_mask(shape, training)
-        scale = 1.0 if keep_mask is None else self.attention_dropout.scale
-        query = query / math.sqrt(query.shape[-1] // self.num_heads)
-        return attend(query, key, value, self.num_heads, hidden, keep_mask, scale)[0]
+        return attend(query, key, value, self.num_heads, hidden, self.attention_dropout, training)[0]
 
     def compute_output_spec(self, inputs: Tensor, training: bool | None = None, places: Tensor | None = None) -> Any:
         shape = (inputs.shape[0], (inputs if places is None else places).shape[1], inputs.shape[2])

@@ -6,6 +6,7 @@ import tensorflow as tf
 from keras import ops
 
 from bert4rec_tf.foundation.types import Tensor
+from bert4rec_tf.nn.dropout import Dropout
 
 
 def gelu(inputs: Tensor) -> tf.Tensor:
@@ -19,18 +20,17 @@ def attend(
     value: Tensor,
     num_heads: int,
     penalty: Tensor | None,
-    keep_mask: Tensor | None,
-    scale: float,
+    dropout: Dropout,
+    training: bool | None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns softmax(Q K^T + penalty) V in every head (equation 2). The caller scales the queries.
+    """Returns Dropout(softmax(Q K^T / sqrt(d / h) + penalty)) V in every head (equation 2).
 
     Args:
         query: [b, m, d], float32 or narrower. The matrix products run in this type.
         key, value: [b, n, d] of the same type.
         num_heads: h, a divisor of d.
         penalty: broadcast to [b, h, m, n] and added to the scores.
-        keep_mask: [b, h, m, n], 0 where dropout drops a probability and 1 elsewhere; None for no dropout.
-        scale: factor that scales up the kept probabilities.
+        dropout: the layer for the probabilities, which acts in `training`.
 
     Returns:
         [b, m, d] of the type of `query`, and the probabilities before dropout, float32 [b, h, m, n] (query, key),
@@ -38,11 +38,11 @@ def attend(
     """
     query, key, value = (tf.convert_to_tensor(part) for part in (query, key, value))
     narrow, wide = query.dtype, tf.float64 if query.dtype == tf.float64 else tf.float32
-    queries, keys, values = (_split_heads(part, num_heads) for part in (query, key, value))
+    scaled = query * (1.0 / math.sqrt(query.shape[-1] // num_heads))
+    queries, keys, values = (_split_heads(part, num_heads) for part in (scaled, key, value))
     scores = tf.cast(tf.matmul(queries, keys, transpose_b=True), wide)
     probabilities = tf.nn.softmax(scores if penalty is None else scores + tf.cast(penalty, wide))
-    dropped = probabilities if keep_mask is None else probabilities * tf.cast(keep_mask, wide)
-    mixed = tf.matmul(tf.cast(dropped, narrow), values) * tf.cast(scale, narrow)
+    mixed = tf.matmul(tf.cast(dropout(probabilities, training=training), narrow), values)
     joined = mixed[:, 0] if num_heads == 1 else tf.reshape(tf.transpose(mixed, (0, 2, 1, 3)), ops.shape(query))
     return joined, tf.stop_gradient(probabilities)
 

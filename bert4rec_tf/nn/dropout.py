@@ -35,20 +35,14 @@ class Dropout(keras.layers.Layer):
             self.seed_generator = keras.random.SeedGenerator(seed)
         self.built = True  # it has no weights
 
-    def draw_keep_mask(self, shape: Tensor, training: bool | None) -> Tensor | None:
-        """Returns 1 where an input is kept and 0 where it is dropped; None if nothing is dropped."""
-        if not (training and self.rate):
-            return None
-        return draw_keep_mask(shape, self.rate, self.seed_generator.next(), self.compute_dtype)
-
-    @property
-    def scale(self) -> float:
-        """The factor that scales up the kept inputs: 1 divided by the exact fraction that is kept."""
-        return 1.0 / (1.0 - _count_dropped_levels(self.rate) / NOISE_LEVELS)
-
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        keep_mask = self.draw_keep_mask(tf.shape(inputs), training)
-        return inputs if keep_mask is None else inputs * (keep_mask * self.scale)
+        if not (training and self.rate):
+            return inputs
+        levels = min(round(self.rate * NOISE_LEVELS), MAX_LEVELS)
+        seed = tf.cast(self.seed_generator.next(), tf.int32)
+        is_kept = _draw_bits(tf.size(inputs), seed, *divmod(levels, BLOCK_BYTES))
+        keep_mask = tf.cast(tf.reshape(is_kept, tf.shape(inputs)), self.compute_dtype)
+        return inputs * (keep_mask * (NOISE_LEVELS / (NOISE_LEVELS - levels)))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
@@ -69,19 +63,6 @@ def check_rate(name: str, rate: float) -> float:
     return rate
 
 
-def draw_keep_mask(shape: Tensor, rate: float, seed: Tensor, dtype: str = "float32") -> tf.Tensor:
-    """Returns 1 where dropout keeps a value and 0 where it drops one, `dtype` of the given shape.
-
-    `shape`: int32 [r]. `rate`: the fraction to drop, in [0, 1); rounded to 1 / NOISE_LEVELS, at most 255 / 256. `seed`:
-    integers [2].
-    """
-    shape = tf.convert_to_tensor(shape)
-    is_kept = _draw_bits(
-        tf.reduce_prod(shape), tf.cast(seed, tf.int32), *divmod(_count_dropped_levels(rate), BLOCK_BYTES)
-    )
-    return tf.cast(tf.reshape(is_kept, shape), dtype)
-
-
 # A graph of training draws for every layer and group of rows. Not inlined, this is traced and optimized only once.
 @tf_function(experimental_attributes={"_noinline": True})
 def _draw_bits(size: tf.Tensor, seed: tf.Tensor, least: int, rest: int) -> tf.Tensor:
@@ -96,7 +77,3 @@ def _draw_bits(size: tf.Tensor, seed: tf.Tensor, least: int, rest: int) -> tf.Te
     raised = places + tf.bitcast(words_and_shift[words], tf.uint8)[0] < tf.constant(rest, tf.uint8)
     thresholds = tf.constant(least, tf.uint8) + tf.cast(raised, tf.uint8)
     return tf.reshape(numbers >= thresholds, [-1])[:size]
-
-
-def _count_dropped_levels(rate: float) -> int:
-    return min(round(rate * NOISE_LEVELS), MAX_LEVELS)

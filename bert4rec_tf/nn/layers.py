@@ -11,7 +11,6 @@ its sublayers. Under mixed precision the matrix products and GELU run in the nar
 sums and layer norms run in the type of the variables.
 """
 
-import math
 import operator
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -227,14 +226,10 @@ class MultiHeadAttention(Layer):
         padding_mask = choose_mask(inputs, padding_mask)
         asking = inputs if queries is None else queries
         query, key, value = self.query(asking), self.key(inputs), self.value(inputs)
-        scale = 1.0 / math.sqrt(query.shape[-1] // self.num_heads)
         penalty = None
         if padding_mask is not None:
             penalty = PADDING_SCORE * (1.0 - ops.cast(padding_mask, self.variable_dtype)[:, None, None, :])
-        (batch, length), num_queries = ops.shape(inputs)[:2], ops.shape(asking)[1]
-        keep_mask = self.dropout_layer.draw_keep_mask((batch, self.num_heads, num_queries, length), training)
-        factor = 1.0 if keep_mask is None else self.dropout_layer.scale
-        mixed, probabilities = attend(query * scale, key, value, self.num_heads, penalty, keep_mask, factor)
+        mixed, probabilities = attend(query, key, value, self.num_heads, penalty, self.dropout_layer, training)
         outputs = mask_queries(self.output_dense(mixed), inputs, queries)
         return (outputs, probabilities) if return_attention_scores else outputs
 

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bert4rec_tf.nn.attention import attend, gelu
+from bert4rec_tf.nn.dropout import Dropout
 
 
 def normal(shape, seed, dtype=tf.float64):
@@ -22,11 +23,11 @@ def test_gelu_keeps_the_type_and_stays_finite_far_out(dtype):
     np.testing.assert_array_equal(tf.cast(tape.gradient(value, point), tf.float32), [0, 0, 1, 1])
 
 
-def plain(query, key, value, heads, penalty, kept, scale):
+def plain(query, key, value, heads, penalty, dropout, training):
     query, key, value = (tf.stack(tf.split(part, heads, axis=-1), axis=1) for part in (query, key, value))
-    scores = tf.matmul(query, key, transpose_b=True)
+    scores = tf.matmul(query, key, transpose_b=True) / query.shape[-1] ** 0.5
     probabilities = tf.nn.softmax(scores if penalty is None else scores + penalty)
-    mixed = tf.matmul(probabilities if kept is None else probabilities * kept * scale, value)
+    mixed = tf.matmul(probabilities * dropout(tf.ones_like(probabilities), training=training), value)
     return tf.concat(tf.unstack(mixed, axis=1), axis=-1), probabilities
 
 
@@ -35,20 +36,18 @@ SHAPES = [(1, 1, 1, 1), (2, 2, 5, 4), (3, 1, 7, 2), (0, 2, 4, 3)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_attention_and_all_its_gradients_are_the_plain_formulas(shape, noisy, padded):
+def test_attention_and_all_its_gradients_are_the_plain_formulas(shape, training, padded):
     batch, heads, length, features = shape
     query, key, value, upstream = (normal((batch, length, heads * features), seed) for seed in range(4))
-    square = (batch, heads, length, length)
-    kept = tf.cast(normal(square, 4) > -0.5, tf.float64) if noisy else None
     penalty = -10_000.0 * tf.cast(normal((batch, 1, 1, length), 5) > 0.8, tf.float64) if padded else None
-    scale = 1.25 if noisy else 1.0
 
     def with_gradients(function):
+        dropout = Dropout(0.4, seed=6, dtype="float64")
         with tf.GradientTape() as tape:
             tape.watch([query, key, value])
-            output, probabilities = function(query, key, value, heads, penalty, kept, scale)
+            output, probabilities = function(query, key, value, heads, penalty, dropout, training)
             total = tf.reduce_sum(output * upstream)
         return [output, probabilities, *tape.gradient(total, [query, key, value])]
 
