@@ -66,8 +66,8 @@ def sequences_of(histories: Sequence[Sequence[int]], num_items: int | None = Non
     Raises UserError for what is no whole number in that range, and for no items at all.
     """
     most = MOST_ITEMS if num_items is None else check_size("num_items", num_items)
-    rows = [check_numbers("histories", history, 1, most) for history in histories]
-    if not all(row.ndim == 1 for row in rows):
+    rows = [check_numbers("histories", row, 1, most) for row in histories] if np.iterable(histories) else None
+    if rows is None or not all(row.ndim == 1 for row in rows):
         raise UserError("`histories` must be a list of lists of item numbers, such as [[1, 2], [3]]")
     if not any(map(len, rows)):
         raise UserError("`histories` must have items. Received: none")
@@ -116,7 +116,7 @@ def cloze_batches(
     check_size("max_length", max_length)
     check_size("batch_size", batch_size)
     check_size("seed", seed, 0)
-    examples = MaskedExamples(sequences, max_length, masking or MaskingSettings(), last_only)
+    examples = MaskedExamples(sequences, max_length, _choose_masking(masking), last_only)
     if last_only:
         return lay_out_once(examples, batch_size)
     return make_epochs(Feed(examples, batch_size, seed))
@@ -140,12 +140,19 @@ def training_batches(
     if model.examples is None:
         raise UserError(f"{type(model).__name__} is not trained by steps; call `model.adapt(sequences)` instead")
     check_catalogue(model, sequences)
+    chosen = _choose_masking(masking)
 
     def make_feed(network: Recommender, batch_size: int) -> Feed:
-        examples = make_examples(network, sequences, masking or MaskingSettings())
+        examples = make_examples(network, sequences, chosen)
         return Feed(examples, batch_size, seed, samples_items(network.settings))
 
     return make_epochs(make_model_feed(model, batch_size, make_feed))
+
+
+def _choose_masking(masking: MaskingSettings | None) -> MaskingSettings:
+    if not isinstance(masking, MaskingSettings | None):
+        raise UserError(f"`masking` must be `datasets.MaskingSettings(...)`. Received: {masking!r}")
+    return masking or MaskingSettings()
 
 
 def next_item_batches(sequences: Sequences, batch_size: int = 256) -> tf.data.Dataset:

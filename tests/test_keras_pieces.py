@@ -206,6 +206,8 @@ def test_one_hot_targets_are_refused_in_one_line(use):
     with pytest.raises(ValueError, match=message):
         use(targets, np.ones((3, 4), np.float32))
     use(targets.argmax(axis=1), np.ones((3, 4), np.float32))
+    with pytest.raises(ValueError, match=r"one item number for each row .*of shape \(3,\), scores of shape \(1, 4\)$"):
+        use(targets.argmax(axis=1), np.ones((1, 4), np.float32))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "mixed_bfloat16"])

@@ -31,7 +31,7 @@ def to_text(name: str, raw: Any, knows: Callable[[str], bool] = lambda text: Fal
 
     `name`: of the argument. Raises UserError for a missing id, and for a list.
     """
-    raw = raw.as_py() if isinstance(raw, pa.Scalar) else raw
+    raw = raw.as_py() if isinstance(raw, pa.Scalar) else raw.numpy() if hasattr(raw, "numpy") else raw  # of a tensor
     raw = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
     if pd.api.types.is_list_like(raw) or pd.isna(raw):
         raise UserError(f"`{name}` must have ids alone, and no missing ones. Received: {raw!r}")

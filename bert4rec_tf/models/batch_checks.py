@@ -49,9 +49,8 @@ def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict
         _refuse_other_loss(model)
         if model.networks:
             return _check_joined(model, batch)
-    convert = np.asarray if tf.executing_eagerly() else tf.convert_to_tensor
     batch = batch if isinstance(batch, Mapping) else {"items": batch}
-    columns: dict[str, Tensor] = {name: convert(column) for name, column in batch.items()}
+    columns = {name: _read_column(name, column) for name, column in batch.items()}
     _require_columns(model, columns, to_train)
     _check_shapes(columns)
     if to_train:
@@ -65,6 +64,17 @@ def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict
         columns[name], count = hide_bad_numbers(name, columns[name], least, most, hidden)
         num_unknown += count if name in ITEM_COLUMNS else 0
     return columns, num_unknown
+
+
+def _read_column(name: str, column: Any) -> Tensor:
+    """Returns a column as an array, inside a graph as a tensor. Raises UserError for rows of several lengths."""
+    if not tf.executing_eagerly():
+        return tf.convert_to_tensor(column)
+    try:
+        array = np.asarray(column.to_list() if isinstance(column, tf.RaggedTensor) else column)
+        return np.array(array.tolist()) if array.dtype == object else array  # such as whole numbers of pandas
+    except ValueError as error:
+        raise UserError(f"`{name}` must have rows of one length; fill them up with 0. Received: {error}") from error
 
 
 def _check_joined(model: Any, batch: Batch | Tensor) -> tuple[dict[str, Tensor], Tensor | int]:
@@ -85,7 +95,7 @@ def check_arrays(
     """
     if not to_train and model.evidence is not None and not model.evidence.built:
         raise UserError(NOT_COUNTED)  # here, because Keras rewrites errors of `call`
-    columns = keras.tree.flatten(x) if isinstance(x, Mapping) else [x]
+    columns = list(x.values()) if isinstance(x, Mapping) else [x]
     if not tf.executing_eagerly() or not all(map(_has_values, columns)):
         return x, y
     batch, _ = check_batch(model, x, to_train and y is None)
@@ -144,7 +154,9 @@ def hide_bad_numbers(
 
 
 def _has_values(column: Any) -> bool:
-    return isinstance(column, list) or (hasattr(column, "__array__") and not keras.backend.is_keras_tensor(column))
+    return isinstance(column, (list, tf.RaggedTensor)) or (
+        hasattr(column, "__array__") and not keras.backend.is_keras_tensor(column)
+    )
 
 
 def _require_columns(model: Any, columns: Mapping[str, Tensor], to_train: bool) -> None:

@@ -43,8 +43,8 @@ def pack_rows(batch: Batch) -> dict[str, Tensor]:
     return {**batch, "items": items, "lengths": lengths}
 
 
-def _refuse_weights_alone(y: Any, options: dict[str, Any]) -> None:
-    if y is None and options.get("sample_weight") is not None:
+def _refuse_weights_alone(y: Any, sample_weight: Any) -> None:
+    if y is None and sample_weight is not None:
         raise UserError("`sample_weight` must come with `y`, the next items. Received: y=None")
 
 
@@ -107,13 +107,15 @@ class KerasModel(keras.Model):
         if options.get("validation_data") is not None:
             validation = keras.utils.unpack_x_y_sample_weight(options["validation_data"])
             options["validation_data"] = (*check_arrays(self, *validation[:2]), validation[2])
-        _refuse_weights_alone(y, options)
+        if options.get("class_weight") is not None and self._compile_loss is None:
+            raise UserError("`class_weight` needs a `loss` in `compile`, which takes next items. Received: loss=None")
+        _refuse_weights_alone(y, options.get("sample_weight"))
         with self._unknown.report():
             return super().fit(*check_arrays(self, x, y), *args, **options)
 
     def evaluate(self, x: Any = None, y: Any = None, *args: Any, **options: Any) -> Any:
         """Returns the mean `loss` of batches like those of `fit`; of histories with next items, the metrics too."""
-        _refuse_weights_alone(y, options)
+        _refuse_weights_alone(y, options.get("sample_weight"))
         with self._unknown.report():
             return super().evaluate(*check_arrays(self, x, y), *args, **options)
 
@@ -156,6 +158,7 @@ class KerasModel(keras.Model):
     def _check_step(self, data: Any) -> tuple[Batch, Tensor | None, Tensor | None]:
         """Returns the checked batch, the next items [b] or None, and the weights or None, of what a step gets."""
         batch, targets, weights = keras.utils.unpack_x_y_sample_weight(data)
+        _refuse_weights_alone(targets, weights)
         batch, num_unknown = check_batch(self, batch, to_train=targets is None)
         targets, num_unknown_targets = check_targets(self, targets)
         return self._unknown.count(batch, num_unknown + num_unknown_targets), targets, weights
@@ -208,9 +211,14 @@ class KerasModel(keras.Model):
         return {} if y is None else super().compute_metrics(x, y, tf.pad(y_pred, **PADDING), sample_weight)
 
     def _get_metrics_result_or_logs(self, logs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns what the steps of an epoch measured, over all replicas. Keras would read metrics without values."""
+        """Returns what the steps of an epoch measured, over all replicas. Keras would read metrics without values.
+
+        A step of the user's own may return a `loss` that it has not tracked.
+        """
         has_measured = all(getattr(metric, "built", True) for metric in self.metrics)
         results = self.get_metrics_result() if has_measured else {}
+        if not np.any(self._loss_tracker.count):
+            results.pop("loss", None)
         return {name: results.get(name, value) for name, value in logs.items()}
 
     def save(self, filepath: str | Path, *args: Any, **options: Any) -> None:

@@ -145,6 +145,7 @@ class CausalBlock(Layer):
 
     def __init__(self, num_heads: int, dropout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.input_spec = keras.InputSpec(ndim=3)
         self.num_heads = check_size("num_heads", num_heads)
         self.dropout = check_rate("dropout", dropout)
         self.attention_dropout, self.inner_dropout, self.outer_dropout = (

@@ -20,6 +20,7 @@ import tensorflow as tf
 from keras import ops
 
 from bert4rec_tf.foundation.types import Shape, Tensor
+from bert4rec_tf.foundation.warning import TrainingWarning, warn
 from bert4rec_tf.nn.attention import attend, gelu
 from bert4rec_tf.nn.dropout import check_rate, dropout_layer
 
@@ -151,7 +152,7 @@ class PositionEmbedding(Layer):
             meaning.
 
     Raises:
-        ValueError: in a call, if n is known and above N.
+        ValueError: in a call, if n is known and above N; in a graph TensorFlow's InvalidArgumentError.
     """
 
     arguments = ("max_length", "initializer_stddev", "from_last")
@@ -160,6 +161,7 @@ class PositionEmbedding(Layer):
         self, max_length: int, initializer_stddev: float = 0.02, from_last: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
+        self.input_spec = keras.InputSpec(ndim=3)
         self.max_length = check_size("max_length", max_length)
         self.initializer_stddev = initializer_stddev
         self.from_last = from_last
@@ -176,11 +178,10 @@ class PositionEmbedding(Layer):
         if length is not None and length > self.max_length:
             raise ValueError(f"`inputs` must have at most {self.max_length} positions. Received: {inputs.shape}")
         num_columns, padding_mask = ops.shape(inputs)[1], choose_mask(inputs, padding_mask)
-        if not self.from_last:
-            return inputs + self.embeddings[:num_columns]
-        if padding_mask is None:
-            return inputs + self.embeddings[self.max_length - num_columns :]
-        return inputs + tf.gather(self.embeddings, count_from_last(padding_mask, self.max_length))
+        if self.from_last and padding_mask is not None:
+            return inputs + tf.gather(self.embeddings, count_from_last(padding_mask, self.max_length))
+        first = self.max_length - num_columns if self.from_last else 0
+        return inputs + tf.slice(self.embeddings, [first, 0], [num_columns, -1])  # refuses too many columns
 
 
 @keras.saving.register_keras_serializable(package="bert4rec_tf")
@@ -199,6 +200,7 @@ class MultiHeadAttention(Layer):
 
     def __init__(self, num_heads: int, dropout: float = 0.0, initializer_stddev: float = 0.02, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.input_spec = keras.InputSpec(ndim=3)
         self.num_heads = check_size("num_heads", num_heads)
         self.dropout = check_rate("dropout", dropout)
         self.initializer_stddev = initializer_stddev
@@ -344,6 +346,7 @@ class TransformerBlock(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.input_spec = keras.InputSpec(ndim=3)
         self.num_heads, self.intermediate_dim = num_heads, intermediate_dim
         self.dropout, self.attention_dropout = dropout, attention_dropout
         self.use_feed_forward, self.use_layer_norm, self.use_residual = use_feed_forward, use_layer_norm, use_residual
@@ -427,6 +430,11 @@ class MaskedItemHead(Layer):
         self.norm = layer_norm("norm", self.dtype_policy) if use_layer_norm else None
 
     def build(self, hidden_shape: Shape, table_shape: Shape | None = None) -> None:
+        if self.embedding is not None and self.embedding.input_dim != self.num_rows:
+            raise ValueError(
+                f"`num_rows` must be the rows of `embedding`, {self.embedding.input_dim}. "
+                f"Received: num_rows={self.num_rows}"
+            )
         self.dense = build_dense("dense", hidden_shape, hidden_shape[-1], self.initializer_stddev, self.dtype_policy)
         if self.norm is not None:
             self.norm.build(hidden_shape)
@@ -460,4 +468,6 @@ class MaskedItemHead(Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "MaskedItemHead":
+        if config["embedding"] is not None and "shared_object_id" not in config["embedding"]:
+            warn("a copied MaskedItemHead has a table of its own; only a .keras file keeps it shared", TrainingWarning)
         return cls(**{**config, "embedding": keras.saving.deserialize_keras_object(config["embedding"])})

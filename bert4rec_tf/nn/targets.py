@@ -13,7 +13,14 @@ def match_targets(targets: Tensor, scores: Tensor) -> Tensor:
             "`y_true` must be item numbers, one for each row of scores; `argmax` makes them of one-hot rows. "
             f"Received: y_true of shape {tuple(targets.shape)}"
         )
-    return match_rank(ops.cast(targets, "int32"), len(scores.shape) - 1)
+    column = match_rank(ops.cast(targets, "int32"), len(scores.shape) - 1)
+    sizes = zip(column.shape, scores.shape, strict=False)
+    if any(None not in pair and len({*pair}) == 2 for pair in sizes):
+        raise ValueError(
+            "`y_true` must have one item number for each row of scores. "
+            f"Received: y_true of shape {tuple(targets.shape)}, scores of shape {tuple(scores.shape)}"
+        )
+    return column
 
 
 def match_rank(column: Tensor, rank: int) -> Tensor:

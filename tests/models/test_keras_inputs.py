@@ -327,6 +327,9 @@ ENTRIES = [
     (lambda: b4r.datasets.cloze_batches(SEQUENCES, seed=-1), "`seed` must be at least 0. Received: seed=-1"),
     (lambda: b4r.datasets.next_item_batches([[1, 2]]), "`sequences` must be"),
     (lambda: b4r.datasets.without_last([[1, 2]]), "`sequences` must be"),
+    (lambda: b4r.datasets.cloze_batches(SEQUENCES, masking={"masking": "static"}), "`masking` must be .*Received: {"),
+    (lambda: b4r.datasets.training_batches(make("bert4rec"), SEQUENCES, masking=1), "`masking` must be .*Received: 1"),
+    (lambda: b4r.datasets.sequences_of(None), "`histories` must be a list of lists"),
     (lambda: b4r.datasets.sequences_of([1, 2, 3]), "`histories` must be a list of lists"),
     (lambda: b4r.datasets.sequences_of([[[1, 2]]]), "`histories` must be a list of lists"),
     (lambda: b4r.datasets.sequences_of([]), "`histories` must have items"),
@@ -345,7 +348,7 @@ def test_whole_fractions_are_the_integer_ids_of_a_model():
     sequences = b4r.datasets.read(FRAME, user="customer", item="sku", time="none")
     model = b4r.BERT4Rec(sequences.num_items, max_length=6, hidden_dim=8, num_layers=1)
     model.adapt(sequences)
-    for same in ([7.0, np.float64(900)], [np.float32(7), b"900"]):
+    for same in ([7.0, np.float64(900)], [np.float32(7), b"900"], tf.constant([7, 900])):
         pd.testing.assert_frame_equal(model.recommend(same, k=2), model.recommend([7, 900], k=2))
     assert set(model.grow([8.0, np.float64(9)]).ids.vocabulary.items) == {"7", "900", "12", "5", "8", "9"}
     with pytest.raises(UserError, match="`new_items` must be new, each once"):
@@ -488,9 +491,31 @@ def test_weights_of_rows_need_next_items():
     model = make("sasrec")
     model.compile("adam", run_eagerly=True)
     batch = {"items": np.array([[1, 2]]), "targets": np.array([[2, 3]]), "negatives": np.array([[[5], [6]]])}
-    for method in (model.fit, model.evaluate):
+    rows = tf.data.Dataset.from_tensors((batch, None, np.zeros(1)))
+    uses = (
+        lambda: model.fit(batch, sample_weight=np.zeros(1)),
+        lambda: model.evaluate(batch, sample_weight=np.zeros(1)),
+        lambda: model.train_on_batch(batch, sample_weight=np.zeros(1)),
+        lambda: model.fit(rows, verbose=0),
+        lambda: model.evaluate(rows, verbose=0),
+    )
+    for use in uses:
         with pytest.raises(UserError, match=r"`sample_weight` must come with `y`, the next items\. Received: y=None"):
-            method(batch, sample_weight=np.zeros(1), verbose=0)
+            use()
+    with pytest.raises(UserError, match=r"`class_weight` needs a `loss` in `compile`"):
+        model.fit(rows.map(lambda batch, *_: batch), class_weight={0: 1.0})
+
+
+def test_rows_of_lists_pandas_and_ragged_tensors_are_read_or_refused_in_one_line():
+    model, rows = make("bert4rec"), np.array([[4, 6, 8], [2, 3, 0]])
+    expected = model(rows)
+    for table in (pd.DataFrame(rows, dtype="Int64"), tf.ragged.constant(rows.tolist())):
+        np.testing.assert_array_equal(model(table), expected)
+    np.testing.assert_array_equal(model({"items": rows.tolist(), "lengths": [3, 2]}), expected)
+    for uneven in ([[4, 6], [8]], tf.ragged.constant([[4, 6], [8]])):
+        for use in (model, model.predict):
+            with pytest.raises(UserError, match=r"^`items` must have rows of one length; fill them up with 0"):
+                use(uneven)
 
 
 def test_a_user_alone_is_refused_by_a_model_without_users():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import bert4rec_tf as b4r
 from bert4rec_tf import layers
 
 BATCH, LENGTH, WIDTH = 2, 5, 8
@@ -149,6 +150,8 @@ def test_a_loaded_head_shares_the_table_of_the_loaded_embedding(tmp_path):
     assert len(again.trainable_weights) == len(model.trainable_weights)
     rows = np.arange(LENGTH)[None] + 1
     np.testing.assert_array_equal(again(rows), model(rows))
+    with pytest.warns(b4r.TrainingWarning, match="a copied MaskedItemHead has a table of its own"):
+        keras.models.clone_model(model)
 
 
 @pytest.mark.parametrize("mode", ["int8", "int4"])

@@ -38,6 +38,19 @@ def test_positions_are_counted_from_the_last_real_item():
     np.testing.assert_allclose(layer(inputs) - inputs, np.broadcast_to(table[2:], inputs.shape), atol=1e-6)
 
 
+@pytest.mark.parametrize("from_last", [False, True])
+@pytest.mark.parametrize("max_length", [1, 4])
+def test_one_position_too_many_is_refused_where_the_length_is_not_known(from_last, max_length):
+    layer = layers.PositionEmbedding(max_length, from_last=from_last)
+    layer.build((None, None, 2))
+    call = tf.function(layer, input_signature=[tf.TensorSpec([None, None, 2])])
+    np.testing.assert_array_equal(
+        call(tf.zeros([3, max_length, 2])), np.broadcast_to(layer.embeddings, (3, max_length, 2))
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        call(tf.zeros([3, max_length + 1, 2]))
+
+
 def test_positions_from_the_last_item_take_the_mask_of_an_embedding():
     layer, embedding = layers.PositionEmbedding(5, 1.0, from_last=True), keras.layers.Embedding(9, 2, mask_zero=True)
     items = np.array([[3, 4, 0], [5, 6, 7]], np.int32)
@@ -77,6 +90,12 @@ def test_head_is_equation_7_with_the_program_s_norm(use_layer_norm):
         (lambda: layers.PositionEmbedding(0), "`max_length` must be at least 1"),
         (lambda: layers.FeedForward(0), "`intermediate_dim` must be at least 1"),
         (lambda: layers.MaskedItemHead(0), "`num_rows` must be at least 1"),
+        (
+            lambda: layers.MaskedItemHead(5, embedding=keras.layers.Embedding(7, 4)).build((None, 4)),
+            "`num_rows` must be the rows of `embedding`, 7. Received: num_rows=5",
+        ),
+        (lambda: layers.MultiHeadAttention(1)(np.ones((2, 4), np.float32)), "expected ndim=3, found ndim=2"),
+        (lambda: layers.TransformerBlock(1, 4)(np.ones((2, 4), np.float32)), "expected ndim=3, found ndim=2"),
     ],
 )
 def test_errors_name_the_argument_and_the_value(make, message):
