@@ -2,6 +2,8 @@
 
 import ast
 import functools
+import graphlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +107,13 @@ def test_serving_needs_no_model_and_no_keras():
         heavy = {"keras"} if name == "functions" else {"keras", "tensorflow"}
         assert not heavy & {found[0] for found in imported(path)}, path
         assert "models" not in {found[0] for found in of_package(path)}, path
+
+
+def test_the_scripts_of_the_page_import_one_another_in_one_direction():
+    scripts = (PACKAGE / "serving" / "http" / "page").glob("*.js")
+    graph = {path.name: re.findall(r'^import .* from "\./(.*)";$', path.read_text(), re.MULTILINE) for path in scripts}
+    assert "history.js" in graph["address.js"]
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_an_experiment_needs_no_command():

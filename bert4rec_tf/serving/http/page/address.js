@@ -86,3 +86,10 @@ export function stopReading() {
   isRead = true;
   forgetFailure(readAddress);
 }
+
+export function showExample() {
+  stopReading();
+  state.isExample = true;
+  writeAddress();
+  attempt(readAddress);
+}

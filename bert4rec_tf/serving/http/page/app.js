@@ -1,7 +1,8 @@
-import { readAddress, writeAddress } from "./address.js";
+import { readAddress, showExample, stopReading, writeAddress } from "./address.js";
 import { fetchTitles } from "./api.js";
+import { change, whenChanged } from "./change.js";
 import { byId } from "./dom.js";
-import { change, loadUser, showExample, showHistory } from "./history.js";
+import { loadUser, showHistory, stopLoading } from "./history.js";
 import { loadModel, showUserField, whenReplaced } from "./model.js";
 import { recommend } from "./results.js";
 import { moveFocus } from "./rows.js";
@@ -22,6 +23,14 @@ async function showHistoryAnew() {
   showHistory();
 }
 
+function showChange() {
+  stopReading();
+  stopLoading();
+  writeAddress();
+  showHistory();
+  attempt(recommend);
+}
+
 function restore() {
   showMessage("Restored from the address.");
   attempt(readAddress);
@@ -39,6 +48,7 @@ function on(id, event, handler) {
 const recommendSoon = debounced(recommend);
 const writeAddressSoon = debounced(writeAddress);
 
+whenChanged(showChange);
 whenReplaced(search);
 whenReplaced(showHistoryAnew);
 whenReplaced(recommend);

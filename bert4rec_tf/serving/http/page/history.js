@@ -1,34 +1,13 @@
-import { readAddress, stopReading, writeAddress } from "./address.js";
 import { RECOMMEND, fetchItems, predict } from "./api.js";
+import { change } from "./change.js";
 import { byId, make } from "./dom.js";
-import { recommend } from "./results.js";
 import { itemElement, nameElement, replaceRows, smallButton } from "./rows.js";
 import { nameOf, state } from "./state.js";
-import { attempt, showMessage } from "./tasks.js";
 
 const EXAMPLE_LENGTH = 3;
 const EXAMPLE_FROM = 50;
 
 let loading = new AbortController();
-
-/** Adds an item after others. Returns whether there was room for it. */
-export function extend(id, others = state.history) {
-  const hasRoom = others.length < state.model.max_history;
-  if (hasRoom) change([...others, id], `${nameOf(id)} added`);
-  else showMessage(`A history has at most ${state.model.max_history} items.`, true);
-  return hasRoom;
-}
-
-export function change(next, message) {
-  stopReading();
-  stopLoading();
-  state.history = next;
-  state.isExample = false;
-  writeAddress();
-  showHistory();
-  showMessage(message);
-  attempt(recommend);
-}
 
 function move(place, step) {
   const next = [...state.history];
@@ -80,13 +59,6 @@ export async function fetchExample(signal) {
     ids = [popular[0], ...items[0].filter((id) => id !== "")];
   }
   return ids.slice(0, Math.min(EXAMPLE_LENGTH, state.model.max_history));
-}
-
-export function showExample() {
-  stopReading();
-  state.isExample = true;
-  writeAddress();
-  attempt(readAddress);
 }
 
 /** Gives up loading a user's history, because something newer is shown. */

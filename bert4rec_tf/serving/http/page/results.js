@@ -1,6 +1,6 @@
 import { POPULARITY, RECOMMEND, fetchTitles, predict } from "./api.js";
+import { extend } from "./change.js";
 import { byId, make } from "./dom.js";
-import { extend } from "./history.js";
 import { itemElement, nameElement, replaceRows, smallButton } from "./rows.js";
 import { nameOf, state } from "./state.js";
 import { showMessage } from "./tasks.js";

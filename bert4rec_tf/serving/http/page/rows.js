@@ -1,5 +1,5 @@
-import { make } from "./dom.js";
 import { SIMILAR } from "./api.js";
+import { make } from "./dom.js";
 import { toggleSimilar } from "./similar.js";
 import { itemsById, nameOf, state } from "./state.js";
 import { attempt } from "./tasks.js";

@@ -1,6 +1,6 @@
 import { fetchItems } from "./api.js";
+import { extend } from "./change.js";
 import { byId, make } from "./dom.js";
-import { extend } from "./history.js";
 import { nameElement } from "./rows.js";
 import { state } from "./state.js";
 import { attempt, debounced } from "./tasks.js";

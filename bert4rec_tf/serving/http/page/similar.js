@@ -1,6 +1,6 @@
 import { SIMILAR, fetchTitles, predict } from "./api.js";
+import { extend } from "./change.js";
 import { make } from "./dom.js";
-import { extend } from "./history.js";
 import { nameOf } from "./state.js";
 import { showMessage } from "./tasks.js";
 
