@@ -84,18 +84,19 @@ function formatShare(share) {
   return share < LEAST_SHARE ? "<0.01%" : PERCENT.format(share);
 }
 
-function setBar(row, part) {
-  row.style.setProperty("--share", `${(100 * part).toFixed(2)}%`);
+/** Shows a text and a bar for each row. The longest bar has part 1. */
+function showShares(texts, parts) {
+  [...byId("recommendations").children].forEach((row, place) => {
+    row.querySelector(".share").textContent = texts[place];
+    row.style.setProperty("--share", `${(100 * parts[place]).toFixed(2)}%`);
+  });
 }
 
 /** Shows scores that are no probabilities. The longest bar is the best score. */
 function showScores(scores) {
   const least = Math.min(...scores, 0);
   const range = Math.max(...scores) - least || 1;
-  [...byId("recommendations").children].forEach((row, place) => {
-    row.querySelector(".share").textContent = scores[place].toPrecision(4);
-    setBar(row, (scores[place] - least) / range);
-  });
+  showShares(scores.map((score) => score.toPrecision(4)), scores.map((score) => (score - least) / range));
   const kind = isCorrected() ? "Scores, with popular items lowered; higher is better." : "Scores; higher is better.";
   byId("measure").textContent = `${sayMostPopular()}${kind}`;
 }
@@ -103,10 +104,7 @@ function showScores(scores) {
 function showProbabilities(scores) {
   const probabilities = scores.map(Math.exp);
   const most = Math.max(...probabilities, Number.MIN_VALUE);
-  [...byId("recommendations").children].forEach((row, place) => {
-    row.querySelector(".share").textContent = formatShare(probabilities[place]);
-    setBar(row, probabilities[place] / most);
-  });
+  showShares(probabilities.map(formatShare), probabilities.map((probability) => probability / most));
   const sum = formatShare(probabilities.reduce((total, one) => total + one, 0));
   byId("measure").textContent = `${sayMostPopular()}Probability of being next, together ${sum}.`;
 }
