@@ -110,11 +110,6 @@ class SavedRecommender(LoadedModel):
     def knows_item(self, item: str) -> bool:
         return item in self.items
 
-    def warn_about_unknown(self, choices: Choices) -> None:
-        """Warns of ids to leave out or to rank that are no items of the model."""
-        for name in ("exclude", "candidates"):
-            self.warn_of_unknown_items(getattr(choices, name), f"items in `{name}`")
-
     def warn_of_unknown_items(self, ids: Sequence[str], what: str) -> None:
         """Warns of ids that are no items of the model. `what`: whose ids."""
         unknown = [item for item, is_known in zip(ids, self.items.contains_each(ids)) if not is_known]
@@ -146,8 +141,9 @@ class SavedRecommender(LoadedModel):
 
         `attributes`: as for `choose_attributes`. Raises UserError as `rules.select_allowed`.
         """
-        self.warn_about_unknown(choices)
-        allowed = rules.select_allowed(self.choose_attributes(attributes), where, self.items)
+        self.warn_of_unknown_items(choices.exclude, "items in `exclude`")
+        self.warn_of_unknown_items(choices.candidates, "items in `candidates`")
+        allowed = self._select_allowed(where, attributes)
         (exclude,), (candidates,) = rules.restrict([choices.exclude], [choices.candidates], allowed)
         return replace(choices, exclude=exclude, candidates=candidates)
 
@@ -159,7 +155,7 @@ class SavedRecommender(LoadedModel):
         `where`, `attributes`: as for `restrict`. Raises UserError for a k below 1, or if items cannot be compared.
         """
         inputs = {"items": pad_ids([items])[0], **Choices(k).to_scalars()}
-        allowed = rules.select_allowed(self.choose_attributes(attributes), where, self.items)
+        allowed = self._select_allowed(where, attributes)
         if allowed is None:
             return _make_recommendations(self._call("similar", inputs))
         k = k or self.card.get("k", 10)
@@ -193,6 +189,12 @@ class SavedRecommender(LoadedModel):
         """
         inputs = {"histories": histories, **({"users": users} if self.needs_users else {})}
         return self._loaded.signatures["score"](**inputs, candidates=candidates)["scores"]
+
+    def _select_allowed(self, where: str | None, attributes: Any) -> rules.Allowed | None:
+        """Returns the items for which `where` holds; None for no condition, which needs no attributes of the model."""
+        if where is None and attributes is None:
+            return None
+        return rules.select_allowed(self.choose_attributes(attributes), where, self.items)
 
     def _make_user_inputs(self, histories: Sequence[Sequence[str]], users: Sequence[str]) -> dict[str, np.ndarray]:
         inputs = {"histories": pad_ids(histories)}

@@ -351,6 +351,15 @@ def test_attributes_may_come_from_a_table_or_a_file(model, tmp_path):
     assert ended.returncode == 2 and ended.stderr.startswith("error: no.csv: ") and ended.stderr.count("\n") == 1
 
 
+def test_attributes_are_read_only_for_a_condition(model):
+    opened = b4r.open(model.saved.folder)
+    opened.recommend(history=["0"])
+    opened.similar("0")
+    assert "attributes" not in vars(opened.saved)
+    opened.recommend(history=["0"], where="in_stock")
+    assert "attributes" in vars(opened.saved)
+
+
 def test_items_are_looked_through_once_for_each_condition_and_few_are_kept(model, monkeypatch):
     items, found = model.saved.items, []
     monkeypatch.setattr(
