@@ -156,10 +156,12 @@ class Part:
 
 def _make_parts(model: SavedRecommender, sequences: Sequences, folder: Path, part: Part, cluster: Any) -> list[Path]:
     """Writes the missing parts. Returns the paths of all parts."""
-    size = PART_BATCHES * BATCH_USERS
-    paths = {begin: folder / f"part-{begin // size:06d}" for begin in range(0, sequences.num_users, size)}
+    size, num_users = PART_BATCHES * BATCH_USERS, sequences.num_users
+    paths = {begin: folder / f"part-{begin // size:06d}" for begin in range(0, num_users, size)}
+    num_batches = {begin: len(range(begin, min(begin + size, num_users), BATCH_USERS)) for begin in paths}
     missing = [begin for begin, path in paths.items() if not path.exists()]
-    total, num_finished = -(-sequences.num_users // BATCH_USERS), PART_BATCHES * (len(paths) - len(missing))
+    total = sum(num_batches.values())
+    num_finished = total - sum(num_batches[begin] for begin in missing)
     num_at_once = 1 if cluster is None else cluster.tasks_in_flight
     with closing(Progress("recommending", total, num_finished, BATCH_USERS)) as progress:
         for begins in (missing[place : place + num_at_once] for place in range(0, len(missing), num_at_once)):
@@ -169,8 +171,7 @@ def _make_parts(model: SavedRecommender, sequences: Sequences, folder: Path, par
                 continue
             targets = [paths[begin].absolute() for begin in begins]
             cluster.map(write_part_in_worker, [part] * len(begins), rows, targets)
-            for _ in range(sum(-(-len(users) // BATCH_USERS) for users in rows)):
-                progress.advance()
+            progress.advance(sum(num_batches[begin] for begin in begins))
     return list(paths.values())
 
 

@@ -367,6 +367,18 @@ def test_a_damaged_part_is_named_and_computed_anew(popular, small_parts, tmp_pat
     assert target.read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 
+def test_the_progress_begins_with_the_batches_of_finished_parts(popular, small_parts, tmp_path, monkeypatch):
+    model, source = client.SavedRecommender(popular), write(tmp_path / "in.csv", ROWS)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setitem(batch.WRITERS, ".csv", lambda *_: (_ for _ in ()).throw(Killed))
+        recommend_file(model, source, tmp_path / "out.csv", client.Choices())
+    (tmp_path / ".out.csv.parts" / "part-000000").unlink()
+    begun, show = [], batch.Progress
+    monkeypatch.setattr(batch, "Progress", lambda *arguments: begun.append(arguments) or show(*arguments))
+    recommend_file(model, source, tmp_path / "out.csv", client.Choices())
+    assert begun == [("recommending", 25, 22, 4)]  # all but the 3 of the first part; the last one has 1
+
+
 def test_parts_with_another_correction_are_not_taken(popular, small_parts, tmp_path, monkeypatch):
     """A job that is killed at the end leaves its parts, and the next one asks for something else."""
     model, source = client.SavedRecommender(popular), write(tmp_path / "in.csv", ROWS)
