@@ -200,7 +200,6 @@ class FittedModel:
         columns = batch.recommend_rows(self.saved, rows, choices, self.titles, progress, has_users)
         progress.close()
         table = pd.DataFrame({**columns, "item": self.saved.restore_ids("item", list(columns["item"]))})
-        table["rank"] = table["rank"].astype(int)
         got_popular = (table["rank"] == 1) & (table["basis"] == POPULAR)
         if rows and self.saved.needs_users and not has_users:
             warn("the model needs to know the users; without `users`, all get what is popular", UnknownIdWarning)

@@ -15,7 +15,7 @@ import pyarrow
 import tensorflow as tf
 from pyarrow import compute, csv, parquet
 
-from bert4rec_tf.data.sequences import Sequences
+from bert4rec_tf.data.sequences import Sequences, number_within_groups
 from bert4rec_tf.export.functions import POPULAR
 from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
@@ -32,7 +32,10 @@ PART_BATCHES = 32
 
 SCHEMA = pyarrow.schema(
     {
-        **{"user": pyarrow.string(), "rank": pyarrow.int32(), "item": pyarrow.string(), "score": pyarrow.float32()},
+        "user": pyarrow.string(),
+        "rank": pyarrow.int32(),
+        "item": pyarrow.string(),
+        "score": pyarrow.float32(),
         "basis": pyarrow.string(),
     }
 )
@@ -218,14 +221,14 @@ def recommend_rows(
             for number, *result in zip(numbers, answer.items, answer.scores, answer.basis):
                 results[number] = result
             progress.advance()
-    lengths = [len(items) for items, _, _ in results]
+    lengths = np.array([len(items) for items, _, _ in results], int)
     items = [item for items, _, _ in results for item in items]
     return {
-        "user": np.repeat(np.array([*(user for user, _ in rows), ""], object)[:-1], lengths),
-        "rank": np.concatenate([np.arange(1, length + 1, dtype=np.int32) for length in [*lengths, 0]]),
+        "user": np.repeat(np.array([user for user, _ in rows], object), lengths),
+        "rank": number_within_groups(lengths) + 1,
         "item": items,
         "score": np.concatenate([np.empty(0, np.float32), *(scores for _, scores, _ in results)]),
-        "basis": np.repeat(np.array([*(basis for *_, basis in results), ""], object)[:-1], lengths),
+        "basis": np.repeat(np.array([basis for *_, basis in results], object), lengths),
         "title": [titles.get(item, "") for item in items],
     }
 

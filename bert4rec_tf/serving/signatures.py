@@ -211,13 +211,13 @@ class LoadedModel:
 
     def select_histories(self, users: Sequence[str]) -> Sequences:
         """Returns the histories of users, in this order, without times; empty ones of unknown users."""
-        histories, names = self.require_histories(), np.array([*users, ""], object)[:-1]
+        histories = self.require_histories()
         nobody = histories.num_users
         rows = np.array([self._user_rows.get(user, nobody) for user in users], np.int64)
         extended = replace(
             histories, splits=np.append(histories.splits, histories.num_actions), users=np.append(histories.users, "")
         )
-        return replace(extended.select_users(rows), users=names)
+        return replace(extended.select_users(rows), users=np.array(users, object))
 
     def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature, by name.
