@@ -134,7 +134,7 @@ class LoadedModel:
         """Returns the path of a file. Raises UserError if another model has taken the place of this one."""
         card = self.local_folder / CARD_OF_SAVED_MODEL
         now = _read_card(card) if card.exists() else self.card
-        if any(now.get(name) != self.card.get(name) for name in IDENTITY):
+        if any(now.get(entry) != self.card.get(entry) for entry in IDENTITY):
             raise UserError(f"{self.folder}: was replaced since it was opened; open it again")
         return self.local_folder / name
 
