@@ -251,12 +251,12 @@ class FittedModel:
     @property
     def items(self) -> list[Any]:
         """The items, the most popular first. Row i of `item_vectors` belongs to `items[i]`."""
-        return pd.Series(self.saved.restore_ids("item", list(self.saved.items))).tolist()
+        return self._restore_ids("item", list(self.saved.items))
 
     @property
     def users(self) -> list[Any]:
         """The users whose histories the model holds. Raises UserError if it holds none."""
-        return pd.Series(self.saved.restore_ids("user", self.saved.require_histories().users.tolist())).tolist()
+        return self._restore_ids("user", self.saved.require_histories().users.tolist())
 
     @cached_property
     def item_vectors(self) -> np.ndarray:
@@ -457,7 +457,7 @@ class FittedModel:
         with stores.write_folder(target, CONFIG if self.workdir else MODEL) as aside:
             origin = LocalCopy(self.workdir or self.saved.local_folder)
             shutil.copytree(origin.folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
-            if self.workdir and self.saved.local_folder.parent != self.workdir:  # it was updated
+            if self._is_updated:
                 shutil.rmtree(aside / SAVED_MODEL)
                 shutil.copytree(self.saved.local_folder, aside / SAVED_MODEL)
             if self.titles != self.saved.titles:  # they were given to `open`
@@ -484,10 +484,14 @@ class FittedModel:
         return plot_quality(WorkDirectory(self.workdir), self.saved.card)
 
     def __repr__(self) -> str:
-        is_updated = self.workdir and self.saved.local_folder.parent != self.workdir
-        place = self.saved.folder if is_updated else self.workdir or self.saved.folder
+        place = self.saved.folder if self._is_updated else self.workdir or self.saved.folder
         lines = describe_model(self.saved.card, self.metrics, self.trials)
-        return "\n".join([*lines, f"  in {place}" + ", updated" * bool(is_updated)])
+        return "\n".join([*lines, f"  in {place}" + ", updated" * self._is_updated])
+
+    @property
+    def _is_updated(self) -> bool:
+        """Whether the SavedModel is no longer that of the work directory."""
+        return self.workdir is not None and self.saved.local_folder.parent != self.workdir
 
     def _read_choices(
         self,
@@ -507,6 +511,10 @@ class FittedModel:
 
     def _texts(self, name: str, raw: Iterable[Any]) -> list[str]:
         return to_texts(name, raw, self.saved.knows_item)
+
+    def _restore_ids(self, role: str, texts: list[str]) -> list[Any]:
+        """Returns ids as `SavedRecommender.restore_ids`, as texts or Python's integers."""
+        return pd.Series(self.saved.restore_ids(role, texts)).tolist()
 
     def _table(self, items: list[str], scores: np.ndarray) -> pd.DataFrame:
         ids = self.saved.restore_ids("item", items)
