@@ -22,7 +22,7 @@ from bert4rec_tf.data.reading.feature_files import refuse_unused_new_items, with
 from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.evaluation.metrics import METRICS, name_metrics
-from bert4rec_tf.export.functions import POPULAR
+from bert4rec_tf.export.functions import LOG_PROBABILITIES, POPULAR
 from bert4rec_tf.export.layout import CONFIG, MODEL, SAVED_MODEL, TITLES, find_newest_version
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation import files, stores
@@ -148,14 +148,9 @@ class FittedModel:
             return table
         answers = self.saved.explain(items, user_id, answer.items[0])
         for reason in (reason for one in answers for reason in one["reasons"]):
-            reason["item"] = pd.Series(self.saved.restore_ids("item", [reason["item"]])).tolist()[0]
-        return table.assign(
-            **{
-                name: [one[name] for one in answers]
-                for name in ("reasons", "lift")
-                if all(name in one for one in answers)
-            }
-        )
+            (reason["item"],) = self._restore_ids("item", [reason["item"]])
+        names = ("reasons", "lift") if self.saved.card.get("scores") == LOG_PROBABILITIES else ("reasons",)
+        return table.assign(**{name: [one[name] for one in answers] for name in names})
 
     @speak_python()
     def recommend_all(
