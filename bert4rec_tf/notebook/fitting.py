@@ -253,14 +253,18 @@ def compare(
         raise UserError("`by` and `attributes` must be given together: `by` names a column of the table `attributes`")
     labels = None if by is None else label_cases(sequences, by, attributes)
     source = data if inputs.is_data_set(data) else sequences
-    measured = {name: _measure(source, name, options) for name in names}
+    ranks, seconds = dict[str, np.ndarray](), list[float]()
+    for name in names:
+        begin = clock.monotonic()
+        ranks[name] = _measure(source, name, options)
+        seconds.append(clock.monotonic() - begin)
     if labels is not None:
         groups = {label: np.flatnonzero(labels == label) for label in sorted({*labels} - {None})}
-        rows = [[len(cases), *_compare(measured, name, cases)] for cases in groups.values() for name in names]
+        rows = [[len(cases), *_compare(ranks, name, cases)] for cases in groups.values() for name in names]
         index = pd.MultiIndex.from_product([groups, names], names=[by, "model"])
         return pd.DataFrame(rows, index, ["cases", *COMPARED])
-    table = _tabulate(measured)
-    table.insert(2, "seconds", [seconds for _, seconds in measured.values()])
+    table = _tabulate(ranks)
+    table.insert(2, "seconds", seconds)
     return table
 
 
@@ -300,28 +304,27 @@ def _check_models(
     return names
 
 
-def _measure(source: Any, model: str, options: dict[str, Any]) -> tuple[np.ndarray, float]:
-    """Returns the rank of each test item among all items that recommendations include, and the seconds it took."""
-    start = clock.monotonic()
+def _measure(source: Any, model: str, options: dict[str, Any]) -> np.ndarray:
+    """Trains a model, and returns the rank of each test item among all items that recommendations include."""
     left_out = set() if MODELS[model].examples else {"tune", "minutes"}  # what only counts has its own search
     fitted = fit(source, model=model, **{name: value for name, value in options.items() if name not in left_out})
     protocols = npz.read(WorkDirectory(fitted.saved.folder.parent).ranks)
-    return protocols.get(ANY, protocols[FULL]), clock.monotonic() - start
+    return protocols.get(ANY, protocols[FULL])
 
 
-def _compare(measured: Mapping[str, tuple[np.ndarray, float]], model: str, cases: Any = slice(None)) -> list[float]:
+def _compare(ranks: Mapping[str, np.ndarray], model: str, cases: Any = slice(None)) -> list[float]:
     """Returns NDCG@10, HR@10, and the difference of NDCG@10 to the first model with its interval (NaN for none)."""
-    first, ranks = measured[next(iter(measured))][0][cases], measured[model][0][cases]
-    gains, difference = compute_per_user(NDCG, ranks), [np.nan] * 3
-    if model != next(iter(measured)) and len(ranks) >= MIN_USERS:
-        better = compute_difference(compute_per_user(NDCG, first), gains)
+    first, own_ranks = next(iter(ranks)), ranks[model][cases]
+    gains, difference = compute_per_user(NDCG, own_ranks), [np.nan] * 3
+    if model != first and len(own_ranks) >= MIN_USERS:
+        better = compute_difference(compute_per_user(NDCG, ranks[first][cases]), gains)
         difference = [better.mean, better.low, better.high]
-    return [gains.mean(), compute_per_user("hr@10", ranks).mean(), *difference]
+    return [gains.mean(), compute_per_user("hr@10", own_ranks).mean(), *difference]
 
 
-def _tabulate(measured: Mapping[str, tuple[np.ndarray, float]]) -> pd.DataFrame:
+def _tabulate(ranks: Mapping[str, np.ndarray]) -> pd.DataFrame:
     """Returns a row for each model, with COMPARED over all its cases."""
-    return pd.DataFrame([_compare(measured, name) for name in measured], pd.Index(measured, name="model"), COMPARED)
+    return pd.DataFrame([_compare(ranks, name) for name in ranks], pd.Index(ranks, name="model"), COMPARED)
 
 
 @dataclass(frozen=True)
@@ -389,8 +392,8 @@ def cross_validate(
         )
     width = test_days * find_day_length(sequences.times.meaning)
     end = sequences.times.values.max()
-    parts = dict[str, list[np.ndarray]]({name: [] for name in names})
-    rows, index = list[list[float]](), list[tuple[int, str]]()
+    ranks = {name: np.empty(0, int) for name in names}
+    rows = list[list[float]]()
     for fold in range(folds):
         begin = end - (folds - fold) * width
         part = cut_by_time(sequences, begin, begin + width)
@@ -400,14 +403,10 @@ def cross_validate(
                 f"{folds} has {num_users}"
             )
         for name in names:
-            ranks = _measure(part, name, options)[0]
-            parts[name].append(ranks)
-            gains = compute_per_user(NDCG, ranks)
+            fold_ranks = _measure(part, name, options)
+            ranks[name] = np.append(ranks[name], fold_ranks)
+            gains = compute_per_user(NDCG, fold_ranks)
             error = 1.96 * gains.std(ddof=1) / np.sqrt(len(gains))
             rows.append([len(gains), gains.mean(), gains.mean() - error, gains.mean() + error])
-            index.append((fold + 1, name))
-    measured = {name: (np.concatenate(ranks), 0.0) for name, ranks in parts.items()}
-    table = pd.DataFrame(
-        rows, pd.MultiIndex.from_tuples(index, names=["fold", "model"]), ["cases", NDCG, "low", "high"]
-    )
-    return CrossValidation(_tabulate(measured), table)
+    index = pd.MultiIndex.from_product([range(1, folds + 1), names], names=["fold", "model"])
+    return CrossValidation(_tabulate(ranks), pd.DataFrame(rows, index, ["cases", NDCG, "low", "high"]))
