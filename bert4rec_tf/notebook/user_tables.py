@@ -54,11 +54,12 @@ def label_cases(sequences: Sequences, by: str, attributes: Any) -> np.ndarray:
                     f"column {id_column!r} may be either"
                 )
             labels[id_column] = np.array([values.get(one) for one in ids], object)
-    for labels_of_cases in labels.values():
-        if not any(label is not None for label in labels_of_cases):
-            raise UserError(f"`attributes` must have a value of {by!r} for the item or the user of some test case")
-        return labels_of_cases
-    raise UserError(f"`attributes` must have a column with ids of the data's items or users, beside {by!r}")
+    if not labels:
+        raise UserError(f"`attributes` must have a column with ids of the data's items or users, beside {by!r}")
+    labels_of_cases = next(iter(labels.values()))  # items come first
+    if all(label is None for label in labels_of_cases):
+        raise UserError(f"`attributes` must have a value of {by!r} for the item or the user of some test case")
+    return labels_of_cases
 
 
 def _write_label(value: Any) -> str | None:
