@@ -6,7 +6,7 @@ the next trial depends only on that and on the seed, so a search that was stoppe
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,9 +169,8 @@ def get_ndcg(trial: Any) -> float | None:
     return values[max(values)] if values else None
 
 
-def find_best_trial(trials: Iterable[Any]) -> Any:
+def find_best_trial(trials: Sequence[Any]) -> Any:
     """Returns the trial with the best NDCG@10 of those that were trained to their end. Raises UserError without one."""
-    trials = list(trials)
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     if not complete:
         errors = dict.fromkeys(trial.user_attrs[ERROR] for trial in trials if ERROR in trial.user_attrs)
