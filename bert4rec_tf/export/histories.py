@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary
+from bert4rec_tf.data.sequences import ActionTimes, Sequences, Vocabulary, make_splits
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.lines import Lines
 
@@ -20,7 +20,7 @@ def keep_last(sequences: Sequences, most: int) -> Sequences:
     """Returns the last `most` items of every user."""
     from_end = np.repeat(sequences.splits[1:], sequences.lengths) - np.arange(sequences.num_actions)
     is_kept, times = from_end <= most, sequences.times
-    splits = np.concatenate([[0], np.cumsum(np.minimum(sequences.lengths, most))])
+    splits = make_splits(np.minimum(sequences.lengths, most))
     times = None if times is None else replace(times, values=times.values[is_kept])
     return Sequences(sequences.items[is_kept], splits, sequences.users, sequences.vocabulary, times=times)
 
@@ -48,9 +48,8 @@ def read_histories(path: Path, items: Lines) -> Sequences:
             raise ValueError("unknown items")
         if not users or len(users) != len(lengths) or (lengths < 0).any() or lengths.sum() != len(numbers):
             raise ValueError("the lengths must part the items by users")
-        splits = np.append(0, np.cumsum(lengths, dtype=np.int64))
         vocabulary = Vocabulary(items, np.bincount(numbers, minlength=len(items) + 1)[1:])
-        return Sequences(numbers, splits, np.array(users, object), vocabulary)
+        return Sequences(numbers, make_splits(lengths), np.array(users, object), vocabulary)
     except (TypeError, ValueError) as error:
         raise npz.CorruptFileError(f"{path}: does not fit the model ({error})") from error
 
