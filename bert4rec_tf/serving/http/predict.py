@@ -289,7 +289,7 @@ def _read_rows(instances: Any, signature: Signature, settings: ServerSettings) -
     for name in names & signature.inputs.keys():
         if signature.inputs[name] is not None and any(value is not None for value in columns[name]):
             columns[name] = [[] if value is None else value for value in columns[name]]
-    return {name: None if set(map(type, values)) == {type(None)} else values for name, values in columns.items()}
+    return {name: None if all(value is None for value in values) else values for name, values in columns.items()}
 
 
 def _name_only_input(signature: Signature, key: str) -> str:
