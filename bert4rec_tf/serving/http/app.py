@@ -349,12 +349,14 @@ class Service:
         if len(ids) > MAX_RESULTS or len(query) > MAX_QUERY_LENGTH:
             raise RequestError(f"A search may have at most {MAX_RESULTS} ids or {MAX_QUERY_LENGTH} characters")
         if "user" in request.query:
-            results = predict.find_history(request.query["user"], served.model, self._settings)
-        else:
+            items = predict.find_history(request.query["user"], served.model, self._settings)
+        elif ids:
+            items = ids
+        else:  # without a query, popular items, which are recommended
             blocked = NOTHING_BLOCKED if query.strip() else self._rules.blocked_ids
-            found = ids or await self._search(served.catalogue, query, MAX_RESULTS + len(blocked))
-            results = ids or [item for item in found if item not in blocked][:MAX_RESULTS]  # popular ones: recommended
-        return _json_response({"items": [served.catalogue.describe(item) for item in results]})
+            found = await self._search(served.catalogue, query, MAX_RESULTS + len(blocked))
+            items = [item for item in found if item not in blocked][:MAX_RESULTS]
+        return _json_response({"items": [served.catalogue.describe(item) for item in items]})
 
     async def _search(self, catalogue: Catalogue, query: str, most: int) -> list[str]:
         """Returns the first items that match a query. A search is dropped if its caller hangs up before its turn."""
