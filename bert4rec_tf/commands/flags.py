@@ -88,7 +88,7 @@ def parse_command(
         most = f", and at most {len(words)} names do not" if words else ""
         raise UserError(f"Flags start with --{most}. Received: {others[len(words)]!r}")
     for name in words[len(others) : num_required]:
-        raise UserError(f"The {name} is required")
+        raise UserError(f"{name.upper()} is required")
     for name, field in fields.items():
         if field.default is dataclasses.MISSING and name not in values_by_name:
             raise UserError(f"--{name} is required")

@@ -123,6 +123,7 @@ def assert_mistake(ended, message):
 
 def test_mistakes_in_the_folders_end_in_one_line(first, second, tmp_path):
     assert_mistake(run_command(first.path, tmp_path / "nowhere"), "nowhere: no work directory")
+    assert_mistake(console("compare", cwd=tmp_path), "FIRST is required")
     other = work_directory(tmp_path / "other", some_ranks(2), data(seed=1))
     assert_mistake(run_command(first.path, other.path), "their data differ")
     second.ranks.write_bytes(b"ranks")
