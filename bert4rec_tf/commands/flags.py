@@ -42,8 +42,8 @@ def define_flags(values: flags.FlagValues, fields: Fields, texts: Mapping[str, s
 
 def describe_flag(field: dataclasses.Field) -> str:
     """Returns the help of a field, with its default."""
-    is_told = field.default in (None, "", False, dataclasses.MISSING)
-    return describe_setting(field) + ("" if is_told else f" (default: {field.default})")
+    has_default = field.default not in (None, "", False, dataclasses.MISSING)
+    return describe_setting(field) + (f" (default: {field.default})" if has_default else "")
 
 
 def read_flags(values: flags.FlagValues, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
