@@ -6,7 +6,7 @@ bert4rec data --interactions=ratings.csv
 
 from dataclasses import dataclass
 
-from bert4rec_tf.commands.flags import list_fields, parse_command
+from bert4rec_tf.commands.flags import parse_with_columns
 from bert4rec_tf.config.data_names import SOURCES, Interactions, add_source, list_column_options
 from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.data import statistics
@@ -27,19 +27,16 @@ class DataOptions(Settings):
 
 
 def main(arguments: list[str]) -> None:
-    columns = list_column_options()
-    flags = parse_command(__doc__ or "", arguments, {**list_fields(DataOptions), **columns})
-    column_options = {name: flags.pop(name) for name in columns if name in flags}
-    options = DataOptions(**flags)
+    options, columns = parse_with_columns(__doc__ or "", arguments, DataOptions, list_column_options())
     data: Interactions | str
     if options.interactions is not None and options.dataset is None:
         if options.source is not None:
             raise UserError("--source cannot be used with --interactions")
-        data = Interactions(options.interactions, **column_options)
+        data = Interactions(options.interactions, **columns)
         name = data.name
     elif options.dataset is not None and options.interactions is None:
-        if column_options:
-            raise UserError(f"--{next(iter(column_options))} needs --interactions=FILE")
+        if columns:
+            raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")
         data = name = add_source(options.dataset, options.source or SOURCES[0])
     else:
         raise UserError("Give either --dataset or --interactions")

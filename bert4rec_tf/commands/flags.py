@@ -5,15 +5,17 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from absl import flags
 
-from bert4rec_tf.config.setting_fields import describe_setting, get_field_type
+from bert4rec_tf.config.setting_fields import Settings, describe_setting, get_field_type
 from bert4rec_tf.foundation.errors import UserError, wrong_type_error
 
 Fields = Mapping[str, dataclasses.Field]
 """Name of a flag -> the field that it sets."""
+
+Options = TypeVar("Options", bound=Settings)
 
 DEFINE: dict[Any, Callable[..., Any]] = {
     int: flags.DEFINE_integer,
@@ -77,7 +79,9 @@ def parse_command(
     """
     if HELP & set(arguments):
         print(
-            "\n".join([title, "", *words, *list_helps({name: describe_flag(field) for name, field in fields.items()})])
+            "\n".join(
+                [title.strip(), "", *words, *list_helps({name: describe_flag(field) for name, field in fields.items()})]
+            )
         )
         sys.exit(0)
     values = flags.FlagValues()
@@ -93,6 +97,15 @@ def parse_command(
         if field.default is dataclasses.MISSING and name not in values_by_name:
             raise UserError(f"--{name} is required")
     return {**values_by_name, **dict(zip(words, others))}
+
+
+def parse_with_columns(
+    title: str, arguments: Sequence[str], kind: type[Options], columns: Fields
+) -> tuple[Options, dict[str, Any]]:
+    """Returns the options of a command of some kind, and the flags among `columns`: how to read --interactions."""
+    values = parse_command(title, arguments, {**list_fields(kind), **columns})
+    given_columns = {name: values.pop(name) for name in columns if name in values}
+    return kind(**values), given_columns
 
 
 def list_helps(texts: Mapping[str, str]) -> list[str]:

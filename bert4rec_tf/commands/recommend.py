@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from bert4rec_tf.commands.flags import list_fields, parse_command
+from bert4rec_tf.commands.flags import parse_with_columns
 from bert4rec_tf.config.data_names import Interactions, list_column_options
 from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.data.sources import inputs
@@ -92,18 +92,8 @@ class RecommendOptions(ModelOptions):
             raise UserError(f"--master needs --engine=spark. Received: engine={self.engine}")
 
 
-Options = TypeVar("Options", bound=Settings)
-
-
-def parse_with_columns(text: str, arguments: list[str], kind: type[Options]) -> tuple[Options, dict[str, Any]]:
-    """Returns the options of a command of some kind, and the flags that say how to read --interactions."""
-    flags = parse_command(text, arguments, {**list_fields(kind), **INTERACTION_COLUMNS})
-    columns = {name: flags.pop(name) for name in INTERACTION_COLUMNS if name in flags}
-    return kind(**flags), columns
-
-
 def main(arguments: list[str]) -> None:
-    options, columns = parse_with_columns(__doc__ or "", arguments, RecommendOptions)
+    options, columns = parse_with_columns(__doc__ or "", arguments, RecommendOptions, INTERACTION_COLUMNS)
     if columns and options.interactions is None:
         raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")
     require_saved_model(options.folder)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.commands.recommend import parse_with_columns
+from bert4rec_tf.commands.flags import parse_with_columns
+from bert4rec_tf.commands.recommend import INTERACTION_COLUMNS
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.data.reading.feature_files import refuse_unused_new_items
@@ -50,7 +51,7 @@ def find_newest(path: Path) -> tuple[Path, Path]:
 
 
 def main(arguments: list[str]) -> None:
-    options, columns = parse_with_columns(__doc__ or "", arguments, UpdateOptions)
+    options, columns = parse_with_columns(__doc__ or "", arguments, UpdateOptions, INTERACTION_COLUMNS)
     path = stores.expand_path(options.model)
     find_newest(path)
     in_place = options.output is None and isinstance(path, Path)
