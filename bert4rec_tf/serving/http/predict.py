@@ -128,7 +128,8 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
     _check_answer_size(rows, {**signature.inputs, **arrays}, signature, model, settings)
     signature, inputs_of_rules, filter_outputs = _apply_rules(columns, where, signature, model, settings, item_rules)
     arrays |= inputs_of_rules
-    if signature.name == SIMILAR and rows > 1 and (num_values := rows * int(arrays["k"])) > settings.max_answer:
+    is_widened = signature.name == SIMILAR and "k" in inputs_of_rules
+    if is_widened and rows > 1 and (num_values := rows * int(arrays["k"])) > settings.max_answer:
         raise RequestError(
             f"With these rules, `{SIMILAR}` looks at {num_values:,} items for {rows:,} rows, of at most "
             f"{settings.max_answer:,}: ask for fewer rows",

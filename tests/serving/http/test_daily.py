@@ -68,6 +68,15 @@ def test_a_condition_holds_for_recommended_and_similar_items(versions, model):
             assert answer.status == 400 and words in answer.json["error"]
 
 
+def test_several_items_are_compared_without_rules_for_any_k(versions, model):
+    with Server(versions, max_answer=90) as server:
+        client = server.client()
+        found = client.predict(signature_name="similar", inputs={"items": NAMES[:2]})["outputs"]["items"]
+        assert found == [model.similar(name, k=3)["item"].tolist() for name in NAMES[:2]]
+        found = client.predict(signature_name="similar", inputs={"items": NAMES[:2], "k": 1_000})["outputs"]["items"]
+        assert {len(row) for row in found} == {30}
+
+
 def test_a_block_list_holds_for_every_list_and_is_read_again(versions, model, tmp_path, capsys):
     path = tmp_path / "blocked.txt"
     best = model.recommend(history=HISTORY, k=30)["item"].tolist()
