@@ -115,19 +115,16 @@ class FittedModel:
         Raises:
             UserError: if neither a user nor a history is given; or for `users` beside these.
         """
+        options: dict[str, Any] = {
+            "exclude": exclude,
+            "candidates": candidates,
+            "exclude_seen": exclude_seen,
+            "popularity_correction": popularity_correction,
+        }
         if users is not None:
             if user is not None or history is not None or explain:
                 raise UserError("`users` cannot be given with `user`, `history` or `explain`, which are for one user")
-            return self.recommend_all(
-                users,
-                k=k,
-                where=where,
-                attributes=attributes,
-                exclude=exclude,
-                candidates=candidates,
-                exclude_seen=exclude_seen,
-                popularity_correction=popularity_correction,
-            )
+            return self.recommend_all(users, k=k, where=where, attributes=attributes, **options)
         if user is None and history is None:
             raise UserError("`recommend` needs a `user` or a `history`. Received: neither")
         if pd.api.types.is_list_like(user):
@@ -136,8 +133,7 @@ class FittedModel:
             )
         user_id = "" if user is None else to_text("user", user, self.saved.knows_user)
         items = self.saved.get_history(user_id) if history is None else self._texts("history", history)
-        options = {"exclude_seen": exclude_seen, "popularity_correction": popularity_correction}
-        choices = self._read_choices(k, where, attributes, exclude, candidates, **options)
+        choices = self._read_choices(k, where, attributes, **options)
         answer = self.saved.recommend([items], [user_id], choices)
         if history is None and not items:
             warn_of_popular(answer.list_popular([user_id]), 1)
