@@ -246,10 +246,10 @@ def _add_histories(
 
     They are whole if the request has space for them, however long, because their items are left out of the answer.
     """
-    if USERS not in columns or model.histories is None:
+    if USERS not in columns or USERS not in list_server_inputs(signature, model):
         return columns
     if HISTORIES in columns:
-        if USERS not in signature.inputs and HISTORIES in signature.inputs:
+        if USERS not in signature.inputs:
             raise RequestError(f"Give either `{USERS}` or `{HISTORIES}`, not both")
         return columns
     users = columns[USERS]

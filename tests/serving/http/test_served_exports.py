@@ -184,6 +184,12 @@ def test_a_mistake_with_users_is_named(served, inputs, message):
     assert answer.status == 400 and message in answer.json["error"]
 
 
+def test_users_are_unknown_to_what_takes_no_histories(served):
+    for signature in {"similar", "item_vectors"} & set(served.client.get("/page/model").json["signatures"]):
+        answer = served.client.post({"signature_name": signature, "inputs": {"items": ["0"], "users": ["ann"]}})
+        assert answer.status == 400 and answer.json["error"].startswith('Unknown input "users": ')
+
+
 def test_users_replace_histories_but_in_models_that_need_both(served):
     answer = served.client.post({"inputs": {"users": ["ann"], "histories": [["0"]]}})
     if served.needs_users:
