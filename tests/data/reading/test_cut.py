@@ -58,6 +58,13 @@ def test_a_number_of_their_unit_cuts_times_as_its_date_does(form, factor):
     assert number.num_later.tolist() == date.num_later.tolist() and date.num_later.any()
 
 
+def test_a_date_cuts_nanoseconds_to_the_last_one():
+    times = 1_577_836_800 * 10**9 + np.array([-100, -1, 0, 1])
+    table = pd.DataFrame({"user": "a", "item": list("wxyz"), "time": times})
+    sequences = tables.read_frame(table, b4r.Interactions("x", test_from="2020-01-01"))
+    assert sequences.num_later.tolist() == [2]
+
+
 def test_a_number_cuts_numbers(tmp_path):
     rows = [("a", "x", 5), ("a", "y", 7), ("b", "x", 9), ("b", "z", 1), ("c", "x", 9)]
     table = pd.DataFrame(rows, columns=["user", "item", "time"])
