@@ -138,8 +138,8 @@ def _find_text_layout(columns: Columns, separator: str, rows: list[list[str]], f
         names = [f"{name}{place}" if name == IGNORED else name for place, name in enumerate(names, 1)]
         if options.time_column is None and not find_known_columns(names, TIME_NAMES):
             columns = replace(columns, options=replace(options, time_column=NO_TIME))
-        numbers = [field for field in first if field]  # an index has no name
-        is_numbered = width > 2 and numbers == list(map(str, range(len(numbers))))  # by pandas, without names
+        numbers = [field for field in first if field]  # by pandas, without names; an index has none
+        is_numbered = width > 2 and bool(numbers) and numbers == list(map(str, range(len(numbers))))
         has_header = len(places) == 2 or is_numbered
         if is_numbered:
             doubts = (TAKEN_AS_HEADER.format(", ".join(first)),)

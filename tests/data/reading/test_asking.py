@@ -262,6 +262,8 @@ def test_columns_of_another_number_or_of_a_header_are_refused(tmp_path):
         assert "leave out --columns" in refusal(write(tmp_path, name, content), columns="user,item,time")
     numbered = text("0,1,2", "a,z,3", "a,x,1", "a,y,2")  # as pandas writes a table without names
     assert histories(read(write(tmp_path, "a.csv", numbered), columns="user,item,time")[0]) == XYZ
+    empty = text(",,", "a,z,3", "a,x,1", "a,y,2")
+    assert "row 1: the user's id is missing" in refusal(write(tmp_path, "b.csv", empty), columns="user,item,time")
 
 
 @pytest.mark.parametrize("separator", ["|", "^", " ", "\\t", "::", "x"])
