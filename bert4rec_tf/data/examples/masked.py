@@ -10,7 +10,7 @@ from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import Windows, count_predictions, cut_last_windows, cut_windows_and_prefixes
 from bert4rec_tf.data.examples.rows import Examples, Tables, choose_index_type, gather_ragged
 from bert4rec_tf.data.examples.tfrecords import Shards
-from bert4rec_tf.data.sequences import Sequences, mask_token
+from bert4rec_tf.data.sequences import Sequences, make_splits, mask_token
 from bert4rec_tf.foundation.types import Batch, Tensor
 
 LAST_SEED, PLACE_SEED, KIND_SEED, ITEM_SEED = (number << 34 for number in range(2, 6))
@@ -50,13 +50,9 @@ class StoredExamples(Examples):
         self.num_examples = shards.num_examples
         self.width = int(windows.lengths.max(initial=1))
 
-    @property
+    @cached_property
     def tables(self) -> Mapping[str, np.ndarray]:
         """What `lay_out` gathers from. Reads the shards once; raises `tf.errors.OpError` if one is damaged."""
-        return self._read_tables
-
-    @cached_property
-    def _read_tables(self) -> Mapping[str, np.ndarray]:
         positions, targets, shown, lengths = [], [], [], []
         names = ("mask_positions", "mask_targets", *(() if self.only_mask_tokens else ("items",)))
         for columns in self.shards.read(names):
@@ -66,14 +62,13 @@ class StoredExamples(Examples):
             lengths.append(num_masked)
             if not self.only_mask_tokens:
                 items, widths = columns["items"]
-                begins = np.cumsum(widths) - widths
+                begins = make_splits(widths)[:-1]
                 shown.append(items[np.repeat(begins, num_masked) + flat_positions].astype(np.int32))
         num_masked = np.concatenate(lengths)
-        begins = np.cumsum(num_masked) - num_masked
         return {
             **_make_window_tables(self.windows),
             "num_masked": num_masked.astype(np.int32),
-            "mask_begins": begins.astype(choose_index_type(int(num_masked.sum()))),
+            "mask_begins": make_splits(num_masked)[:-1].astype(choose_index_type(int(num_masked.sum()))),
             "mask_positions": np.concatenate(positions),
             "mask_targets": np.concatenate(targets),
             **({"shown": np.concatenate(shown)} if shown else {}),
@@ -86,9 +81,8 @@ class StoredExamples(Examples):
 
     def order_epoch(self, seed: int, epoch: int) -> np.ndarray:
         """Shuffles the shards, and the examples of each shard."""
-        sizes = np.array(self.shards.sizes)
-        begins = np.cumsum(sizes) - sizes
-        parts = []
+        sizes = list(self.shards.sizes)
+        begins, parts = make_splits(sizes), []
         with tf.device("CPU:0"):  # another device may shuffle otherwise
             for shard in _shuffle(len(sizes), seed, epoch):
                 parts.append(begins[shard] + _shuffle(sizes[shard], seed + 1, epoch * len(sizes) + int(shard)))
