@@ -241,7 +241,7 @@ class Training:
                     with self.progress.pause():
                         self._evaluate()
                     state.seconds = time.monotonic() - begin
-                stops = self._agree_to_stop(is_interrupted())
+                stops = bool(self.team.sum(np.array([is_interrupted()]))[0])  # if any machine has a signal
                 if is_due or stops or time.monotonic() - last_saved_at >= self.settings.execution.checkpoint_seconds:
                     if self.team.is_chief:
                         self.checkpoints.save(self.variables, state.step, asdict(state))
@@ -307,10 +307,6 @@ class Training:
                 f"this run and stop_after={self.state.step}, in place of minutes, give the same model."
             )
             self.last_step = self.state.step
-
-    def _agree_to_stop(self, interrupted: bool) -> bool:
-        """Returns whether any machine has a signal to stop."""
-        return interrupted if self.team.count == 1 else bool(self.team.sum(np.array([interrupted]))[0])
 
     def _evaluate(self) -> None:
         state = self.state
