@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.machines import LOST, Machines
+from bert4rec_tf.foundation.devices import has_accelerator
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.training.step import sum_over_replicas
@@ -109,8 +110,7 @@ def join_team(machines: Machines, replicas: int) -> None:
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     kind = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(implementation=kind.RING)
-    gpus = bool(tf.config.list_physical_devices("GPU"))
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, None if gpus else options)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, None if has_accelerator() else options)
     if strategy.num_replicas_in_sync != replicas:
         raise UserError(
             f"`replicas` must be {strategy.num_replicas_in_sync}, the number of devices of all workers. "
@@ -132,7 +132,7 @@ def make_strategy(replicas: int) -> tf.distribute.Strategy | None:
         return current_team().strategy
     if replicas == 1:
         return None
-    kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+    kind = "GPU" if has_accelerator() else "CPU"
     if kind == "CPU":
         _make_virtual_cpus(replicas)
     devices = tf.config.list_logical_devices(kind)
