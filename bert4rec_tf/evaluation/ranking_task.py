@@ -122,12 +122,12 @@ class RankingTask:
 
         `rows`: the rows to cut, in any order; None for all.
         """
-        lengths, all_rows = self.histories.lengths[self.users], np.arange(len(self.users))
-        all_rows = all_rows if rows is None else rows
-        by_length, parts, begin = all_rows[np.argsort(lengths[all_rows], kind="stable")], [], 0
-        while begin < len(by_length):
-            rows = by_length[begin : begin + size]
-            parts.append(rows[: max(most_cells // max(int(lengths[rows[-1]]), 1), 1)])
+        lengths = self.histories.lengths[self.users]
+        rows = np.arange(len(self.users)) if rows is None else rows
+        rows, parts, begin = rows[np.argsort(lengths[rows], kind="stable")], [], 0
+        while begin < len(rows):
+            part = rows[begin : begin + size]
+            parts.append(part[: max(most_cells // max(int(lengths[part[-1]]), 1), 1)])
             begin += len(parts[-1])
         return parts
 
