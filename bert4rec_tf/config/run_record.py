@@ -221,14 +221,14 @@ class Run:
         """Raises UserError if only a part of the evidence's mix is given, or nothing and nothing can be chosen."""
         settings = self.architecture
         mix = settings.evidence_gain, settings.evidence_popularity
-        needs_both = mix != (None, None) or settings.evidence_temperature != 1.0
-        if None not in mix or not (needs_both or SELECT not in TRAININGS[self.training.protocol]):
+        if None not in mix:
             return
-        why = (
-            "together, and with `evidence_temperature`"
-            if needs_both
-            else ("with protocol=fixed, which has no validation items to choose them")
-        )
+        if mix != (None, None) or settings.evidence_temperature != 1.0:
+            why = "together, and with `evidence_temperature`"
+        elif SELECT not in TRAININGS[self.training.protocol]:
+            why = "with protocol=fixed, which has no validation items to choose them"
+        else:
+            return
         raise UserError(
             f"`evidence_gain` and `evidence_popularity` must be given {why}. "
             f"Received: evidence_gain={mix[0]}, evidence_popularity={mix[1]}"
@@ -283,12 +283,9 @@ class Run:
 
         Raises UserError for a value out of its range.
         """
-        groups = {}
-        for group in _list_groups(self.model):
-            values = getattr(self, group)
-            names = [field.name for field in dataclasses.fields(values) if field.name in settings]
-            groups[group] = dataclasses.replace(values, **{name: settings[name] for name in names})
-        return dataclasses.replace(self, **groups)
+        groups = {name: getattr(self, name) for name in _list_groups(self.model)}
+        changed = {name: dataclasses.replace(group, **_select(settings, group)) for name, group in groups.items()}
+        return dataclasses.replace(self, **changed)
 
     def refuse_unused(self, names: Collection[str]) -> None:
         """Raises UserError if a setting that the user named has no effect beside the others."""
@@ -346,8 +343,6 @@ class Run:
     def from_dict(cls, content: dict[str, Any]) -> "Run":
         """Rebuilds a run from `to_dict`. Raises UserError for a model or a field this version does not know."""
         try:
-            if content["model"] not in MODEL_SETTINGS:
-                raise unknown_name_error("model", str(content["model"]), MODEL_SETTINGS)
             parts = {}
             for group, settings in _list_groups(content["model"]).items():
                 known_names = [field.name for field in dataclasses.fields(settings)]
@@ -366,18 +361,19 @@ class Run:
         Raises:
             UserError: for an unknown name (it suggests the nearest one), or a value out of its range.
         """
-        if model not in MODEL_SETTINGS:
-            raise unknown_name_error("model", model, MODEL_SETTINGS)
         check_values(model, settings)
-        group_of = {field.name: group for group, field in _list_fields(model)}
-        parts: dict[str, Any] = {
-            group: kind(**{name: value for name, value in settings.items() if group_of[name] == group})
-            for group, kind in _list_groups(model).items()
-        }
-        return cls(dataset=dataset, model=model, seed=seed, **parts)
+        groups: dict[str, Any] = {name: kind(**_select(settings, kind)) for name, kind in _list_groups(model).items()}
+        return cls(dataset=dataset, model=model, seed=seed, **groups)
+
+
+def _select(settings: Mapping[str, Any], group: Settings | type[Settings]) -> dict[str, Any]:
+    """Returns the settings that a group declares."""
+    return {field.name: settings[field.name] for field in dataclasses.fields(group) if field.name in settings}
 
 
 def _list_groups(model: str) -> dict[str, type[Settings]]:
+    if model not in MODEL_SETTINGS:
+        raise unknown_name_error("model", str(model), MODEL_SETTINGS)
     return {
         "architecture": MODEL_SETTINGS[model],
         "masking": MaskingSettings,
