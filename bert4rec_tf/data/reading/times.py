@@ -129,15 +129,15 @@ def _write(column: pa.Array, name: str) -> pa.Array:
     return pc.replace_substring_regex(column.cast(pa.string()), r"\.0$", "")
 
 
-def _refuse_future(latest: int | float, kind: str | None, unit: str | None, title: str) -> None:
-    """Raises UserError if the latest time is in the future. `unit`: of numbers; None if it is not known."""
-    seconds = latest / PER_SECOND[unit or ("s" if kind == NUMBER else "ns")]
-    if (kind == NUMBER and unit is None) or seconds <= clock.time() + GRACE_SECONDS:
+def _refuse_future(latest: int | float, unit: str | None, title: str) -> None:
+    """Raises UserError if the latest time is in the future. `unit`: of numbers; None for dates."""
+    seconds = latest / PER_SECOND[unit or "ns"]
+    if seconds <= clock.time() + GRACE_SECONDS:
         return
     day = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}" if seconds < LATEST_DATE else "after the year 9999"
     hint = ""
-    if kind == NUMBER:
-        hint = f" {latest:.0f}, if it counts {UNIT_NAMES[unit or 's']} since 1970."
+    if unit is not None:
+        hint = f" {latest:.0f}, if it counts {UNIT_NAMES[unit]} since 1970."
         if re.fullmatch(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])([01]\d|2[0-3])", f"{latest:.0f}"):
             hint += " It may be a date and an hour: write it as 2019-12-31 23:00."
     raise UserError(
@@ -230,12 +230,12 @@ class Times:
         Raises UserError for times of several units, in the future, or out of order because they begin with the day.
         """
         unit = _choose_unit(counts, num_times, options.title) if self.kind == NUMBER else None
-        if not (options.is_published or options.future_times):
-            _refuse_future(latest, self.kind, unit, options.title)
         if self.kind == NUMBER and unit is None:
             if not options.is_published:
                 _refuse_mixed_up_days(sample(), options.title)
             return None, "numbers of no known unit", []
+        if not (options.is_published or options.future_times):
+            _refuse_future(latest, unit, options.title)
         doubts = _describe_odd_times(num_times - counts[unit or "ns"], num_times, unit)
         if unit is None:
             return None, "dates with a zone" if self.kind == ZONED else "dates", doubts
