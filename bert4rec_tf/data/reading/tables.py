@@ -203,11 +203,10 @@ def name_columns(frame: Any, **columns: Any) -> dict[str, Any]:
 
 
 def read_frame(frame: Any, options: Interactions, to_train: bool = True, ordered: bool = True) -> Sequences:
-    """Does what `interactions` does.
+    """Does what `interactions` does, with what `load_frame` returned.
 
     `to_train`: whether too little to train on is an error. `ordered`: whether the order of the actions matters.
     """
-    frame = load_frame(frame, "`frame`")
     layout = Columns(TITLE, options, flag="{}=").layout_from_sample(PARQUET, list_names(frame), read_sample(frame))
     for doubt in layout.doubts:  # a wrong column explains the errors of its rows
         warn(f"{TITLE}: {doubt}", DataWarning)
