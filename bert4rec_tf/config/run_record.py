@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -309,15 +309,15 @@ class Run:
                 f"`network_share` must be given to {self.model} with `evidence_gain` and `evidence_popularity`: it is "
                 "chosen only together with them. Received: network_share=None"
             )
-        defaults = {field.name: field.default for _, field in _list_fields(self.model)}
+        fields = _list_fields(self.model)
         for name, is_read, needed in self._list_conditions():
-            if name in given and not is_read and settings[name] != defaults[name]:
+            if name in given and not is_read and settings[name] != fields[name].default:
                 raise UserError(f"`{name}` needs {needed}. Received: {name}={settings[name]}")
-        for _, field in _list_fields(self.model):
-            for other, values in field.metadata["only_with"].items() if field.name in given else ():
+        for name, field in fields.items():
+            for other, values in field.metadata["only_with"].items() if name in given else ():
                 if other in settings and settings[other] not in values:
                     allowed = " or ".join(map(str, values))
-                    raise UserError(f"`{field.name}` needs {other}={allowed}. Received: {other}={settings[other]}")
+                    raise UserError(f"`{name}` needs {other}={allowed}. Received: {other}={settings[other]}")
 
     def _list_conditions(self) -> list[tuple[str, bool, str]]:
         """Returns settings, whether something reads them, and what they need."""
@@ -384,10 +384,10 @@ def _list_groups(model: str) -> dict[str, type[Settings]]:
 
 def check_values(model: str, settings: Mapping[str, Any]) -> None:
     """Raises UserError for a setting that the model does not have, and a value that is out of its range by itself."""
-    fields = {field.name: field for _, field in _list_fields(model)}
+    fields = _list_fields(model)
     for name, value in settings.items():
         if name not in fields and name in list_settings():
-            others = [other for other in MODEL_SETTINGS if name in {field.name for _, field in _list_fields(other)}]
+            others = [other for other in MODEL_SETTINGS if name in _list_fields(other)]
             raise UserError(f"Unknown setting of model {model!r}: {name!r}. It is one of {', '.join(others)}")
         if name not in fields:
             raise unknown_name_error(f"setting of model {model!r}", name, fields)
@@ -396,15 +396,15 @@ def check_values(model: str, settings: Mapping[str, Any]) -> None:
 
 def list_settings() -> dict[str, dataclasses.Field]:
     """Returns every field of every model's settings by name. Each is a flag of the command line."""
-    return {field.name: field for model in MODEL_SETTINGS for _, field in _list_fields(model)}
+    return {name: field for model in MODEL_SETTINGS for name, field in _list_fields(model).items()}
 
 
 def make_help_texts() -> dict[str, str]:
     """Returns name -> meaning for each of `list_settings`. It names the models that have the setting, unless all do."""
     models: dict[str, dict[str, list[str]]] = {}
     for model in MODEL_SETTINGS:
-        for _, field in _list_fields(model):
-            models.setdefault(field.name, {}).setdefault(describe_setting(field), []).append(model)
+        for name, field in _list_fields(model).items():
+            models.setdefault(name, {}).setdefault(describe_setting(field), []).append(model)
     return {
         name: "; ".join(
             text if len(some) == len(MODEL_SETTINGS) else f"{text} ({', '.join(some)})" for text, some in texts.items()
@@ -413,9 +413,7 @@ def make_help_texts() -> dict[str, str]:
     }
 
 
-def _list_fields(model: str) -> Iterator[tuple[str, dataclasses.Field]]:
-    """Yields every setting that a model uses, after the name of its group."""
-    for name, group in _list_groups(model).items():
-        if name != "masking" or model in MASKED_MODELS:
-            for field in dataclasses.fields(group):
-                yield name, field
+def _list_fields(model: str) -> dict[str, dataclasses.Field]:
+    """Returns every setting that a model uses by name."""
+    groups = [group for name, group in _list_groups(model).items() if name != "masking" or model in MASKED_MODELS]
+    return {field.name: field for group in groups for field in dataclasses.fields(group)}
