@@ -17,7 +17,7 @@ from bert4rec_tf.config.model_settings import (
     TRANSITIONS,
     AttentionSettings,
 )
-from bert4rec_tf.config.setting_fields import Settings, check_value, describe_setting, read_number, setting
+from bert4rec_tf.config.setting_fields import Settings, check_value, convert_value, describe_setting, setting
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 
 SELECT, RETRAIN, ALL = "select", "retrain", "all"
@@ -207,7 +207,7 @@ class Run:
     initial_weights: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", read_number(self.seed))
+        object.__setattr__(self, "seed", convert_value(self.seed))
         if type(self.seed) is not int or not 0 <= self.seed < 2**32:
             raise UserError(f"`seed` must be a whole number from 0 to 2^32 - 1. Received: seed={self.seed}")
         if self.model in MASKED_MODELS:

@@ -8,6 +8,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error, wrong_type_error
 
 
@@ -55,8 +57,9 @@ _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 }
 
 
-def read_number(value: Any) -> Any:
-    """Returns a number of another kind, such as NumPy's, as Python's, and anything else as it is."""
+def convert_value(value: Any) -> Any:
+    """Returns a value of NumPy, or a number of another kind, as Python's, and anything else as it is."""
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
     return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else value
@@ -68,14 +71,14 @@ def get_field_type(field: dataclasses.Field) -> Any:
 
 
 def check_value(field: dataclasses.Field, value: Any) -> Any:
-    """Returns the value of a field, a number of another type, such as NumPy's, as the field's own.
+    """Returns the value of a field, of another type such as NumPy's, as the field's own.
 
     Raises UserError if it has the wrong type or breaks the declared limits.
     """
     kind, limits = get_field_type(field), field.metadata["limits"]
     if value is None and type(None) in typing.get_args(field.type):
         return None
-    value = read_number(value)
+    value = convert_value(value)
     if kind is float and type(value) is int:
         value = float(value) if abs(value) < 2**1000 else math.inf
     if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):

@@ -412,6 +412,12 @@ def test_protocol_select_holds_the_validation_item_out(dataset, model):
     ]
 
 
+def test_truth_and_texts_of_numpy_are_settings():
+    settings = {"bias_correction": True, "optimizer": "adagrad"}
+    run = Run.make("x", **{name: np.array([value])[0] for name, value in settings.items()})
+    assert run == Run.make("x", **settings) and run.digest == Run.make("x", **settings).digest
+
+
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float32, np.float64])
 def test_numbers_of_numpy_are_settings(kind):
     settings = MODEL_SETTINGS["bert4rec"]

@@ -8,7 +8,7 @@ from bert4rec_tf.config.data_names import OWN, Interactions, add_source, is_own,
 from bert4rec_tf.config.model_settings import ALONE, AUTO, MODEL_SETTINGS, PAPERS_MODEL, TRANSITIONS
 from bert4rec_tf.config.presets import authors, best, fast, own
 from bert4rec_tf.config.run_record import ALL, FIXED_STEPS, SELECT_AND_RETRAIN, Run, TrainingSettings, check_values
-from bert4rec_tf.config.setting_fields import read_number
+from bert4rec_tf.config.setting_fields import convert_value
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.warning import TrainingWarning, warn
 
@@ -154,7 +154,7 @@ def make_run(
         UserError: for an unknown name, a value out of its range, or a setting that has no effect.
     """
     dataset = dataset.name if isinstance(dataset, Interactions) else add_source(dataset, source)
-    settings = {name: read_number(value) for name, value in settings.items()}
+    settings = {name: convert_value(value) for name, value in settings.items()}
     entry = find_preset(preset, dataset, model)
     if uses_own_data_rule(preset, dataset, model):
         if size is None:
@@ -216,7 +216,7 @@ def change_run(run: Run, dataset: str, **settings: Any) -> Run:
 
     Raises UserError for a setting that is unknown, out of its range or has no effect.
     """
-    settings = {name: read_number(value) for name, value in settings.items()}
+    settings = {name: convert_value(value) for name, value in settings.items()}
     before = run.flatten()
     values = {**before, **_follow_given_settings(before, settings)}
     if isinstance(settings.get("steps"), int):
