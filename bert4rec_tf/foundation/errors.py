@@ -5,6 +5,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from typing import Any
 
 _OF_DATA = r"`(columns|separator|duplicates|events|future_times|bad_rows|keep_missing_words)\b"
 """Options that `fit` takes in `Interactions` alone."""
@@ -44,10 +45,10 @@ def word_for_caller(line: str) -> str:
     return f"{line} (options of `b4r.Interactions` and `b4r.interactions`)" if re.search(_OF_DATA, line) else line
 
 
-def unknown_name_error(what: str, name: str, known_names: Iterable[str]) -> UserError:
+def unknown_name_error(what: str, name: Any, known_names: Iterable[str]) -> UserError:
     """Returns the error for a `name` that is not among `known_names`. It suggests the closest of them."""
     known_names = sorted(known_names)
-    nearest = find_nearest(name, known_names)
+    nearest = find_nearest(str(name), known_names)
     hint = f" Did you mean {nearest!r}?" if nearest else ""
     return UserError(f"Unknown {what}: {name!r}.{hint} Known: {', '.join(known_names)}")
 

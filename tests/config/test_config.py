@@ -412,6 +412,12 @@ def test_protocol_select_holds_the_validation_item_out(dataset, model):
     ]
 
 
+@pytest.mark.parametrize("name", ["model", "preset", "source"])
+def test_a_name_that_is_no_text_is_unknown(name):
+    with pytest.raises(UserError, match=rf"Unknown {name}: None\. Known: "):
+        presets.make_run("beauty", **{name: None})
+
+
 def test_truth_and_texts_of_numpy_are_settings():
     settings = {"bias_correction": True, "optimizer": "adagrad"}
     run = Run.make("x", **{name: np.array([value])[0] for name, value in settings.items()})
