@@ -125,11 +125,11 @@ def mask_rows(
     replacements = np.full(targets.shape, mask_token(num_items), np.int32)
     if settings.mask_prob < 1:
         draw = rng.random(targets.shape)
-        is_kept = draw >= settings.mask_prob
-        is_random = draw >= settings.mask_prob + (1 - settings.mask_prob) / 2
-        replacements = np.where(is_kept & ~last_only[:, None], targets, replacements)
+        draw[last_only] = -1.0
         random_items = rng.integers(1, num_items + 1, targets.shape, np.int32)
-        replacements = np.where(is_random & ~last_only[:, None], random_items, replacements)
+        replacements = np.where(draw >= settings.mask_prob, targets, replacements)
+        is_random = draw >= settings.mask_prob + (1 - settings.mask_prob) / 2
+        replacements = np.where(is_random, random_items, replacements)
     masked = items.copy()
     row_index, slot_index = np.nonzero(slots)
     masked[row_index, positions[row_index, slot_index]] = replacements[row_index, slot_index]
@@ -172,14 +172,10 @@ class ClozeExamples:
 
         `seed`: as for `mask_rows`.
         """
-        rng, num_whole = np.random.default_rng(seed), self.windows.num_whole
         windows = self.find_windows(examples)
-        if self.windows.num_prefixes:
-            last_only = examples >= num_whole * self.num_copies
-        else:
-            last_only = examples // max(num_whole, 1) == self.masking.mask_copies
+        last_only = examples >= self.windows.num_whole * self.masking.mask_copies
         items, lengths = self.windows.rows(windows, self.max_length), self.windows.lengths[windows]
-        masked = mask_rows(items, lengths, last_only, self.masking, self.num_items, rng)
+        masked = mask_rows(items, lengths, last_only, self.masking, self.num_items, seed)
         return {"users": self.windows.users[windows], "lengths": lengths, **masked}
 
 
