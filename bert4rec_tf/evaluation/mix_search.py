@@ -95,7 +95,7 @@ class MixSearch:
         self._model, self._task = model, task
         self._table = model.evidence.make_table()
         most = min(SCALED_USERS, 2 * MAX_SCORES // (model.num_items + 1) + 1)
-        self._is_scaled = np.isin(np.arange(len(task.users)), sample_rows(len(task.users), most))
+        self._scaled_rows = sample_rows(len(task.users), most)
         self._batch_size = max(1, min(MAX_USERS_OF_BATCH, BATCH_SCORES // model.num_items))
         self._start = float(min(SHARES, key=lambda share: abs(share - settings.popularity_weight / 2)))
         is_chosen = bool(model.networks) and model.settings.network_share is None
@@ -111,7 +111,7 @@ class MixSearch:
         best = int(np.argmax([compute_ndcg(ranks) for ranks in all_ranks]))  # the first of equal ones
         mix = mixes[best]
         blocks, targets = [], []
-        for rows in self._task.cut_by_length(self._batch_size, rows=np.flatnonzero(self._is_scaled)):
+        for rows in self._task.cut_by_length(self._batch_size, rows=self._scaled_rows):
             scores, sums = self._score(make_batch(self._task, rows, self._model.max_history))
             blocks.append(self._join_scores(scores, sums, *mix).numpy())
             targets.append(self._task.targets[rows] - 1)
