@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bert4rec_tf.config.run_record import MaskingSettings, compute_window_stride
+from bert4rec_tf.data.examples.rows import choose_index_type
 from bert4rec_tf.data.sequences import Sequences, mask_token, number_within_groups, pad_rows
 
 
@@ -39,6 +40,15 @@ class Windows:
     def rows(self, windows: np.ndarray, width: int) -> np.ndarray:
         """Returns the items of windows, int64 [k], by their numbers: int32 [k, width], right-padded."""
         return pad_rows(self.items, self.starts[windows], self.lengths[windows], width)
+
+    def make_tables(self) -> dict[str, np.ndarray]:
+        """Returns what `gather_windows` reads."""
+        return {
+            "items": self.items,
+            "users": self.users.astype(np.int32),
+            "begins": self.starts.astype(choose_index_type(len(self.items))),
+            "lengths": self.lengths.astype(np.int32),
+        }
 
 
 def cut_windows_and_prefixes(sequences: Sequences, max_length: int, settings: MaskingSettings) -> Windows:

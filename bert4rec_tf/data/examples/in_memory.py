@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from bert4rec_tf.data.examples.rows import Examples, Tables, choose_index_type, gather_ragged
+from bert4rec_tf.data.examples.cloze import Windows
+from bert4rec_tf.data.examples.rows import Examples, Tables, choose_index_type, gather_ragged, gather_windows
 from bert4rec_tf.data.sequences import PAD, Sequences, draw_items, number_within_groups
 from bert4rec_tf.foundation.types import Batch, Tensor
 
@@ -148,12 +149,7 @@ class NextItemExamples(Examples):
         self.users, self.lengths = np.repeat(users, counts), np.minimum(ends - 1, max_length)
         self.num_examples, self.width = len(self.users), int(self.lengths.max(initial=1))
         begins = sequences.splits[self.users] + ends - 1 - self.lengths
-        self._tables = {
-            "items": sequences.items,
-            "users": self.users.astype(np.int32),
-            "begins": begins.astype(choose_index_type(len(sequences.items))),
-            "lengths": self.lengths.astype(np.int32),
-        }
+        self._tables = Windows(sequences.items, begins, self.lengths, self.users).make_tables()
 
     def draw(self, examples: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Returns, where asked for, `negatives [b, n, num_negatives]`, right-padded to the longest example of all, and
@@ -172,16 +168,11 @@ class NextItemExamples(Examples):
     def lay_out(self, tables: Tables, columns: dict[str, Tensor]) -> Batch:
         """Returns `users [b]`, `items` and `targets [b, n]`, right-padded to the longest example of all, `lengths [b]`,
         and the columns of `draw`."""
-        users, begins, lengths = (
-            tf.gather(tables[name], columns["examples"]) for name in ("users", "begins", "lengths")
-        )
-        return {
-            "users": users,
-            "items": gather_ragged(tables["items"], begins, lengths, self.width),
-            "lengths": lengths,
-            "targets": gather_ragged(tables["items"], begins + 1, lengths, self.width),
-            **{name: columns[name] for name in ("negatives", "shared") if name in columns},
-        }
+        row = gather_windows(tables, columns["examples"], self.width)
+        begins = tf.gather(tables["begins"], columns["examples"])
+        targets = gather_ragged(tables["items"], begins + 1, row["lengths"], self.width)
+        drawn: dict[str, Tensor] = {name: columns[name] for name in ("negatives", "shared") if name in columns}
+        return {**row, "targets": targets, **drawn}
 
 
 EXAMPLE_KINDS: dict[str | None, Callable[..., Examples]] = {

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert4rec_tf.config.run_record import MaskingSettings
 from bert4rec_tf.data.examples.cloze import Windows, count_predictions, cut_last_windows, cut_windows_and_prefixes
-from bert4rec_tf.data.examples.rows import Examples, Tables, choose_index_type, gather_ragged
+from bert4rec_tf.data.examples.rows import Examples, Tables, choose_index_type, gather_ragged, gather_windows
 from bert4rec_tf.data.examples.tfrecords import Shards
 from bert4rec_tf.data.sequences import Sequences, make_splits, mask_token
 from bert4rec_tf.foundation.types import Batch, Tensor
@@ -16,15 +16,6 @@ from bert4rec_tf.foundation.types import Batch, Tensor
 LAST_SEED, PLACE_SEED, KIND_SEED, ITEM_SEED = (number << 34 for number in range(2, 6))
 """Added to the run's seed for what dynamic masks draw: which examples have only their last item masked, which places
 are masked, what becomes of their items, and random items."""
-
-
-def _make_window_tables(windows: Windows) -> dict[str, np.ndarray]:
-    return {
-        "items": windows.items,
-        "users": windows.users.astype(np.int32),
-        "begins": windows.starts.astype(choose_index_type(len(windows.items))),
-        "lengths": windows.lengths.astype(np.int32),
-    }
 
 
 MAX_INT32 = 2**31 - 1
@@ -66,7 +57,7 @@ class StoredExamples(Examples):
                 shown.append(items[np.repeat(begins, num_masked) + flat_positions].astype(np.int32))
         num_masked = np.concatenate(lengths)
         return {
-            **_make_window_tables(self.windows),
+            **self.windows.make_tables(),
             "num_masked": num_masked.astype(np.int32),
             "mask_begins": make_splits(num_masked)[:-1].astype(choose_index_type(int(num_masked.sum()))),
             "mask_positions": np.concatenate(positions),
@@ -99,7 +90,7 @@ class StoredExamples(Examples):
             for name in ("mask_positions", "mask_targets")
         )
         shown = None if self.only_mask_tokens else gather_ragged(tables["shown"], begins, num_masked, self.num_slots)
-        row = _gather_windows(tables, columns["examples"], self.width)
+        row = gather_windows(tables, columns["examples"], self.width)
         items = replace_items(row["items"], positions, targets, mask_token(self.num_items) if shown is None else shown)
         return {**row, "items": items, "mask_positions": positions, "mask_targets": targets}
 
@@ -135,14 +126,14 @@ class MaskedExamples(Examples):
         counts = np.where(all_lengths, count_predictions(all_lengths, masking), 0)
         self.num_slots = 1 if last_only else int(counts[: self.width + 1].max(initial=1))
         self._tables = {
-            **_make_window_tables(windows),
+            **windows.make_tables(),
             "last_only": is_last_only,
             "counts": counts.astype(np.int32),
         }
 
     def lay_out(self, tables: Tables, columns: dict[str, Tensor]) -> Batch:
         """Returns the columns that `StoredExamples.lay_out` returns."""
-        row = _gather_windows(tables, columns["examples"], self.width)
+        row = gather_windows(tables, columns["examples"], self.width)
         rows = tf.size(columns["examples"])
 
         def draw(offset: int, shape: list[Tensor | int], least: int = 0, limit: int = MAX_INT32) -> tf.Tensor:
@@ -175,11 +166,6 @@ class MaskedExamples(Examples):
 def _shuffle(size: int, *seed: int) -> np.ndarray:
     rows = tf.range(tf.constant(size, tf.int64))
     return tf.random.experimental.stateless_shuffle(rows, tf.constant(seed, tf.int64)).numpy()
-
-
-def _gather_windows(tables: Tables, examples: Tensor, width: int) -> dict[str, tf.Tensor]:
-    users, begins, lengths = (tf.gather(tables[name], examples) for name in ("users", "begins", "lengths"))
-    return {"users": users, "lengths": lengths, "items": gather_ragged(tables["items"], begins, lengths, width)}
 
 
 def replace_items(items: Tensor, positions: Tensor, targets: Tensor, shown: Tensor | int) -> tf.Tensor:

@@ -129,3 +129,9 @@ def gather_ragged(flat: Tensor, begins: Tensor, lengths: Tensor, width: Tensor |
     places = begins[:, None] + tf.cast(columns, begins.dtype)[None, :]
     rows = tf.gather(flat, tf.where(is_real, places, tf.zeros_like(places)))
     return tf.where(is_real, tf.cast(rows, tf.int32), 0)
+
+
+def gather_windows(tables: Tables, examples: Tensor, width: int) -> dict[str, tf.Tensor]:
+    """Returns `users [b]`, `lengths [b]` and `items [b, width]` of the examples, from `cloze.Windows.make_tables`."""
+    users, begins, lengths = (tf.gather(tables[name], examples) for name in ("users", "begins", "lengths"))
+    return {"users": users, "lengths": lengths, "items": gather_ragged(tables["items"], begins, lengths, width)}
