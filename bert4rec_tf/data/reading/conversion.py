@@ -179,9 +179,8 @@ def parse_pairs(content: bytes, path: Path) -> Sequences:
 
 def convert_once(interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
     """Does what `convert` does, but stores the result in `folder` and reads it from there, unless it is damaged."""
-    path = locate_conversion(
-        folder, interactions, [identify_source(path, interactions) for path in list_files(interactions)]
-    )
+    sources = [identify_source(path, interactions) for path in list_files(interactions)]
+    path = locate_conversion(folder, interactions, sources)
     return load_or_convert(path, interactions, lambda: convert(interactions))
 
 

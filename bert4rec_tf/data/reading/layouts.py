@@ -1,5 +1,6 @@
 """Finds the layout of a file of interactions from its first rows, or asks."""
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -219,10 +220,8 @@ def _find_record_layout(columns: Columns, lines: Sequence[str], number: int) -> 
         except ValueError:
             continue
         for line in lines[1:]:
-            try:
+            with contextlib.suppress(ValueError):  # named when all rows are read
                 sample.append(records.parse_record(kind, line))
-            except ValueError:  # named when all rows are read
-                continue
         names = list(dict.fromkeys(name for record in sample for name in record))
         texts = {
             name: ["" if (value := record.get(name)) is None else str(value) for record in sample] for name in names
