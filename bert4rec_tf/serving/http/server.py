@@ -20,6 +20,9 @@ from bert4rec_tf.serving.http.server_settings import ServerSettings
 DRAIN_SECONDS = 1.0
 """How long clients may send one more request on an open connection. Its response closes the connection."""
 
+CANCEL_SECONDS = 1.0
+"""How long aiohttp waits for what was not finished in time, before and after it cancels that."""
+
 OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """The system's errors when it has no room for another connection."""
 
@@ -65,7 +68,7 @@ async def run(
 
     Calls `ready` once `listener`, a bound socket, accepts connections.
     """
-    runner = web.AppRunner(service.make_application(), handler_cancellation=True, shutdown_timeout=shutdown_seconds)
+    runner = web.AppRunner(service.make_application(), handler_cancellation=True, shutdown_timeout=CANCEL_SECONDS)
     await runner.setup()
     server: Any = runner.server
     listener.setblocking(False)
@@ -79,16 +82,23 @@ async def run(
     try:
         ready()
         await stop.wait()
+    finally:
         service.is_stopping = True
         accepting.cancel()
         listener.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(drain_seconds):
-                while server.connections:
-                    await asyncio.sleep(0.01)
-    finally:
-        accepting.cancel()
+        await _wait_for_callers(server, drain_seconds, shutdown_seconds)
         await runner.cleanup()
+
+
+async def _wait_for_callers(server: Any, drain_seconds: float, shutdown_seconds: float) -> None:
+    """Waits until all connections have closed; for idle ones and for open requests at most so many seconds."""
+    clock = asyncio.get_running_loop().time
+    begin = clock()
+    while connections := server.connections:
+        is_asked = any(connection.is_asked for connection in connections)
+        if clock() > begin + (shutdown_seconds if is_asked else drain_seconds):
+            return
+        await asyncio.sleep(0.01)
 
 
 class Connection(web.RequestHandler):
@@ -96,6 +106,11 @@ class Connection(web.RequestHandler):
 
     def __init__(self, manager: web.Server) -> None:
         super().__init__(manager, loop=asyncio.get_running_loop(), access_log=None, auto_decompress=False)  # type: ignore[arg-type]
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a request has begun whose response is not sent yet. (`cleanup` would drop the rest of its body.)"""
+        return self._request_in_progress
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None

@@ -156,6 +156,30 @@ def test_requests_in_flight_are_answered_when_the_server_stops(calls):
     assert [answer.status for answer in answers] == [200] * 3
 
 
+def test_a_request_whose_body_is_still_arriving_is_answered_when_the_server_stops():
+    body = json.dumps({"instances": [["a"]]}).encode()
+    head = f"POST /v1/models/bert4rec:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    echo = served(Fake(lambda arrays: {"items": arrays["histories"]}))
+    with Server(echo) as server, socket.create_connection(("127.0.0.1", server.port), 30) as caller:
+        caller.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body[:5])
+        threading.Event().wait(0.2)
+        server.stop()
+        threading.Event().wait(0.5)  # idle connections would be closed by now
+        caller.sendall(body[5:])
+        answer = b"".join(iter(lambda: caller.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 200") and b"Connection: close" in answer
+
+
+def test_a_request_that_never_ends_does_not_hold_up_the_stop():
+    server = Server(served(Fake(Gate())), shutdown_seconds=0.2)
+    with server, socket.create_connection(("127.0.0.1", server.port), 30) as caller:
+        caller.sendall(b"POST /v1/models/bert4rec:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+        threading.Event().wait(0.2)
+        server.stop()
+        server._thread.join(20)
+        assert not server._thread.is_alive()
+
+
 def test_the_last_answer_on_an_open_connection_says_close():
     answers, failures = [], []
 
