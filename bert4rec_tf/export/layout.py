@@ -52,16 +52,19 @@ def has_model(folder: Path) -> bool:
 def find_model_folder(path: Path) -> Path:
     """Returns the SavedModel's folder in a work directory, or any other folder as it is.
 
-    Raises UserError if the work directory has no SavedModel.
+    Moves a model there that was ready when the program that replaced the one before was killed. Raises UserError if the
+    work directory has no SavedModel.
     """
-    if (path / MODEL).exists() or not (path / CONFIG).exists():
-        return path
-    if not (path / SAVED_MODEL / MODEL).exists():
+    is_in_workdir = (path / CONFIG).exists() and not (path / MODEL).exists()
+    folder = path / SAVED_MODEL if is_in_workdir else path
+    if not isinstance(folder, stores.Url):
+        files.finish_replacement(folder)
+    if is_in_workdir and not (folder / MODEL).exists():
         raise UserError(
             f"{path}: has no exported model yet; run bert4rec run --mode=export --workdir={path}, or what began it, if "
             "that was stopped"
         )
-    return path / SAVED_MODEL
+    return folder
 
 
 def find_newest_version(folder: Path) -> int | None:

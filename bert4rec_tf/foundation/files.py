@@ -70,8 +70,8 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     Until then the folder at `path` is unchanged. Its parents are created.
 
     The old folder is renamed, then the new one. If the process is killed, the whole old or the whole new folder is at
-    `path`. After a kill between the two renames there is none, until the next call for `path`, or the next lock on its
-    parent, moves the new folder there.
+    `path`. After a kill between the two renames there is none, until the next call for `path`, `finish_replacement`, or
+    the next lock on its parent, moves the new folder there.
 
     A folder that cannot be renamed, such as a mount point, is emptied and filled in place. There the file `last` makes
     a folder complete: it is deleted first and written last.
@@ -229,6 +229,14 @@ def remove_partials(folder: Path, of: str | None = None) -> None:
     for path in partials:
         with contextlib.suppress(OSError):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def finish_replacement(path: Path) -> None:
+    """Makes the second rename of `replace_directory` for `path` if its process was killed after the first."""
+    place = path.resolve()
+    if place.parent.is_dir() and not place.exists():
+        with contextlib.suppress(OSError):  # only readable, or another process was quicker
+            remove_partials(place.parent, of=place.name)
 
 
 def _finish_replacement(new: Path) -> None:

@@ -13,6 +13,7 @@ from support.exports import HISTORIES, LENGTH, NUM_ITEMS, VOCABULARY, Fixed, K, 
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert4rec_tf.data.sequences import Vocabulary
+from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation import files, stores
@@ -233,6 +234,32 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
     write(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "folder" / "sub" / "file").read_text() == "new"
+
+
+KILLED_BETWEEN_RENAMES = """
+import os, sys, pathlib
+from bert4rec_tf.foundation.files import replace_directory
+def replace(source, target, made=os.replace):
+    made(source, target)
+    os._exit(9)
+os.replace = replace
+with replace_directory(pathlib.Path(sys.argv[1])) as aside:
+    (aside / "saved_model.pb").write_text("new")
+"""
+
+
+@pytest.mark.parametrize("name", ["served", "served/saved_model"])
+def test_a_model_whose_replacement_was_killed_between_its_renames_is_found(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").write_text("old")
+    if name != "served":
+        (tmp_path / "served" / "config.json").write_text("{}")
+    done = subprocess.run([sys.executable, "-c", KILLED_BETWEEN_RENAMES, str(folder)])
+    assert done.returncode == 9 and not folder.exists()
+    assert find_model_folder(tmp_path / "served") == folder
+    assert [path.name for path in folder.iterdir()] == ["saved_model.pb"]
+    assert (folder / "saved_model.pb").read_text() == "new"
 
 
 @pytest.mark.long
