@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from bert4rec_tf.data.feature_values import Features
+from bert4rec_tf.data.reading.rows import MISSING
 from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, read_columns
 from bert4rec_tf.export.layout import ITEM_ID
 from bert4rec_tf.foundation import files
@@ -80,7 +81,8 @@ class Attributes:
     several values, in a list or with `|` between them, as features do: `'drama' in genres`.
 
     `source`: a file or a table with a column of ids (`small_tables.read_columns`). Texts that are all numbers, or all
-    true or false, become these. If an id occurs twice, its last row counts. Raises UserError as `read_columns`.
+    true or false, become these, and words such as N/A among them missing values. If an id occurs twice, its last row
+    counts. Raises UserError as `read_columns`, or if there are no rows.
     """
 
     def __init__(self, source: Any, id_name: str | None = None) -> None:
@@ -88,6 +90,8 @@ class Attributes:
         id_column, columns = read_columns(source, title, (ITEM_ID, *IDS), id_name)
         if id_column is None:
             raise UserError(f"{title}: must have a column of ids, such as `id`. Received: {', '.join(columns)[:300]}")
+        if not columns[id_column]:
+            raise UserError(f"{title}: must have rows. Received: none")
         frame = pd.DataFrame({name: _convert(cells) for name, cells in columns.items() if name != id_column})
         frame.index = pd.Index(columns[id_column], dtype=object, name=id_column)
         is_earlier = frame.index.duplicated(keep="last")
@@ -229,7 +233,9 @@ def _refuse_other_kind(column: Any, other: Any) -> None:
         return
     if isinstance(other, pd.Series):
         raise TypeError(f"`{column.name}` holds {kind}, and `{other.name}` {kinds[0]}")
-    example = column[column.notna()].tolist()[0]
+    cells = column[column.notna()]
+    is_number = pd.to_numeric(cells, errors="coerce").notna() if kind == TEXTS else np.zeros(len(cells), bool)
+    example = [*cells[~is_number], *cells][0]  # a cell that is the reason
     raise TypeError(f"`{column.name}` holds {kind}, such as {example!r}. Received: {values[0]!r}")
 
 
@@ -248,14 +254,17 @@ def _convert(cells: Sequence[Any]) -> pd.Series:
     cells = [_to_number(cell) if isinstance(cell, Decimal) else cell for cell in cells]
     cells = [[*map(_write_day, cell)] if isinstance(cell, (list, tuple)) else _write_day(cell) for cell in cells]
     values = pd.Series(cells, dtype=object)
-    texts = {cell for cell in cells if isinstance(cell, str)}
-    if texts and texts | {None} == {*cells, None}:
-        if {text.strip().lower() for text in texts} <= TRUTHS.keys():
-            truths = [None if cell is None else TRUTHS[cell.strip().lower()] for cell in cells]
-            return pd.Series(truths, dtype=object if None in truths else bool)
-        numbers = pd.to_numeric(values, errors="coerce")
-        return values if (numbers.isna() & values.notna()).any() else _restore_large(numbers, values)
-    return _restore_large(values.infer_objects(), values)
+    if not all(isinstance(cell, str | None) for cell in cells):
+        return _restore_large(values.infer_objects(), values)
+    known = pd.Series([None if (cell or "").strip() in MISSING else cell.strip() for cell in cells], dtype=object)
+    texts = set(known.dropna())
+    if not texts:
+        return values
+    if {text.lower() for text in texts} <= TRUTHS.keys():
+        truths = [None if cell is None else TRUTHS[cell.lower()] for cell in known]
+        return pd.Series(truths, dtype=object if None in truths else bool)
+    numbers = pd.to_numeric(known, errors="coerce")
+    return _restore_large(numbers, known) if numbers.count() == known.count() else values
 
 
 def _to_number(decimal: Decimal) -> float:
@@ -282,15 +291,15 @@ def _restore_large(numbers: pd.Series, cells: pd.Series) -> pd.Series:
 
 
 class WatchedFile(Generic[Content]):
-    """The `content` of a file, which `refresh` reads again if the file has changed.
+    """The `content` of a file, which `refresh` reads again if the file has changed, but not since the call before.
 
-    If it cannot be read then, a warning says so once, and the content of before stays. `parse`: path -> content.
-    Raises UserError if it cannot be read at first.
+    So a file that is being written is not read half. If it cannot be read, a warning says so once, and the content of
+    before stays. `parse`: path -> content. Raises UserError if it cannot be read at first.
     """
 
     def __init__(self, path: Path, parse: Callable[[Path], Content]) -> None:
         self._path, self._parse = path, parse
-        self._stamp = self._read_stamp()
+        self._stamp = self._last_stamp = self._read_stamp()
         self.content = parse(path)
 
     def _read_stamp(self) -> Any:
@@ -302,7 +311,9 @@ class WatchedFile(Generic[Content]):
             return None
 
     def refresh(self) -> None:
-        if (stamp := self._read_stamp()) == self._stamp:
+        stamp, stamp_before = self._read_stamp(), self._last_stamp
+        self._last_stamp = stamp
+        if stamp == self._stamp or stamp != stamp_before:
             return
         self._stamp = stamp
         try:

@@ -112,6 +112,26 @@ def test_as_many_allowed_items_as_there_are_come_back(model, where):
     assert model.similar("item 3", k=4, where=where)["item"].tolist() == [one for one in near if one in allowed][:4]
 
 
+def test_words_for_missing_values_do_not_make_texts_of_numbers_or_truths():
+    frame = pd.DataFrame({"id": ["a", "b", "c"], "price": ["1", " N/A", "3.5"], "new": ["NULL", "yes", "true"]})
+    assert select(frame, "price > 2") == {"c"} and select(frame.replace("yes", "-"), "new") == {"c"}
+    assert select(frame.assign(price=["NA", "none", "-"]), "price == 'none'") == {"b"}
+    words = "`price` holds texts, such as 'on request'. Received: 5"
+    with pytest.raises(b4r.UserError, match=re.escape(words)):
+        select(frame.replace(" N/A", "on request"), "price < 5")
+
+
+def test_a_table_of_attributes_without_rows_is_refused_and_one_from_before_kept(tmp_path):
+    path = tmp_path / "prices.csv"
+    path.write_text("id,price\na,1\n")
+    watched = WatchedFile(path, Attributes)
+    path.write_text("id,price\n")
+    watched.refresh()
+    with pytest.warns(b4r.FileWarning, match=r"prices.csv: must have rows\. .*what it held before still counts"):
+        watched.refresh()
+    assert watched.content.frame["price"].to_dict() == {"a": 1}
+
+
 @pytest.mark.parametrize(
     ("where", "words"),
     [
@@ -410,7 +430,12 @@ def test_a_watched_file_is_read_when_it_changes_and_kept_when_it_disappears(tmp_
         return watched.content
 
     assert refresh_twice() == {"a", "b"}
+    path.write_text("")  # as the shell does before a command writes
+    watched.refresh()
+    assert watched.content == {"a", "b"}
     path.write_text("c\n")
+    watched.refresh()
+    assert watched.content == {"a", "b"}
     assert refresh_twice() == {"c"}
     path.unlink()
     with pytest.warns(b4r.FileWarning, match="what it held before still counts") as caught:
