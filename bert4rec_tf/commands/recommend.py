@@ -1,5 +1,6 @@
 """Recommends items to one history, to known users, or to every user of files, from an exported model."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 from bert4rec_tf.commands.flags import parse_with_columns
 from bert4rec_tf.config.data_names import Interactions, list_column_options
 from bert4rec_tf.config.setting_fields import Settings, setting
+from bert4rec_tf.data.reading.conversion import list_files
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export.layout import require_saved_model
 from bert4rec_tf.foundation import files
@@ -104,6 +106,7 @@ def main(arguments: list[str]) -> None:
     output = None if options.output is None else expand_path(options.output)
     if output is not None:
         batch.check_target(output)
+        _refuse_own_input(output, options)
     id_lists = {name: tuple(split_ids(getattr(options, name) or "")) for name in ("exclude", "candidates")}
     if options.candidates is not None and not id_lists["candidates"]:
         raise UserError("--candidates must name at least one item; leave it out for all. Received: none")
@@ -156,7 +159,16 @@ def read_users(source: str, model: "SavedRecommender") -> list[str]:
     users = files.read_lines(path)
     if not users:
         raise UserError(f"{path}: must have a user's id on each line. Received: none")
-    return list(map(normalize_id, users))
+    return list(dict.fromkeys(map(normalize_id, users)))
+
+
+def _refuse_own_input(output: Path, options: RecommendOptions) -> None:
+    """Raises UserError if --output is a file that is read."""
+    names = [options.titles, options.attributes, None if options.users == ALL_USERS else options.users]
+    paths = [expand_path(name) for name in names if name]
+    paths += list_files(Interactions(options.interactions)) if options.interactions else []
+    if os.path.realpath(str(output)) in {os.path.realpath(str(path)) for path in paths}:
+        raise UserError(f"--output must be another file than those that are read. Received: {output}")
 
 
 def make_tables(answer: "Recommendations", titles: Mapping[str, str], names: Sequence[str]) -> str:

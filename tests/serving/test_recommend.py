@@ -277,6 +277,20 @@ def test_any_reader_of_csv_gets_what_is_in_parquet(popular, tmp_path):
             assert list(np.asarray(found, object if name in texts.names else np.float32)) == expected
 
 
+def test_the_output_is_no_file_that_is_read(command, popular, tmp_path):
+    write(tmp_path / "actions.csv", ROWS)
+    (tmp_path / "link.csv").symlink_to("actions.csv")
+    before = (tmp_path / "actions.csv").read_bytes()
+    for flags in ("--interactions=act*.csv", "--users=actions.csv", "--users=all --attributes=actions.csv"):
+        for output in ("actions.csv", str(tmp_path / "link.csv")):
+            code, _, err = command(f"--model={popular}", *flags.split(), f"--output={output}")
+            assert (code, err) == (
+                2,
+                f"error: --output must be another file than those that are read. Received: {output}\n",
+            )
+    assert (tmp_path / "actions.csv").read_bytes() == before
+
+
 def test_users_whose_histories_the_export_holds(command, popular, tmp_path):
     held = tmp_path / "held"
     shutil.copytree(popular, held)
@@ -291,7 +305,7 @@ def test_users_whose_histories_the_export_holds(command, popular, tmp_path):
     code, out, err = command(f"--model={held}", "--user=ann,eve")
     assert items_of(out.split("user eve\n")[1]) == NAMES[:3] and code == 0
     assert err == f"warning: 1 of 2 {GET_POPULAR} (such as 'eve')\n"
-    (tmp_path / "users.txt").write_bytes(b"\xef\xbb\xbfeve\r\nbob, jr \r\n")
+    (tmp_path / "users.txt").write_bytes(b"\xef\xbb\xbfeve\r\nbob, jr \r\neve\r\n")
     target = tmp_path / "users.csv"
     code, out, warned = command(f"--model={held}", "--users=users.txt", f"--output={target}")
     assert code == 0 and warned.endswith(err)
