@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from bert4rec_tf.commands.flags import parse_with_columns
@@ -163,12 +163,20 @@ def read_users(source: str, model: "SavedRecommender") -> list[str]:
 
 
 def _refuse_own_input(output: Path, options: RecommendOptions) -> None:
-    """Raises UserError if --output is a file that is read."""
+    """Raises UserError if --output is a file that is read, or would be from now on."""
     names = [options.titles, options.attributes, None if options.users == ALL_USERS else options.users]
-    paths = [expand_path(name) for name in names if name]
-    paths += list_files(Interactions(options.interactions)) if options.interactions else []
-    if os.path.realpath(str(output)) in {os.path.realpath(str(path)) for path in paths}:
+    paths: list[Path] = [expand_path(name) for name in names if name]
+    if options.interactions is not None:
+        interactions = Interactions(options.interactions)
+        paths += [*interactions.files, *list_files(interactions)]
+    place = PurePath(_find_place(output))
+    places = place, *(place.parents if place.suffix == ".parquet" else ())  # all such files of a folder are read
+    if any(PurePath(read) in places or place.match(read) for read in map(_find_place, paths)):
         raise UserError(f"--output must be another file than those that are read. Received: {output}")
+
+
+def _find_place(path: Path) -> str:
+    return os.path.realpath(str(path).removeprefix("file://"))
 
 
 def make_tables(answer: "Recommendations", titles: Mapping[str, str], names: Sequence[str]) -> str:

@@ -58,8 +58,8 @@ _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 
 
 def convert_value(value: Any) -> Any:
-    """Returns a value of NumPy, or a number of another kind, as Python's, and anything else as it is."""
-    value = value.item() if isinstance(value, np.generic) else value
+    """Returns a number, truth or text of another kind, such as NumPy's, as Python's, and anything else as it is."""
+    value = value.item() if isinstance(value, (np.bool_, np.str_)) else value
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
     return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else value

@@ -52,14 +52,14 @@ def has_model(folder: Path) -> bool:
 def find_model_folder(path: Path) -> Path:
     """Returns the SavedModel's folder in a work directory, or any other folder as it is.
 
-    Moves a model there that was ready when the program that replaced the one before was killed. Raises UserError if the
-    work directory has no SavedModel.
+    Finishes replacements of both that were killed. Raises UserError if the work directory has no SavedModel.
     """
-    is_in_workdir = (path / CONFIG).exists() and not (path / MODEL).exists()
-    folder = path / SAVED_MODEL if is_in_workdir else path
-    if not isinstance(folder, stores.Url):
-        files.finish_replacement(folder)
-    if is_in_workdir and not (folder / MODEL).exists():
+    stores.finish_replacement(path)
+    if (path / MODEL).exists() or not (path / CONFIG).exists():
+        return path
+    folder = path / SAVED_MODEL
+    stores.finish_replacement(folder)
+    if not (folder / MODEL).exists():
         raise UserError(
             f"{path}: has no exported model yet; run bert4rec run --mode=export --workdir={path}, or what began it, if "
             "that was stopped"

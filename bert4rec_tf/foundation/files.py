@@ -232,11 +232,17 @@ def remove_partials(folder: Path, of: str | None = None) -> None:
 
 
 def finish_replacement(path: Path) -> None:
-    """Makes the second rename of `replace_directory` for `path` if its process was killed after the first."""
+    """Makes the second rename of `replace_directory` for `path` if its process was killed after the first.
+
+    Deletes nothing, and does nothing where it may not write.
+    """
     place = path.resolve()
-    if place.parent.is_dir() and not place.exists():
-        with contextlib.suppress(OSError):  # only readable, or another process was quicker
-            remove_partials(place.parent, of=place.name)
+    if not place.exists():
+        for new in place.parent.glob(f".*.new{PARTIAL}"):
+            name = _PARTIAL_NAME.fullmatch(new.name)
+            if name and name["name"] == place.name and not _may_be_in_use(new):
+                with contextlib.suppress(OSError):
+                    _finish_replacement(new)
 
 
 def _finish_replacement(new: Path) -> None:

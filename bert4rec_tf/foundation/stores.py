@@ -204,6 +204,12 @@ def expand_path(path: Path | str | Url) -> Path:
     return Path(expanded)
 
 
+def finish_replacement(path: Path) -> None:
+    """Does what `files.finish_replacement` does; of a folder in a store, nothing is renamed."""
+    if not isinstance(path, Url):
+        files.finish_replacement(path)
+
+
 def find_cache_folder() -> Path:
     """Returns this package's folder in the user's cache."""
     return expand_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "bert4rec_tf"

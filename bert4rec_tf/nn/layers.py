@@ -430,16 +430,15 @@ class MaskedItemHead(Layer):
         self.norm = layer_norm("norm", self.dtype_policy) if use_layer_norm else None
 
     def build(self, hidden_shape: Shape, table_shape: Shape | None = None) -> None:
-        if self.embedding is not None and self.embedding.input_dim != self.num_rows:
-            raise ValueError(
-                f"`num_rows` must be the rows of `embedding`, {self.embedding.input_dim}. "
-                f"Received: num_rows={self.num_rows}"
-            )
         self.dense = build_dense("dense", hidden_shape, hidden_shape[-1], self.initializer_stddev, self.dtype_policy)
         if self.norm is not None:
             self.norm.build(hidden_shape)
-        if self.embedding is not None and not self.embedding.built:
-            self.embedding.build()
+        if self.embedding is not None:
+            if not self.embedding.built:
+                self.embedding.build()
+            rows = self.embedding.embeddings.shape[0]
+            if rows != self.num_rows:
+                raise ValueError(f"`num_rows` must be the rows of `embedding`, {rows}. Received: {self.num_rows}")
         self.bias = self.add_weight(name="bias", shape=(self.num_rows,), initializer="zeros", autocast=False)
 
     def transform(self, hidden: Tensor) -> Tensor:
@@ -469,5 +468,9 @@ class MaskedItemHead(Layer):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "MaskedItemHead":
         if config["embedding"] is not None and "shared_object_id" not in config["embedding"]:
-            warn("a copied MaskedItemHead has a table of its own; only a .keras file keeps it shared", TrainingWarning)
+            warn(
+                "a MaskedItemHead from a configuration has an embedding of its own; only a .keras file keeps one that "
+                "other layers use",
+                TrainingWarning,
+            )
         return cls(**{**config, "embedding": keras.saving.deserialize_keras_object(config["embedding"])})

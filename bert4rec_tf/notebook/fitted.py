@@ -572,6 +572,7 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
         UserError: if it is neither, the work directory has no exported model yet, or the model cannot be trusted.
     """
     folder = stores.expand_path(path)
+    stores.finish_replacement(folder)
     is_model = (folder / MODEL).exists()
     if not is_model and not (folder / CONFIG).exists():
         newest = find_newest_version(folder)

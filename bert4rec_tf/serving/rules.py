@@ -47,6 +47,9 @@ MAX_CONDITIONS = 16
 MAX_OPERATORS = 1_000
 """Of one condition: each takes time for all items."""
 
+MAX_LOOKS = 3
+"""How often a file that changes is looked at before it is read."""
+
 LARGEST_EXACT = 2**53
 """From here on, floats cannot hold every whole number."""
 
@@ -81,7 +84,7 @@ class Attributes:
     several values, in a list or with `|` between them, as features do: `'drama' in genres`.
 
     `source`: a file or a table with a column of ids (`small_tables.read_columns`). Texts that are all numbers, or all
-    true or false, become these, and words such as N/A among them missing values. If an id occurs twice, its last row
+    true or false, become these, and words such as N/A beside them missing values. If an id occurs twice, its last row
     counts. Raises UserError as `read_columns`, or if there are no rows.
     """
 
@@ -234,8 +237,10 @@ def _refuse_other_kind(column: Any, other: Any) -> None:
     if isinstance(other, pd.Series):
         raise TypeError(f"`{column.name}` holds {kind}, and `{other.name}` {kinds[0]}")
     cells = column[column.notna()]
-    is_number = pd.to_numeric(cells, errors="coerce").notna() if kind == TEXTS else np.zeros(len(cells), bool)
-    example = [*cells[~is_number], *cells][0]  # a cell that is the reason
+    if kind == TEXTS:  # a cell that is the reason
+        is_other = pd.to_numeric(cells, errors="coerce").isna() & ~cells.str.strip().isin(MISSING)
+        cells = cells[is_other] if is_other.any() else cells
+    example = cells.tolist()[0]
     raise TypeError(f"`{column.name}` holds {kind}, such as {example!r}. Received: {values[0]!r}")
 
 
@@ -259,7 +264,7 @@ def _convert(cells: Sequence[Any]) -> pd.Series:
     known = pd.Series([None if (cell or "").strip() in MISSING else cell.strip() for cell in cells], dtype=object)
     texts = set(known.dropna())
     if not texts:
-        return values
+        return known
     if {text.lower() for text in texts} <= TRUTHS.keys():
         truths = [None if cell is None else TRUTHS[cell.lower()] for cell in known]
         return pd.Series(truths, dtype=object if None in truths else bool)
@@ -291,15 +296,17 @@ def _restore_large(numbers: pd.Series, cells: pd.Series) -> pd.Series:
 
 
 class WatchedFile(Generic[Content]):
-    """The `content` of a file, which `refresh` reads again if the file has changed, but not since the call before.
+    """The `content` of a file, which `refresh` reads again if the file has changed.
 
-    So a file that is being written is not read half. If it cannot be read, a warning says so once, and the content of
-    before stays. `parse`: path -> content. Raises UserError if it cannot be read at first.
+    It waits while a local file changes from call to call, as one that is being written, but for at most MAX_LOOKS. If
+    it cannot be read, a warning says so once, and the content of before stays. `parse`: path -> content. Raises
+    UserError if it cannot be read at first.
     """
 
     def __init__(self, path: Path, parse: Callable[[Path], Content]) -> None:
         self._path, self._parse = path, parse
         self._stamp = self._last_stamp = self._read_stamp()
+        self._num_looks = 0
         self.content = parse(path)
 
     def _read_stamp(self) -> Any:
@@ -312,10 +319,13 @@ class WatchedFile(Generic[Content]):
 
     def refresh(self) -> None:
         stamp, stamp_before = self._read_stamp(), self._last_stamp
-        self._last_stamp = stamp
-        if stamp == self._stamp or stamp != stamp_before:
+        self._last_stamp, self._num_looks = stamp, self._num_looks + 1
+        if stamp == self._stamp:
+            self._num_looks = 0
             return
-        self._stamp = stamp
+        if stamp != stamp_before and self._num_looks < MAX_LOOKS and not isinstance(self._path, Url):
+            return
+        self._stamp, self._num_looks = stamp, 0
         try:
             content = self._parse(self._path)
         except UserError as error:

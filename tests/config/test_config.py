@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -412,16 +413,19 @@ def test_protocol_select_holds_the_validation_item_out(dataset, model):
     ]
 
 
+@pytest.mark.parametrize("value", [None, ["bert4rec"]], ids=str)
 @pytest.mark.parametrize("name", ["model", "preset", "source"])
-def test_a_name_that_is_no_text_is_unknown(name):
-    with pytest.raises(UserError, match=rf"Unknown {name}: None\. Known: "):
-        presets.make_run("beauty", **{name: None})
+def test_a_name_that_is_no_text_is_unknown(name, value):
+    with pytest.raises(UserError, match=rf"Unknown {name}: {re.escape(repr(value))}\..* Known: "):
+        presets.make_run("beauty", **{name: value})
 
 
 def test_truth_and_texts_of_numpy_are_settings():
     settings = {"bias_correction": True, "optimizer": "adagrad"}
     run = Run.make("x", **{name: np.array([value])[0] for name, value in settings.items()})
     assert run == Run.make("x", **settings) and run.digest == Run.make("x", **settings).digest
+    with pytest.raises(UserError, match="`seed` must be a whole number"):
+        Run.make("x", seed=np.datetime64(5, "ns"))
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float32, np.float64])

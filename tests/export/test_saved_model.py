@@ -12,12 +12,14 @@ import tensorflow as tf
 from support.exports import HISTORIES, LENGTH, NUM_ITEMS, VOCABULARY, Fixed, K, ask, popular, rectangle, transformer
 from tensorflow.core.protobuf import saved_model_pb2
 
+import bert4rec_tf as b4r
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.export.saved_model import export
 from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.processes import get_host_code
 from bert4rec_tf.models import BprMf
 from bert4rec_tf.serving.client import Choices, SavedRecommender
 
@@ -244,22 +246,39 @@ def replace(source, target, made=os.replace):
     os._exit(9)
 os.replace = replace
 with replace_directory(pathlib.Path(sys.argv[1])) as aside:
-    (aside / "saved_model.pb").write_text("new")
+    for file in sys.argv[2:]:
+        (aside / file).parent.mkdir(exist_ok=True)
+        (aside / file).write_text("new")
 """
 
 
-@pytest.mark.parametrize("name", ["served", "served/saved_model"])
-def test_a_model_whose_replacement_was_killed_between_its_renames_is_found(tmp_path, name):
-    folder = tmp_path / name
-    folder.mkdir(parents=True)
-    (folder / "saved_model.pb").write_text("old")
-    if name != "served":
+@pytest.mark.parametrize(
+    ("replaced", "files_in_it", "model"),
+    [
+        ("served", ["saved_model.pb"], "served"),
+        ("served/saved_model", ["saved_model.pb"], "served/saved_model"),
+        ("served", ["saved_model/saved_model.pb", "config.json"], "served/saved_model"),
+    ],
+)
+def test_a_model_whose_replacement_was_killed_between_its_renames_is_found(tmp_path, replaced, files_in_it, model):
+    (tmp_path / replaced).mkdir(parents=True)
+    if replaced != "served":
         (tmp_path / "served" / "config.json").write_text("{}")
-    done = subprocess.run([sys.executable, "-c", KILLED_BETWEEN_RENAMES, str(folder)])
-    assert done.returncode == 9 and not folder.exists()
-    assert find_model_folder(tmp_path / "served") == folder
-    assert [path.name for path in folder.iterdir()] == ["saved_model.pb"]
-    assert (folder / "saved_model.pb").read_text() == "new"
+    command = [sys.executable, "-c", KILLED_BETWEEN_RENAMES, str(tmp_path / replaced), *files_in_it]
+    assert subprocess.run(command).returncode == 9 and not (tmp_path / replaced).exists()
+    with pytest.raises(UserError, match="saved_model"):  # it holds a text here
+        b4r.open(tmp_path / "served")
+    assert find_model_folder(tmp_path / "served") == tmp_path / model
+    assert (tmp_path / model / "saved_model.pb").read_text() == "new"
+
+
+def test_looking_for_a_model_deletes_nothing(tmp_path):
+    leftover = tmp_path / f".served.999999999-{get_host_code()}-0.new.partial"
+    leftover.mkdir()
+    find_model_folder(tmp_path / "served")
+    assert leftover.exists()
+    files.remove_partials(tmp_path, of="served")  # as a writer does
+    assert not leftover.exists()
 
 
 @pytest.mark.long

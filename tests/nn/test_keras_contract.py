@@ -150,7 +150,7 @@ def test_a_loaded_head_shares_the_table_of_the_loaded_embedding(tmp_path):
     assert len(again.trainable_weights) == len(model.trainable_weights)
     rows = np.arange(LENGTH)[None] + 1
     np.testing.assert_array_equal(again(rows), model(rows))
-    with pytest.warns(b4r.TrainingWarning, match="a copied MaskedItemHead has a table of its own"):
+    with pytest.warns(b4r.TrainingWarning, match="a MaskedItemHead from a configuration has an embedding of its own"):
         keras.models.clone_model(model)
 
 

@@ -92,7 +92,7 @@ def test_head_is_equation_7_with_the_program_s_norm(use_layer_norm):
         (lambda: layers.MaskedItemHead(0), "`num_rows` must be at least 1"),
         (
             lambda: layers.MaskedItemHead(5, embedding=keras.layers.Embedding(7, 4)).build((None, 4)),
-            "`num_rows` must be the rows of `embedding`, 7. Received: num_rows=5",
+            "`num_rows` must be the rows of `embedding`, 7. Received: 5",
         ),
         (lambda: layers.MultiHeadAttention(1)(np.ones((2, 4), np.float32)), "expected ndim=3, found ndim=2"),
         (lambda: layers.TransformerBlock(1, 4)(np.ones((2, 4), np.float32)), "expected ndim=3, found ndim=2"),

@@ -289,6 +289,15 @@ def test_the_output_is_no_file_that_is_read(command, popular, tmp_path):
                 f"error: --output must be another file than those that are read. Received: {output}\n",
             )
     assert (tmp_path / "actions.csv").read_bytes() == before
+    (tmp_path / "lake" / "day").mkdir(parents=True)
+    pandas.read_csv(tmp_path / "actions.csv").to_parquet(tmp_path / "lake" / "first.parquet")
+    for source, output in (
+        (f"file://{tmp_path}/actions.csv", "actions.csv"),
+        ("act*.csv", "act2.csv"),
+        ("lake", "lake/day/second.parquet"),
+    ):
+        code, _, err = command(f"--model={popular}", f"--interactions={source}", f"--output={output}")
+        assert code == 2 and "--output must be another file" in err, err
 
 
 def test_users_whose_histories_the_export_holds(command, popular, tmp_path):

@@ -109,8 +109,9 @@ class Connection(web.RequestHandler):
 
     @property
     def is_asked(self) -> bool:
-        """Whether a request has begun whose response is not sent yet. (`cleanup` would drop the rest of its body.)"""
-        return self._request_in_progress
+        """Whether a request has begun whose response is not sent yet. (`cleanup` would cut both short.)"""
+        is_unsent = self.transport is not None and self.transport.get_write_buffer_size() > 0
+        return self._request_in_progress or is_unsent
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
