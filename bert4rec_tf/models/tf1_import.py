@@ -106,7 +106,7 @@ def read_weights(checkpoint: str | Path) -> dict[str, np.ndarray]:
         reader = tf.train.load_checkpoint(str(checkpoint))
         names = [name for name in reader.get_variable_to_shape_map() if name.startswith(("bert/", "cls/"))]
         return {name: reader.get_tensor(name) for name in names if not name.endswith(("/adam_m", "/adam_v"))}
-    except (ValueError, tf.errors.OpError) as error:
+    except (ValueError, IndexError, RuntimeError, tf.errors.OpError) as error:
         raise UserError(f"{checkpoint}: not a TensorFlow checkpoint ({str(error).splitlines()[0]})") from error
 
 

@@ -289,7 +289,8 @@ class FittedModel:
         """Measures the model on actions that it was not trained on.
 
         Each row of the test data is one case: the model ranks its item, given the user's whole history. The items of
-        the user's other rows are not candidates. Rows with an unknown user or item are left out with a warning.
+        the user's other rows are not candidates, except where the user had them before and seen items are ranked too
+        (`any`). Rows with an unknown user or item are left out with a warning.
 
         Args:
             test: as the data of `fit`.
@@ -543,7 +544,7 @@ def train_and_open(
 
     def watch(row: dict[str, float]) -> None:
         for callback in callbacks:
-            callback(row)
+            callback(dict(row))
 
     options: dict[str, Any] = {"interactions": interactions, "silent": silent, "watch": watch}
     experiment = open_experiment(run, sequences, workdir=workdir, init_from=init_from, budget=budget, **options)

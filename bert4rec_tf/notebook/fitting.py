@@ -383,7 +383,8 @@ def cross_validate(
         warn("`cross_validate` measures without the features of the data", DataWarning)
     if sequences.times is None:
         raise UserError("`data` must have times to be split by them. Received: none")
-    if not is_whole_number(folds) or folds < 1 or not isinstance(test_days, numbers.Real) or not test_days > 0:
+    is_length = isinstance(test_days, numbers.Real) and 0 < test_days < np.inf
+    if not is_whole_number(folds) or folds < 1 or not is_length:
         raise UserError(f"`folds` and `test_days` must be above 0. Received: folds={folds!r}, test_days={test_days!r}")
     if find_day_form(sequences.times.values) == DAYS_IN_ORDER:
         raise UserError(

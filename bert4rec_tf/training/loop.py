@@ -191,7 +191,7 @@ class Training:
         self.team.agree({"checkpoint": f"of step {self.state.step}"})
         if self.watch.report is not None:
             for row in self.state.curve:
-                self.watch.report(row)
+                self.watch.report(dict(row))
         if not self.state.finished:
             with self.team.report_lost_workers(), self.team.watch_others():
                 self._take_all_steps()
@@ -227,6 +227,11 @@ class Training:
             contextlib.closing(reader),
             delay_interrupts() as is_interrupted,
         ):
+
+            def is_stopped() -> bool:
+                """Returns whether any machine has a signal to stop."""
+                return bool(self.team.sum(np.array([is_interrupted()]))[0])
+
             while not state.finished:
                 count = self._count_next(state.step, pace)
                 columns = reader.read(state.step, count, self._count_next(state.step + count, pace))
@@ -241,7 +246,7 @@ class Training:
                     with self.progress.pause():
                         self._evaluate()
                     state.seconds = time.monotonic() - begin
-                stops = bool(self.team.sum(np.array([is_interrupted()]))[0])  # if any machine has a signal
+                stops = is_stopped()
                 if is_due or stops or time.monotonic() - last_saved_at >= self.settings.execution.checkpoint_seconds:
                     if self.team.is_chief:
                         self.checkpoints.save(self.variables, state.step, asdict(state))
@@ -252,6 +257,8 @@ class Training:
                     self._report(state.curve[-1], stops)
                 if stops:
                     raise KeyboardInterrupt
+            if is_stopped():  # since the last step
+                raise KeyboardInterrupt
 
     def _save_best(self) -> None:
         """Writes the weights if this step is the best. Its checkpoint is there, and can write them again."""
@@ -263,7 +270,7 @@ class Training:
         if self.watch.report is None:
             return
         try:
-            self.watch.report(row)
+            self.watch.report(dict(row))
         except BaseException as error:
             self.tensorboard.flush(is_last=True)  # the checkpoint has these steps
             if stops:

@@ -54,6 +54,14 @@ def test_files_that_do_not_fit_are_named(tmp_path, changes, message):
     assert message in str(raised.value) and "UserError" not in str(raised.value)
 
 
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_cut_checkpoint_is_answered_in_one_line(tmp_path, size):
+    for path in CHECKPOINT.parent.glob(f"{CHECKPOINT.name}.*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes()[: size if ".data-" in path.name else None])
+    with pytest.raises(UserError, match=rf"^{tmp_path}/{CHECKPOINT.name}: not a TensorFlow checkpoint \(.*\)$"):
+        tf1_import.read_weights(tmp_path / CHECKPOINT.name)
+
+
 def test_the_program_s_pickle_is_answered_with_where_to_convert_it(tmp_path):
     (tmp_path / "words.vocab").write_bytes(pickle.dumps({"item_1": 1, "ü": 2.5}, protocol=2))
     with pytest.raises(UserError, match=r"not text; docs/fidelity\.md"):

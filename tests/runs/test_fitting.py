@@ -301,8 +301,10 @@ def test_a_continued_training_holds_out_new_actions_from_a_time_on():
 
 def test_callbacks_see_the_curve():
     rows = []
-    b4r.fit(FRAME, holdout=2, callbacks=[rows.append, lambda row: None], **SMALL)
+    changing = [dict.clear, rows.append, lambda row: row.update(step=0)]
+    model = b4r.fit(FRAME, holdout=2, callbacks=changing, **SMALL)
     assert [row["step"] for row in rows] == [6, 12] and all("ndcg@10" in row for row in rows)
+    assert pd.read_csv(model.workdir / "select" / "curve.csv")["step"].tolist() == [6, 12]
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,7 @@ def test_a_wrong_attribute_is_refused_before_any_training(monkeypatch):
         (FRAME.drop(columns="time"), {}, "`data` must have times"),
         (FRAME, {"folds": 0}, "`folds` and `test_days` must be above 0"),
         (FRAME, {"test_days": "7"}, "`folds` and `test_days` must be above 0"),
+        (FRAME, {"test_days": np.inf}, "`folds` and `test_days` must be above 0"),
         (AS_NUMBERED_DAYS, {}, "times that count on evenly.* Received: 202"),
         (FRAME, {"folds": 9}, "must leave 30 users to measure in each period"),
     ],

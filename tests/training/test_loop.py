@@ -79,6 +79,22 @@ def test_stopped_during_a_measurement_keeps_it(straight, tmp_path, measurement):
     np.testing.assert_equal(weights(resumed), straight.weights)
 
 
+@pytest.mark.parametrize("step", [10, 40])
+def test_a_signal_while_a_measurement_is_reported_stops_the_training(straight, tmp_path, step):
+    def report(row):
+        if row["step"] == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    resumed = new_model()
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, validate=scripted(NDCG), report=report)
+    saved = checkpoints.Series(tmp_path).read_state()["step"]
+    assert curve_without_time(train(tmp_path, resumed, scripted(NDCG[saved // 10 :]))) == curve_without_time(
+        straight.state
+    )
+    np.testing.assert_equal(weights(resumed), straight.weights)
+
+
 def test_signals_are_handled_as_before_after_training(straight):
     before, after = straight.handlers
     assert after == before
