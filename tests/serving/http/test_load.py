@@ -171,7 +171,7 @@ def test_a_request_whose_body_is_still_arriving_is_answered_when_the_server_stop
 
 
 def test_a_request_that_never_ends_does_not_hold_up_the_stop():
-    server = Server(served(Fake(Gate())), shutdown_seconds=0.2)
+    server = Server(served(Fake(Gate())), shutdown_seconds=0.2, poll_seconds=60)
     with server, socket.create_connection(("127.0.0.1", server.port), 30) as caller:
         caller.sendall(b"POST /v1/models/bert4rec:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
         threading.Event().wait(0.2)
