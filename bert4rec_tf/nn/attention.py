@@ -40,9 +40,12 @@ def attend(
     narrow, wide = query.dtype, tf.float64 if query.dtype == tf.float64 else tf.float32
     scaled = query * (1.0 / math.sqrt(query.shape[-1] // num_heads))
     queries, keys, values = (_split_heads(part, num_heads) for part in (scaled, key, value))
+    shape = tf.concat([tf.shape(queries)[:3], tf.shape(keys)[2:3]], axis=0)
+    keep_mask = dropout.draw_keep_mask(shape, training)
     scores = tf.cast(tf.matmul(queries, keys, transpose_b=True), wide)
     probabilities = tf.nn.softmax(scores if penalty is None else scores + tf.cast(penalty, wide))
-    mixed = tf.matmul(tf.cast(dropout(probabilities, training=training), narrow), values)
+    kept = probabilities if keep_mask is None else probabilities * tf.cast(keep_mask, wide)
+    mixed = tf.matmul(tf.cast(kept, narrow), values) * (1.0 if keep_mask is None else dropout.factor)
     joined = mixed[:, 0] if num_heads == 1 else tf.reshape(tf.transpose(mixed, (0, 2, 1, 3)), ops.shape(query))
     return joined, tf.stop_gradient(probabilities)
 

@@ -35,14 +35,28 @@ class Dropout(keras.layers.Layer):
             self.seed_generator = keras.random.SeedGenerator(seed)
         self.built = True  # it has no weights
 
-    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+    @property
+    def factor(self) -> float:
+        """The factor that scales up the kept inputs: 1 divided by the exact fraction that is kept."""
+        return NOISE_LEVELS / (NOISE_LEVELS - self._count_dropped_levels())
+
+    def _count_dropped_levels(self) -> int:
+        return min(round(self.rate * NOISE_LEVELS), MAX_LEVELS)
+
+    def draw_keep_mask(self, shape: Tensor, training: bool | None) -> Tensor | None:
+        """Returns 1 where an input of a shape, int32 [r], is kept and 0 where it is dropped; None if none is dropped.
+
+        It can be drawn while the inputs are computed. A caller who sums the kept ones may scale the sums by `factor`.
+        """
         if not (training and self.rate):
-            return inputs
-        levels = min(round(self.rate * NOISE_LEVELS), MAX_LEVELS)
+            return None
         seed = tf.cast(self.seed_generator.next(), tf.int32)
-        is_kept = _draw_bits(tf.size(inputs), seed, *divmod(levels, BLOCK_BYTES))
-        keep_mask = tf.cast(tf.reshape(is_kept, tf.shape(inputs)), self.compute_dtype)
-        return inputs * (keep_mask * (NOISE_LEVELS / (NOISE_LEVELS - levels)))
+        is_kept = _draw_bits(tf.reduce_prod(shape), seed, *divmod(self._count_dropped_levels(), BLOCK_BYTES))
+        return tf.cast(tf.reshape(is_kept, shape), self.compute_dtype)
+
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        keep_mask = self.draw_keep_mask(tf.shape(inputs), training)
+        return inputs if keep_mask is None else inputs * (keep_mask * self.factor)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
