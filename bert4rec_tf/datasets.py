@@ -140,10 +140,10 @@ def training_batches(
     if model.examples is None:
         raise UserError(f"{type(model).__name__} is not trained by steps; call `model.adapt(sequences)` instead")
     check_catalogue(model, sequences)
-    chosen = _choose_masking(masking)
+    masking_settings = _choose_masking(masking)
 
     def make_feed(network: Recommender, batch_size: int) -> Feed:
-        examples = make_examples(network, sequences, chosen)
+        examples = make_examples(network, sequences, masking_settings)
         return Feed(examples, batch_size, seed, samples_items(network.settings))
 
     return make_epochs(make_model_feed(model, batch_size, make_feed))

@@ -372,7 +372,7 @@ def _select(settings: Mapping[str, Any], group: Settings | type[Settings]) -> di
 
 
 def _list_groups(model: str) -> dict[str, type[Settings]]:
-    if model not in [*MODEL_SETTINGS]:
+    if model not in [*MODEL_SETTINGS]:  # by equality: it may be a list
         raise unknown_name_error("model", model, MODEL_SETTINGS)
     return {
         "architecture": MODEL_SETTINGS[model],

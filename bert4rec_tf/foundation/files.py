@@ -220,15 +220,21 @@ def remove_partials(folder: Path, of: str | None = None) -> None:
     Finishes a replacement that was killed between its two renames (`replace_directory`). `of`: the name of the file or
     folder that they were to become; None for all names, which is safe only while `folder` is locked.
     """
-    partials = [path for path in folder.glob(f".*{PARTIAL}") if not _may_be_in_use(path)]
-    if of is not None:
-        partials = [path for path in partials if (name := _PARTIAL_NAME.fullmatch(path.name)) and name["name"] == of]
-    partials.sort(reverse=True)  # Old folders are deleted first, so a new one beside an old one is always complete.
+    # Old folders are deleted first, so a new one beside an old one is always complete.
+    partials = sorted(_list_partials(folder, of), reverse=True)
     for path in partials:
         _finish_replacement(path)
     for path in partials:
         with contextlib.suppress(OSError):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _list_partials(folder: Path, of: str | None) -> list[Path]:
+    """Returns what killed processes left in a folder, of the file or folder `of` or, if it is None, of all."""
+    partials = [path for path in folder.glob(f".*{PARTIAL}") if not _may_be_in_use(path)]
+    if of is None:
+        return partials
+    return [path for path in partials if (name := _PARTIAL_NAME.fullmatch(path.name)) and name["name"] == of]
 
 
 def finish_replacement(path: Path) -> None:
@@ -238,11 +244,9 @@ def finish_replacement(path: Path) -> None:
     """
     place = path.resolve()
     if not place.exists():
-        for new in place.parent.glob(f".*.new{PARTIAL}"):
-            name = _PARTIAL_NAME.fullmatch(new.name)
-            if name and name["name"] == place.name and not _may_be_in_use(new):
-                with contextlib.suppress(OSError):
-                    _finish_replacement(new)
+        for partial in _list_partials(place.parent, place.name):
+            with contextlib.suppress(OSError):
+                _finish_replacement(partial)
 
 
 def _finish_replacement(new: Path) -> None:

@@ -44,8 +44,8 @@ def attend(
     keep_mask = dropout.draw_keep_mask(shape, training)
     scores = tf.cast(tf.matmul(queries, keys, transpose_b=True), wide)
     probabilities = tf.nn.softmax(scores if penalty is None else scores + tf.cast(penalty, wide))
-    kept = probabilities if keep_mask is None else probabilities * tf.cast(keep_mask, wide)
-    mixed = tf.matmul(tf.cast(kept, narrow), values) * (1.0 if keep_mask is None else dropout.factor)
+    weights = probabilities if keep_mask is None else probabilities * tf.cast(keep_mask, wide)
+    mixed = tf.matmul(tf.cast(weights, narrow), values) * (1.0 if keep_mask is None else dropout.factor)
     joined = mixed[:, 0] if num_heads == 1 else tf.reshape(tf.transpose(mixed, (0, 2, 1, 3)), ops.shape(query))
     return joined, tf.stop_gradient(probabilities)
 

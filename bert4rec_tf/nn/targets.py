@@ -1,5 +1,6 @@
 """The targets that the losses and metrics of Keras get, beside scores."""
 
+import tensorflow as tf
 from keras import ops
 
 from bert4rec_tf.foundation.types import Tensor
@@ -14,8 +15,7 @@ def match_targets(targets: Tensor, scores: Tensor) -> Tensor:
             f"Received: y_true of shape {tuple(targets.shape)}"
         )
     column = match_rank(ops.cast(targets, "int32"), len(scores.shape) - 1)
-    sizes = zip(column.shape, scores.shape, strict=False)
-    if any(None not in pair and len({*pair}) == 2 for pair in sizes):
+    if not tf.TensorShape(column.shape).is_compatible_with(scores.shape[:-1]):
         raise ValueError(
             "`y_true` must have one item number for each row of scores. "
             f"Received: y_true of shape {tuple(targets.shape)}, scores of shape {tuple(scores.shape)}"

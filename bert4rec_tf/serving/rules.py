@@ -261,15 +261,15 @@ def _convert(cells: Sequence[Any]) -> pd.Series:
     values = pd.Series(cells, dtype=object)
     if not all(isinstance(cell, str | None) for cell in cells):
         return _restore_large(values.infer_objects(), values)
-    known = pd.Series([None if (cell or "").strip() in MISSING else cell.strip() for cell in cells], dtype=object)
-    texts = set(known.dropna())
+    stripped = pd.Series([None if (cell or "").strip() in MISSING else cell.strip() for cell in cells], dtype=object)
+    texts = set(stripped.dropna())
     if not texts:
-        return known
+        return stripped
     if {text.lower() for text in texts} <= TRUTHS.keys():
-        truths = [None if cell is None else TRUTHS[cell.lower()] for cell in known]
+        truths = [None if cell is None else TRUTHS[cell.lower()] for cell in stripped]
         return pd.Series(truths, dtype=object if None in truths else bool)
-    numbers = pd.to_numeric(known, errors="coerce")
-    return _restore_large(numbers, known) if numbers.count() == known.count() else values
+    numbers = pd.to_numeric(stripped, errors="coerce")
+    return _restore_large(numbers, stripped) if numbers.count() == stripped.count() else values
 
 
 def _to_number(decimal: Decimal) -> float:
@@ -305,8 +305,8 @@ class WatchedFile(Generic[Content]):
 
     def __init__(self, path: Path, parse: Callable[[Path], Content]) -> None:
         self._path, self._parse = path, parse
-        self._stamp = self._last_stamp = self._read_stamp()
-        self._num_looks = 0
+        self._stamp = self._read_stamp()
+        self._new_stamps: list[Any] = []  # at the looks since it changed
         self.content = parse(path)
 
     def _read_stamp(self) -> Any:
@@ -318,14 +318,15 @@ class WatchedFile(Generic[Content]):
             return None
 
     def refresh(self) -> None:
-        stamp, stamp_before = self._read_stamp(), self._last_stamp
-        self._last_stamp, self._num_looks = stamp, self._num_looks + 1
+        stamp = self._read_stamp()
         if stamp == self._stamp:
-            self._num_looks = 0
+            self._new_stamps = []
             return
-        if stamp != stamp_before and self._num_looks < MAX_LOOKS and not isinstance(self._path, Url):
+        is_whole = self._new_stamps[-1:] == [stamp] or isinstance(self._path, Url)
+        self._new_stamps.append(stamp)
+        if not is_whole and len(self._new_stamps) < MAX_LOOKS:
             return
-        self._stamp, self._num_looks = stamp, 0
+        self._stamp, self._new_stamps = stamp, []
         try:
             content = self._parse(self._path)
         except UserError as error:

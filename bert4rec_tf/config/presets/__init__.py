@@ -92,7 +92,7 @@ def find_preset(name: str, dataset: str, model: str = "bert4rec") -> Preset:
     Raises UserError if there is neither.
     """
     for data in (_find_preset_data(dataset), OWN):
-        if (name, data, model) in [*PRESETS]:
+        if (name, data, model) in [*PRESETS]:  # by equality: a name may be a list
             return PRESETS[name, data, model]
     raise _no_preset_error(name, dataset, model)
 
@@ -111,7 +111,7 @@ def _no_preset_error(name: str, dataset: str, model: str) -> UserError:
     data = _find_preset_data(dataset)
     datasets = {entry.dataset for entry in PRESETS.values()}
     for what, requested, choices in (("preset", name, NAMES), ("model", model, MODEL_SETTINGS)):
-        if requested not in [*choices]:
+        if requested not in [*choices]:  # as above
             return unknown_name_error(what, requested, choices)
     if data not in datasets:
         return unknown_name_error("dataset", data, datasets - {OWN})

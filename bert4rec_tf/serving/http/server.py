@@ -95,8 +95,8 @@ async def _wait_for_callers(server: Any, drain_seconds: float, shutdown_seconds:
     clock = asyncio.get_running_loop().time
     begin = clock()
     while connections := server.connections:
-        is_asked = any(connection.is_asked for connection in connections)
-        if clock() > begin + (shutdown_seconds if is_asked else drain_seconds):
+        is_busy = any(connection.is_busy for connection in connections)
+        if clock() > begin + (shutdown_seconds if is_busy else drain_seconds):
             return
         await asyncio.sleep(0.01)
 
@@ -108,7 +108,7 @@ class Connection(web.RequestHandler):
         super().__init__(manager, loop=asyncio.get_running_loop(), access_log=None, auto_decompress=False)  # type: ignore[arg-type]
 
     @property
-    def is_asked(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a request has begun whose response is not sent yet. (`cleanup` would cut both short.)"""
         is_unsent = self.transport is not None and self.transport.get_write_buffer_size() > 0
         return self._request_in_progress or is_unsent
