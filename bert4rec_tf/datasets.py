@@ -65,14 +65,14 @@ def sequences_of(histories: Sequence[Sequence[int]], num_items: int | None = Non
 
     Raises UserError for what is no whole number in that range, and for no items at all.
     """
-    most = MOST_ITEMS if num_items is None else check_size("num_items", num_items)
-    rows = [check_numbers("histories", row, 1, most) for row in histories] if np.iterable(histories) else None
+    max_item = MOST_ITEMS if num_items is None else check_size("num_items", num_items)
+    rows = [check_numbers("histories", row, 1, max_item) for row in histories] if np.iterable(histories) else None
     if rows is None or not all(row.ndim == 1 for row in rows):
         raise UserError("`histories` must be a list of lists of item numbers, such as [[1, 2], [3]]")
     if not any(map(len, rows)):
         raise UserError("`histories` must have items. Received: none")
     items = np.concatenate(rows)
-    vocabulary = number_items(int(items.max()) if num_items is None else most)
+    vocabulary = number_items(int(items.max()) if num_items is None else max_item)
     counts = np.bincount(items, minlength=vocabulary.num_items + 1)[1:]
     users = np.arange(len(rows)).astype(str).astype(object)
     splits = make_splits([len(row) for row in rows])
@@ -166,11 +166,11 @@ def next_item_batches(sequences: Sequences, batch_size: int = 256) -> tf.data.Da
     users = np.flatnonzero(sequences.lengths >= 2)
     begins, lengths = sequences.splits[users], sequences.lengths[users].astype(np.int32) - 1
     targets = sequences.items[sequences.splits[users + 1] - 1]
-    flat = tf.constant(sequences.items)
+    values = tf.constant(sequences.items)
 
     @no_autograph
     def lay_out(users: Tensor, begins: Tensor, lengths: Tensor, targets: Tensor) -> tuple[Batch, Tensor]:
-        items = gather_ragged(flat, begins, lengths, tf.reduce_max(lengths))
+        items = gather_ragged(values, begins, lengths, tf.reduce_max(lengths))
         return {"users": users, "items": items, "lengths": lengths}, targets
 
     rows = tf.data.Dataset.from_tensor_slices((users.astype(np.int32), begins, lengths, targets))

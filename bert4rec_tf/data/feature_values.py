@@ -46,10 +46,10 @@ class Features:
         columns = dict.fromkeys(name.partition("=")[0] for name in names[: self.num_values])
         kinds = [f"{self.num_values:,} values of {', '.join(columns)}"] * bool(columns)
         kinds += [f"vectors of {width:,} numbers of {column}" for column, width in self.vector_columns]
-        none = self.lengths == 0
+        is_empty = self.lengths == 0
         if self.vectors is not None:
-            none &= ~self.vectors.any(axis=1)
-        return f"{len(self.ids):,} rows, {', '.join(kinds)}; {np.count_nonzero(none):,} rows have none"
+            is_empty &= ~self.vectors.any(axis=1)
+        return f"{len(self.ids):,} rows, {', '.join(kinds)}; {np.count_nonzero(is_empty):,} rows have none"
 
     @property
     def num_values(self) -> int:
@@ -79,8 +79,8 @@ class Features:
 
     def select_rows(self, ids: Sequence[str]) -> "Features":
         """Returns the rows of `ids`, in that order. An unknown id has no values and no vector."""
-        places = {raw: row for row, raw in enumerate(self.ids.tolist())}
-        rows = np.array([places.get(raw, -1) for raw in ids], np.int64)
+        places = {raw_id: row for row, raw_id in enumerate(self.ids.tolist())}
+        rows = np.array([places.get(raw_id, -1) for raw_id in ids], np.int64)
         lengths = np.append(self.lengths, 0)[rows]
         splits = make_splits(lengths)
         values = self.values[np.repeat(self.splits[rows], lengths) + number_within_groups(lengths)]
@@ -137,15 +137,15 @@ def select_features(
     `features`: ITEM_FEATURES and USER_FEATURES -> features, in the order of the items or users. Raises UserError if
     those that the settings use are missing, or have not `num_items` or `num_users` rows.
     """
-    selected, rows = {}, {ITEM_FEATURES: num_items, USER_FEATURES: num_users}
+    selection, rows = {}, {ITEM_FEATURES: num_items, USER_FEATURES: num_users}
     for name in list_used_features(settings):
         if name not in features:
             raise UserError(f"`use_{name}` needs the features: name their file with --{name}=FILE")
         if len(features[name].lengths) != rows[name]:
             received = len(features[name].lengths)
             raise UserError(f"`{name}` must have {rows[name]} rows, one for each id. Received: {received} rows")
-        selected[name] = features[name]
-    return selected
+        selection[name] = features[name]
+    return selection
 
 
 def attach_features(sequences: Sequences, features: Mapping[str, Features]) -> Sequences:
@@ -157,9 +157,9 @@ def attach_features(sequences: Sequences, features: Mapping[str, Features]) -> S
     all_features = dict(sequences.features)
     if (item_features := features.get(ITEM_FEATURES)) is not None:
         vocabulary, ids = sequences.vocabulary, item_features.ids.tolist()
-        new = [raw for raw, number in zip(ids, vocabulary.encode(ids)) if number == PAD]
-        counts = np.concatenate([vocabulary.counts, np.zeros(len(new), np.int64)])
-        vocabulary = Vocabulary(np.array([*vocabulary.items.tolist(), *new], object), counts)
+        new_ids = [raw_id for raw_id, number in zip(ids, vocabulary.encode(ids)) if number == PAD]
+        counts = np.concatenate([vocabulary.counts, np.zeros(len(new_ids), np.int64)])
+        vocabulary = Vocabulary(np.array([*vocabulary.items.tolist(), *new_ids], object), counts)
         sequences = replace(sequences, vocabulary=vocabulary)
         all_features[ITEM_FEATURES] = item_features.select_rows(vocabulary.items.tolist())
     if (user_features := features.get(USER_FEATURES)) is not None:

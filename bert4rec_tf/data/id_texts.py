@@ -14,19 +14,19 @@ ORDERED = ("history", "histories")
 """Arguments in which the order of the ids matters."""
 
 
-def to_texts(name: str, raw: Iterable[Any], knows: Callable[[str], bool]) -> list[str]:
-    """Returns ids as texts (`to_text`). Raises UserError if `raw` is a single id, such as a text of several letters."""
-    num_dimensions = 2 if hasattr(raw, "columns") else getattr(raw, "ndim", 1)
-    if isinstance(raw, (str, bytes)) or not isinstance(raw, Iterable) or num_dimensions != 1:
+def to_texts(name: str, ids: Iterable[Any], is_known: Callable[[str], bool]) -> list[str]:
+    """Returns ids as texts (`to_text`). Raises UserError if `ids` is a single id, such as a text of several letters."""
+    num_dimensions = 2 if hasattr(ids, "columns") else getattr(ids, "ndim", 1)
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable) or num_dimensions != 1:
         is_table = num_dimensions != 1
-        received = f"a {type(raw).__name__} of {num_dimensions} dimensions" if is_table else f"{name}={raw!r}"
+        received = f"a {type(ids).__name__} of {num_dimensions} dimensions" if is_table else f"{name}={ids!r}"
         raise UserError(f"`{name}` must be a list of ids. Received: {received}")
-    if name in ORDERED and isinstance(raw, (set, frozenset)):
-        raise UserError(f"`{name}` must have an order, oldest first. Received: a {type(raw).__name__}")
-    return [to_text(name, raw_id, knows) for raw_id in raw]
+    if name in ORDERED and isinstance(ids, (set, frozenset)):
+        raise UserError(f"`{name}` must have an order, oldest first. Received: a {type(ids).__name__}")
+    return [to_text(name, raw_id, is_known) for raw_id in ids]
 
 
-def to_text(name: str, raw: Any, knows: Callable[[str], bool] = lambda text: False) -> str:
+def to_text(name: str, raw: Any, is_known: Callable[[str], bool] = lambda text: False) -> str:
     """Returns an id as a text. 54.0 is "54" unless "54.0" is known: pandas makes fractions of numbers with gaps.
 
     `name`: of the argument. Raises UserError for a missing id, and for a list.
@@ -35,7 +35,7 @@ def to_text(name: str, raw: Any, knows: Callable[[str], bool] = lambda text: Fal
     raw = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
     if pd.api.types.is_list_like(raw) or pd.isna(raw):
         raise UserError(f"`{name}` must have ids alone, and no missing ones. Received: {raw!r}")
-    if isinstance(raw, (float, np.floating)) and raw.is_integer() and not knows(str(raw)):
+    if isinstance(raw, (float, np.floating)) and raw.is_integer() and not is_known(str(raw)):
         return str(int(raw))
     text = str(raw)
-    return text if unicodedata.is_normalized("NFC", text) or knows(text) else unicodedata.normalize("NFC", text)
+    return text if unicodedata.is_normalized("NFC", text) or is_known(text) else unicodedata.normalize("NFC", text)

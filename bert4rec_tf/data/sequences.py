@@ -27,17 +27,17 @@ SHOWN_USERS, SHOWN_ITEMS = 3, 8
 """How many users and items per user `print` shows."""
 
 
-def find_bad_id(raw: np.ndarray | Lines) -> str | None:
+def find_bad_id(raw_ids: np.ndarray | Lines) -> str | None:
     """Returns the first raw id that is empty or contains a line break; None if all are valid."""
-    if isinstance(raw, Lines) and b"\r" not in raw.content and END * 2 not in END + raw.content:
+    if isinstance(raw_ids, Lines) and b"\r" not in raw_ids.content and END * 2 not in END + raw_ids.content:
         return None  # without a Python object for each
-    ids = raw if isinstance(raw, Lines) else raw.tolist()
+    ids = raw_ids if isinstance(raw_ids, Lines) else raw_ids.tolist()
     return next((raw_id for raw_id in ids if not raw_id or "\n" in raw_id or "\r" in raw_id), None)
 
 
-def compute_fingerprint(raw: list[str]) -> str:
+def compute_fingerprint(raw_ids: list[str]) -> str:
     """Returns the SHA-256 of raw ids, in order."""
-    return hashlib.sha256("\n".join(raw).encode()).hexdigest()
+    return hashlib.sha256("\n".join(raw_ids).encode()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +57,9 @@ class Vocabulary:
     counts: np.ndarray
 
     def __post_init__(self) -> None:
-        bad = find_bad_id(self.items)
-        if bad is not None:
-            raise ValueError(f"`items` must be ids that are not empty and contain no line break. Received: {bad!r}")
+        bad_id = find_bad_id(self.items)
+        if bad_id is not None:
+            raise ValueError(f"`items` must be ids that are not empty and contain no line break. Received: {bad_id!r}")
 
     @property
     def num_items(self) -> int:
@@ -78,8 +78,8 @@ class Vocabulary:
         ids = np.asarray(ids, np.int64)
         if ids.size and (ids.min() < 1 or ids.max() > self.num_items):
             raise ValueError(f"`ids` must be in [1, {self.num_items}]. Received: {ids.min()} to {ids.max()}")
-        distinct, places = np.unique(ids, return_inverse=True)
-        names = np.array([self.items[number - 1] for number in distinct.tolist()], object)
+        numbers, places = np.unique(ids, return_inverse=True)
+        names = np.array([self.items[number - 1] for number in numbers.tolist()], object)
         return names[places].tolist()
 
     @cached_property
@@ -104,8 +104,8 @@ class ActionTimes:
 
     def show_last(self) -> str:
         """Returns the last time: a date if the unit is known, else a number."""
-        unit, last = "ns" if "date" in self.meaning else find_unit(self.meaning), self.values.max().item()
-        return str(last) if unit is None else str(np.array(last).astype(f"datetime64[{unit}]").astype("datetime64[s]"))
+        unit, time = "ns" if "date" in self.meaning else find_unit(self.meaning), self.values.max().item()
+        return str(time) if unit is None else str(np.array(time).astype(f"datetime64[{unit}]").astype("datetime64[s]"))
 
 
 class TrainingSize(NamedTuple):
@@ -207,8 +207,8 @@ class Sequences:
         sizes = f"{self.num_users:,} users, {self.num_items:,} items, {self.num_actions:,} actions"
         lines = [f"Sequences of {sizes} ({self.num_actions / max(self.num_users, 1):.1f} per user)"]
         for user in range(min(self.num_users, SHOWN_USERS)):
-            items, more = self.vocabulary.decode(self[user][:SHOWN_ITEMS]), len(self[user]) > SHOWN_ITEMS
-            lines.append(f"  user {self.users[user]}: {', '.join([*items, *['...'] * more])}")
+            items, is_cut = self.vocabulary.decode(self[user][:SHOWN_ITEMS]), len(self[user]) > SHOWN_ITEMS
+            lines.append(f"  user {self.users[user]}: {', '.join([*items, *['...'] * is_cut])}")
         return "\n".join([*lines, *["  ..."] * (self.num_users > SHOWN_USERS)])
 
     def select_users(self, users: np.ndarray) -> "Sequences":
@@ -281,11 +281,11 @@ def make_splits(lengths: np.ndarray | list[int]) -> np.ndarray:
     return np.append(0, np.cumsum(lengths, dtype=np.int64))
 
 
-def pad_rows(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
+def pad_rows(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
     """Returns int32 [rows, width]: row r is `flat[starts[r]:starts[r] + lengths[r]]`, right-padded with 0."""
     offsets = np.arange(width)
-    inside = offsets < lengths[:, None]
-    return np.where(inside, flat[np.where(inside, starts[:, None] + offsets, 0)], PAD).astype(np.int32)
+    is_inside = offsets < lengths[:, None]
+    return np.where(is_inside, values[np.where(is_inside, starts[:, None] + offsets, 0)], PAD).astype(np.int32)
 
 
 def draw_items(sequences: Sequences, popular: bool, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -320,9 +320,9 @@ class LeaveOneOut:
         """Returns why no model can be measured on these data; None if one can."""
         if not len(self.users):
             by_time, times = self.sequences.num_later is not None, self.sequences.times
-            required = "an action after the split and two before it" if by_time else "three actions"
-            last = f"; the last action is of {times.show_last()}" if by_time and times is not None else ""
-            return f"No user has {required}, so there is nothing to measure on{last}"
+            requirement = "an action after the split and two before it" if by_time else "three actions"
+            remark = f"; the last action is of {times.show_last()}" if by_time and times is not None else ""
+            return f"No user has {requirement}, so there is nothing to measure on{remark}"
         if all(len(np.unique(self.sequences[user])) == self.sequences.num_items for user in self.users):
             return "Every user has seen every item, so there are no candidates to rank"
         return None

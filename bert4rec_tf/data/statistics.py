@@ -47,8 +47,8 @@ def _compute_never_trained(split: LeaveOneOut, with_validation: bool) -> float |
     """Returns the fraction of test items that do not occur in training; None if there are no test items."""
     if not len(split.users):
         return None
-    trained = split.training(with_validation).count_items()
-    return float((trained[split.targets("test")] == 0).mean())
+    counts = split.training(with_validation).count_items()
+    return float((counts[split.targets("test")] == 0).mean())
 
 
 def format_table(statistics: dict[str, Any]) -> str:
@@ -60,11 +60,11 @@ def format_table(statistics: dict[str, Any]) -> str:
     lines.append("")
     lines.append(f"{'the most popular items':<32}" + "".join(f"{share:>10.1%}" for share in top))
     lines.append(f"{'have of all actions':<32}" + "".join(f"{share:>10.1%}" for share in top.values()))
-    rare = ", ".join(f"{count:,} with at most {bound}" for bound, count in statistics["rare"].items())
-    lines += ["", f"Gini coefficient of popularity: {statistics['gini']:.3f}. Items by number of actions: {rare}."]
+    bins = ", ".join(f"{count:,} with at most {bound}" for bound, count in statistics["rare"].items())
+    lines += ["", f"Gini coefficient of popularity: {statistics['gini']:.3f}. Items by number of actions: {bins}."]
     if not statistics["evaluated"]:
-        missing = "No user has a test item: an action after two others, which lie before --test_from if that is given."
-        return "\n".join([*lines, missing])
+        note = "No user has a test item: an action after two others, which lie before --test_from if that is given."
+        return "\n".join([*lines, note])
     shares = statistics["never_trained"]
     lines.append(
         f"{statistics['evaluated']:,} users have a test item. {shares['with_validation']:.2%} of the test items "

@@ -46,24 +46,24 @@ def count_transitions(
 ) -> Iterator[tuple[int, TransitionCounts]]:
     """Yields the first item of each block, and its counts at distances 1 to `window`."""
     size, width = sequences.num_items + 1, 2 * window
-    spaced = np.zeros(sequences.num_actions + window * (sequences.num_users + 1), np.int32)  # PAD between histories
+    slots = np.zeros(sequences.num_actions + window * (sequences.num_users + 1), np.int32)  # PAD between histories
     places = np.repeat(window * np.arange(1, sequences.num_users + 1), sequences.lengths)
     places += np.arange(sequences.num_actions)
-    spaced[places] = sequences.items
-    by_item = places[np.argsort(sequences.items, kind="stable")]
+    slots[places] = sequences.items
+    item_places = places[np.argsort(sequences.items, kind="stable")]
     bounds = make_splits(sequences.count_items())
     steps = np.outer(np.arange(1, window + 1), [1, -1]).ravel()
     column_bits, item_bits = width.bit_length(), size.bit_length()
     first = 0
     while first < size:
-        after = max(int(np.searchsorted(bounds, bounds[first] + block_actions, side="right")) - 1, first + 1)
-        block_places = by_item[bounds[first] : bounds[after]]
+        end = max(int(np.searchsorted(bounds, bounds[first] + block_actions, side="right")) - 1, first + 1)
+        block_places = item_places[bounds[first] : bounds[end]]
         # One number has the row, the item near it, and their distance. Short numbers are sorted in half the time.
-        dtype = np.min_scalar_type((after - first) << (item_bits + column_bits)).type
-        rows = (spaced[block_places] - first).astype(dtype) << dtype(item_bits + column_bits)
+        dtype = np.min_scalar_type((end - first) << (item_bits + column_bits)).type
+        rows = (slots[block_places] - first).astype(dtype) << dtype(item_bits + column_bits)
         parts = []
         for column, step in enumerate(steps):
-            items = spaced[block_places + step]
+            items = slots[block_places + step]
             is_item = items != PAD
             parts.append(rows[is_item] | (items[is_item].astype(dtype) << dtype(column_bits)) | dtype(column))
         keys, numbers = np.unique(np.concatenate(parts), return_counts=True)
@@ -72,11 +72,11 @@ def count_transitions(
         begins = np.flatnonzero(is_first)
         counts = sparse.csr_matrix((numbers, columns, np.r_[begins, len(keys)]), (len(begins), width))
         keys = keys[begins]
-        ends = np.searchsorted(keys, np.arange(after - first + 1).astype(dtype) << dtype(item_bits))
-        others = (keys & dtype((1 << item_bits) - 1)).astype(np.int32)
-        pairs = sparse.csr_matrix((np.zeros(len(keys), bool), others, ends), (after - first, size))
+        ends = np.searchsorted(keys, np.arange(end - first + 1).astype(dtype) << dtype(item_bits))
+        followers = (keys & dtype((1 << item_bits) - 1)).astype(np.int32)
+        pairs = sparse.csr_matrix((np.zeros(len(keys), bool), followers, ends), (end - first, size))
         yield first, TransitionCounts(pairs, counts)
-        first = after
+        first = end
 
 
 def weigh_distances(window: int, power: float, decay: float) -> np.ndarray:
@@ -119,8 +119,8 @@ def compute_log_shares(counts: np.ndarray) -> np.ndarray:
     return np.r_[0.0, shares[1:]].astype(np.float32)
 
 
-def select_strongest_pairs(evidence: sparse.csr_matrix, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns rows, columns and values of the `most` largest values of each row, the largest first.
+def select_strongest_pairs(evidence: sparse.csr_matrix, limit: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns rows, columns and values of the `limit` largest values of each row, the largest first.
 
     Of equal values, the smaller columns come first. Zeros are left out.
     """
@@ -135,7 +135,7 @@ def select_strongest_pairs(evidence: sparse.csr_matrix, most: int) -> tuple[np.n
         keys = (rows << 31) + (LARGEST_BITS - part.data.view(np.int32))
         keys = np.sort((keys[is_kept] << column_bits) + part.indices[is_kept])
         rows = keys >> (column_bits + 31)
-        is_kept = number_within_groups(np.bincount(rows)) < most
+        is_kept = number_within_groups(np.bincount(rows)) < limit
         keys, rows = keys[is_kept], rows[is_kept]
         values = (LARGEST_BITS - (keys >> column_bits & LARGEST_BITS)).astype(np.int32).view(np.float32)
         parts.append((begin + rows, (keys & ((1 << column_bits) - 1)).astype(evidence.indices.dtype), values))

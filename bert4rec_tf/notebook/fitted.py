@@ -315,7 +315,7 @@ class FittedModel:
         histories, columns = updating.read_all_histories(self.saved), self.saved.columns
         if cut := updating.find_cut(self.saved):
             warn(f"{cut}, so that items seen before these are ranked too", DataWarning)
-        actions = inputs.load_any(test, user, item, time, to_train=False, ordered=False, known_columns=columns)[1]
+        actions = inputs.load_any(test, user, item, time, to_train=False, needs_order=False, known_columns=columns)[1]
         return measure_actions(self.saved, histories, actions, names, per_user, distances)
 
     @speak_python()

@@ -75,10 +75,10 @@ def cut_windows(sequences: Sequences, max_length: int, window_step: float) -> Wi
     """
     stride = compute_window_stride(window_step, max_length)
     users = np.flatnonzero(sequences.lengths >= 2)
-    beyond = np.maximum(sequences.lengths[users] - max_length, 0)
-    per_user = -(-beyond // stride) + 1
-    owner = np.repeat(np.arange(len(users)), per_user)
-    offsets = np.maximum(beyond[owner] - (per_user[owner] - 1 - number_within_groups(per_user)) * stride, 0)
+    excess = np.maximum(sequences.lengths[users] - max_length, 0)
+    num_windows = -(-excess // stride) + 1
+    owner = np.repeat(np.arange(len(users)), num_windows)
+    offsets = np.maximum(excess[owner] - (num_windows[owner] - 1 - number_within_groups(num_windows)) * stride, 0)
     lengths = np.minimum(sequences.lengths[users], max_length)[owner]
     return Windows(sequences.items, sequences.splits[users][owner] + offsets, lengths, users[owner])
 
@@ -140,10 +140,10 @@ def mask_rows(
         replacements = np.where(draw >= settings.mask_prob, targets, replacements)
         is_random = draw >= settings.mask_prob + (1 - settings.mask_prob) / 2
         replacements = np.where(is_random, random_items, replacements)
-    masked = items.copy()
+    masked_items = items.copy()
     row_index, slot_index = np.nonzero(slots)
-    masked[row_index, positions[row_index, slot_index]] = replacements[row_index, slot_index]
-    return {"items": masked, "mask_positions": positions, "mask_targets": targets.astype(np.int32)}
+    masked_items[row_index, positions[row_index, slot_index]] = replacements[row_index, slot_index]
+    return {"items": masked_items, "mask_positions": positions, "mask_targets": targets.astype(np.int32)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,8 +174,8 @@ class ClozeExamples:
     def find_windows(self, examples: np.ndarray) -> np.ndarray:
         """Returns the number of each example's window."""
         num_whole, num_prefixes = self.windows.num_whole, self.windows.num_prefixes
-        beyond = examples - num_whole * self.num_copies
-        return np.where(beyond < 0, examples % max(num_whole, 1), num_whole + beyond % max(num_prefixes, 1))
+        offsets = examples - num_whole * self.num_copies
+        return np.where(offsets < 0, examples % max(num_whole, 1), num_whole + offsets % max(num_prefixes, 1))
 
     def mask(self, examples: np.ndarray, seed: list[int] | np.random.Generator) -> dict[str, np.ndarray]:
         """Returns the examples of these numbers: `users` and `lengths`, int64 [b], and what `mask_rows` returns.
@@ -185,15 +185,15 @@ class ClozeExamples:
         windows = self.find_windows(examples)
         last_only = examples >= self.windows.num_whole * self.masking.mask_copies
         items, lengths = self.windows.rows(windows, self.max_length), self.windows.lengths[windows]
-        masked = mask_rows(items, lengths, last_only, self.masking, self.num_items, seed)
-        return {"users": self.windows.users[windows], "lengths": lengths, **masked}
+        columns = mask_rows(items, lengths, last_only, self.masking, self.num_items, seed)
+        return {"users": self.windows.users[windows], "lengths": lengths, **columns}
 
 
 def count_predictions(lengths: np.ndarray, settings: MaskingSettings) -> np.ndarray:
     """Returns the number of masked items for these lengths: length x rho, rounded half up, in 1 .. max_predictions."""
-    exact = lengths * settings.mask_proportion
-    rounded = np.floor(exact) + (exact - np.floor(exact) >= 0.5)
-    return np.clip(rounded.astype(np.int64), 1, settings.max_predictions)
+    products = lengths * settings.mask_proportion
+    counts = np.floor(products) + (products - np.floor(products) >= 0.5)
+    return np.clip(counts.astype(np.int64), 1, settings.max_predictions)
 
 
 def _select_smallest(keys: np.ndarray, counts: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:

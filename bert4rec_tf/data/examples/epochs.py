@@ -27,11 +27,11 @@ def make_epochs(feed: Feed | JoinedFeed) -> tf.data.Dataset:
     tables = {name: tf.constant(table) for name, table in feed.tables.items()}
 
     def read_epoch() -> Iterator[dict[str, np.ndarray]]:
-        if (referred := reference()) is None:
+        if (feed := reference()) is None:
             raise RuntimeError("The dataset of these examples is gone; it must live as long as what reads it")
         first = next(epochs) * steps
         for step in range(first, first + steps, READ_AT_ONCE):
-            yield referred.read(step, min(READ_AT_ONCE, first + steps - step))
+            yield feed.read(step, min(READ_AT_ONCE, first + steps - step))
 
     @no_autograph
     def lay_out(columns: dict[str, tf.Tensor]) -> Batch:

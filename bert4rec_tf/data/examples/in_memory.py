@@ -27,7 +27,7 @@ class UnseenItems:
     def __init__(self, sequences: Sequences, popular: bool = False) -> None:
         self.num_items, self.popular = sequences.num_items, popular
         users = np.repeat(np.arange(sequences.num_users), sequences.lengths)
-        self._seen = np.unique(self._encode_pairs(users, sequences.items))
+        self._seen_pairs = np.unique(self._encode_pairs(users, sequences.items))
         self._sequences = sequences
         self._counts = sequences.count_items()
 
@@ -37,8 +37,8 @@ class UnseenItems:
     def have_seen(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Returns whether each user has seen each item, bool; the arguments are broadcast."""
         codes = self._encode_pairs(users, items)
-        places = np.minimum(np.searchsorted(self._seen, codes), len(self._seen) - 1)
-        return self._seen[places] == codes
+        places = np.minimum(np.searchsorted(self._seen_pairs, codes), len(self._seen_pairs) - 1)
+        return self._seen_pairs[places] == codes
 
     def draw(self, users: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
         """Draws `size` items for each of `users`, int [b], with replacement.
@@ -47,22 +47,22 @@ class UnseenItems:
         """
         items = draw_items(self._sequences, self.popular, (len(users), size), rng)
         owners = np.broadcast_to(users[:, None], items.shape)
-        rejected = self.have_seen(owners, items)
+        is_rejected = self.have_seen(owners, items)
         for _ in range(REJECTION_ROUNDS):
-            if not rejected.any():
+            if not is_rejected.any():
                 return items
-            items[rejected] = draw_items(self._sequences, self.popular, (rejected.sum(),), rng)
-            rejected[rejected] = self.have_seen(owners[rejected], items[rejected])
-        for row in np.flatnonzero(rejected.any(axis=1)):
-            unseen = np.setdiff1d(np.arange(1, self.num_items + 1), self._sequences[users[row]])
-            items[row, rejected[row]] = (
-                rng.choice(unseen, rejected[row].sum(), p=self._compute_shares(unseen)) if len(unseen) else PAD
+            items[is_rejected] = draw_items(self._sequences, self.popular, (is_rejected.sum(),), rng)
+            is_rejected[is_rejected] = self.have_seen(owners[is_rejected], items[is_rejected])
+        for row in np.flatnonzero(is_rejected.any(axis=1)):
+            choices = np.setdiff1d(np.arange(1, self.num_items + 1), self._sequences[users[row]])
+            items[row, is_rejected[row]] = (
+                rng.choice(choices, is_rejected[row].sum(), p=self._compute_shares(choices)) if len(choices) else PAD
             )
         return items
 
-    def _compute_shares(self, unseen: np.ndarray) -> np.ndarray | None:
+    def _compute_shares(self, items: np.ndarray) -> np.ndarray | None:
         """Returns the probabilities of a user's unseen items; None if they are equal."""
-        counts = self._counts[unseen]
+        counts = self._counts[items]
         return counts / counts.sum() if self.popular and counts.any() else None
 
 
@@ -78,7 +78,7 @@ class ContextTargetExamples(Examples):
         self, sequences: Sequences, context: int, num_targets: int = 1, num_negatives: int = 1, popular: bool = False
     ) -> None:
         self.context, self.num_targets, self.num_negatives = context, num_targets, num_negatives
-        self.unseen = UnseenItems(sequences, popular)
+        self.unseen_items = UnseenItems(sequences, popular)
         lengths = sequences.lengths
         min_context = 1 if context else 0
         last = np.maximum(lengths - num_targets, min_context)
@@ -98,7 +98,7 @@ class ContextTargetExamples(Examples):
 
     def draw(self, examples: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Returns `negatives`, int32 [b, num_negatives]."""
-        return {"negatives": self.unseen.draw(self.users[examples], self.num_negatives, rng)}
+        return {"negatives": self.unseen_items.draw(self.users[examples], self.num_negatives, rng)}
 
     def lay_out(self, tables: Tables, columns: dict[str, Tensor]) -> Batch:
         """Returns `users [b]`, `items [b, context]`, `lengths [b]`, `targets [b, num_targets]` and
@@ -141,7 +141,7 @@ class NextItemExamples(Examples):
         self.num_negatives, self.num_shared = num_negatives, num_shared
         item_counts = sequences.count_items()[1:].astype(float)
         self.cumulative = np.cumsum(np.where(item_counts > 0, item_counts, 1.0) ** alpha * (item_counts > 0))
-        self.unseen = UnseenItems(sequences) if num_negatives else None
+        self.unseen_items = UnseenItems(sequences) if num_negatives else None
         users = np.flatnonzero(sequences.lengths >= 2)
         lengths = sequences.lengths[users]
         counts = -(-(lengths - 1) // max_length) if whole else np.ones_like(lengths)
@@ -155,11 +155,11 @@ class NextItemExamples(Examples):
         """Returns, where asked for, `negatives [b, n, num_negatives]`, right-padded to the longest example of all, and
         `shared [b, num_shared]`."""
         users, columns = self.users[examples], {}
-        if self.unseen is not None:
-            longest = int(self.lengths[examples].max())
-            negatives = self.unseen.draw(users, longest * self.num_negatives, rng)
+        if self.unseen_items is not None:
+            width = int(self.lengths[examples].max())
+            negatives = self.unseen_items.draw(users, width * self.num_negatives, rng)
             columns["negatives"] = np.zeros((len(users), self.width, self.num_negatives), np.int32)
-            columns["negatives"][:, :longest] = negatives.reshape(len(users), longest, self.num_negatives)
+            columns["negatives"][:, :width] = negatives.reshape(len(users), width, self.num_negatives)
         if self.num_shared:
             draws = rng.random((len(users), self.num_shared)) * self.cumulative[-1]
             columns["shared"] = 1 + np.searchsorted(self.cumulative, draws, side="right").astype(np.int32)
@@ -171,8 +171,8 @@ class NextItemExamples(Examples):
         row = gather_windows(tables, columns["examples"], self.width)
         begins = tf.gather(tables["begins"], columns["examples"])
         targets = gather_ragged(tables["items"], begins + 1, row["lengths"], self.width)
-        drawn: dict[str, Tensor] = {name: columns[name] for name in ("negatives", "shared") if name in columns}
-        return {**row, "targets": targets, **drawn}
+        samples: dict[str, Tensor] = {name: columns[name] for name in ("negatives", "shared") if name in columns}
+        return {**row, "targets": targets, **samples}
 
 
 EXAMPLE_KINDS: dict[str | None, Callable[..., Examples]] = {

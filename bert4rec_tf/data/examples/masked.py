@@ -44,7 +44,7 @@ class StoredExamples(Examples):
     @cached_property
     def tables(self) -> Mapping[str, np.ndarray]:
         """What `lay_out` gathers from. Reads the shards once; raises `tf.errors.OpError` if one is damaged."""
-        positions, targets, shown, lengths = [], [], [], []
+        positions, targets, shown_items, lengths = [], [], [], []
         names = ("mask_positions", "mask_targets", *(() if self.only_mask_tokens else ("items",)))
         for columns in self.shards.read(names):
             flat_positions, num_masked = columns["mask_positions"]
@@ -54,7 +54,7 @@ class StoredExamples(Examples):
             if not self.only_mask_tokens:
                 items, widths = columns["items"]
                 begins = make_splits(widths)[:-1]
-                shown.append(items[np.repeat(begins, num_masked) + flat_positions].astype(np.int32))
+                shown_items.append(items[np.repeat(begins, num_masked) + flat_positions].astype(np.int32))
         num_masked = np.concatenate(lengths)
         return {
             **self.windows.make_tables(),
@@ -62,7 +62,7 @@ class StoredExamples(Examples):
             "mask_begins": make_splits(num_masked)[:-1].astype(choose_index_type(int(num_masked.sum()))),
             "mask_positions": np.concatenate(positions),
             "mask_targets": np.concatenate(targets),
-            **({"shown": np.concatenate(shown)} if shown else {}),
+            **({"shown": np.concatenate(shown_items)} if shown_items else {}),
         }
 
     @cached_property
@@ -136,10 +136,10 @@ class MaskedExamples(Examples):
         row = gather_windows(tables, columns["examples"], self.width)
         rows = tf.size(columns["examples"])
 
-        def draw(offset: int, shape: list[Tensor | int], least: int = 0, limit: int = MAX_INT32) -> tf.Tensor:
+        def draw(offset: int, shape: list[Tensor | int], minimum: int = 0, limit: int = MAX_INT32) -> tf.Tensor:
             seed = columns["seed"] + tf.constant([offset, 0], tf.int64)
             # Whole numbers are the same on every device; floats are not.
-            return tf.random.stateless_uniform(shape, seed, least, limit, tf.int32, alg="philox")
+            return tf.random.stateless_uniform(shape, seed, minimum, limit, tf.int32, alg="philox")
 
         last_only = draw(LAST_SEED, [rows]) < int(self.last_share * MAX_INT32)
         last_only |= tf.gather(tables["last_only"], columns["examples"])
@@ -147,19 +147,19 @@ class MaskedExamples(Examples):
         places = tf.range(self.width)[None, :]
         keys = tf.where(places < row["lengths"][:, None], draw(PLACE_SEED, [rows, self.width], 1, MAX_INT32), 0)
         keys = tf.where(last_only[:, None] & (places == row["lengths"][:, None] - 1), MAX_INT32, keys)
-        _, largest = tf.math.top_k(keys, self.num_slots)
+        _, indices = tf.math.top_k(keys, self.num_slots)
         is_used = tf.range(self.num_slots)[None, :] < num_masked[:, None]
-        positions = tf.sort(tf.where(is_used, largest, self.width), axis=1)
+        positions = tf.sort(tf.where(is_used, indices, self.width), axis=1)
         positions = tf.where(is_used, positions, 0)
         targets = tf.where(is_used, tf.gather(row["items"], positions, batch_dims=1), 0)
-        shown: Tensor = mask_token(self.num_items)
+        shown_items: Tensor = mask_token(self.num_items)
         if self.masking.mask_prob < 1:
             shape, share = tf.shape(targets), self.masking.mask_prob
             kind = draw(KIND_SEED, shape)
             random_items = draw(ITEM_SEED, shape, 1, self.num_items + 1)
-            others = tf.where(kind < int((1 + share) / 2 * MAX_INT32), targets, random_items)
-            shown = tf.where((kind < int(share * MAX_INT32)) | last_only[:, None], shown, others)
-        items = replace_items(row["items"], positions, targets, shown)
+            other_items = tf.where(kind < int((1 + share) / 2 * MAX_INT32), targets, random_items)
+            shown_items = tf.where((kind < int(share * MAX_INT32)) | last_only[:, None], shown_items, other_items)
+        items = replace_items(row["items"], positions, targets, shown_items)
         return {**row, "items": items, "mask_positions": positions, "mask_targets": targets}
 
 
@@ -168,10 +168,10 @@ def _shuffle(size: int, *seed: int) -> np.ndarray:
     return tf.random.experimental.stateless_shuffle(rows, tf.constant(seed, tf.int64)).numpy()
 
 
-def replace_items(items: Tensor, positions: Tensor, targets: Tensor, shown: Tensor | int) -> tf.Tensor:
-    """Returns `items [b, n]` with `shown` at the `positions [b, p]`, except those whose target is 0."""
+def replace_items(items: Tensor, positions: Tensor, targets: Tensor, shown_items: Tensor | int) -> tf.Tensor:
+    """Returns `items [b, n]` with `shown_items` at the `positions [b, p]`, except those whose target is 0."""
     rows, width = tf.unstack(tf.shape(items))
     columns = tf.where(targets > 0, positions, width)  # unused slots write to a column that is cut off
     places = tf.stack([tf.broadcast_to(tf.range(rows)[:, None], tf.shape(columns)), columns], axis=2)
-    values = tf.broadcast_to(tf.cast(shown, tf.int32), tf.shape(columns))
+    values = tf.broadcast_to(tf.cast(shown_items, tf.int32), tf.shape(columns))
     return tf.tensor_scatter_nd_update(tf.pad(items, [[0, 0], [0, 1]]), places, values)[:, :-1]

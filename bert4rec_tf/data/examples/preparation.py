@@ -47,13 +47,13 @@ def prepare_examples(
     with files.FolderLock(folder).lock():
         files.make_folder(shards.folder)
         files.remove_partials(shards.folder)
-        if missing := shards.find_missing(fingerprint):
-            with contextlib.closing(Progress("preparing", len(missing), examples_per_step=shard_size)) as progress:
-                for number in missing:
-                    masked = examples.mask(parts[number], [seed, 1, number])
-                    num_masked = np.count_nonzero(masked["mask_targets"], axis=1)
-                    lengths = {"items": masked.pop("lengths"), "mask_positions": num_masked, "mask_targets": num_masked}
-                    columns = {"user": masked.pop("users"), **masked}
+        if numbers := shards.find_missing(fingerprint):
+            with contextlib.closing(Progress("preparing", len(numbers), examples_per_step=shard_size)) as progress:
+                for number in numbers:
+                    arrays = examples.mask(parts[number], [seed, 1, number])
+                    num_masked = np.count_nonzero(arrays["mask_targets"], axis=1)
+                    lengths = {"items": arrays.pop("lengths"), "mask_positions": num_masked, "mask_targets": num_masked}
+                    columns = {"user": arrays.pop("users"), **arrays}
                     tfrecords.write_shard(shards.folder / shards.names[number], columns, lengths)
                     progress.advance()
             shards.write_manifest(fingerprint)

@@ -94,9 +94,9 @@ class Feed:
         numbers = np.empty(self.batch_size, np.int64)
         for epoch in range(epochs[0], epochs[-1] + 1):
             numbers[epochs == epoch] = self._order_epoch(epoch)[places[epochs == epoch] % size]
-        drawn = self.examples.draw(numbers, np.random.default_rng([self.seed, 1, step]))
+        samples = self.examples.draw(numbers, np.random.default_rng([self.seed, 1, step]))
         index_type = choose_index_type(size)
-        return {"examples": numbers.astype(index_type), "seed": np.array([self.seed, step]), **drawn}
+        return {"examples": numbers.astype(index_type), "seed": np.array([self.seed, step]), **samples}
 
     def _order_epoch(self, epoch: int) -> np.ndarray:
         """Returns the order of an epoch, and keeps that of the newest alone: steps never go back to an epoch."""
@@ -119,15 +119,15 @@ def choose_index_type(size: int) -> Any:
     return np.int32 if size < 2**31 else np.int64
 
 
-def gather_ragged(flat: Tensor, begins: Tensor, lengths: Tensor, width: Tensor | int) -> tf.Tensor:
+def gather_ragged(values: Tensor, begins: Tensor, lengths: Tensor, width: Tensor | int) -> tf.Tensor:
     """Returns rows of a flat table, int32 [b, width], right-padded with 0.
 
-    Row i has the `lengths[i]` values from `begins[i]` on, at most `width`. `flat`: integers [values].
+    Row i has the `lengths[i]` values from `begins[i]` on, at most `width`. `values`: integers [values].
     """
     columns = tf.range(width)
     is_real = columns[None, :] < tf.cast(lengths, tf.int32)[:, None]
     places = begins[:, None] + tf.cast(columns, begins.dtype)[None, :]
-    rows = tf.gather(flat, tf.where(is_real, places, tf.zeros_like(places)))
+    rows = tf.gather(values, tf.where(is_real, places, tf.zeros_like(places)))
     return tf.where(is_real, tf.cast(rows, tf.int32), 0)
 
 

@@ -34,7 +34,7 @@ def write_shard(path: Path, columns: Mapping[str, np.ndarray], lengths: Mapping[
     """
     num_rows = len(next(iter(columns.values())))
     try:
-        with files.atomic_write(path) as aside, tf.io.TFRecordWriter(str(aside)) as writer:
+        with files.atomic_write(path) as temp_path, tf.io.TFRecordWriter(str(temp_path)) as writer:
             for start in range(0, num_rows, ROWS_PER_RECORD):
                 block, features = slice(start, start + ROWS_PER_RECORD), {}
                 for name, column in columns.items():
@@ -94,10 +94,10 @@ class Shards:
             return all_shards
         if manifest != self._make_manifest(fingerprint):
             return all_shards
-        damaged = [number for number in all_shards if self._is_damaged(number, checksums[number])]
-        for number in damaged:
+        damaged_shards = [number for number in all_shards if self._is_damaged(number, checksums[number])]
+        for number in damaged_shards:
             warn(f"{self.folder / self.names[number]}: damaged; written again", FileWarning)
-        return damaged
+        return damaged_shards
 
     def _is_damaged(self, number: int, checksum: str) -> bool:
         try:
@@ -130,8 +130,8 @@ class Shards:
 
         for shard, size in zip(self.names, self.sizes):
             blocks = -(-size // ROWS_PER_RECORD)
-            stored = tf.data.TFRecordDataset(str(self.folder / shard))
-            (columns,) = stored.apply(tf.data.experimental.assert_cardinality(blocks)).batch(blocks).map(parse)
+            dataset = tf.data.TFRecordDataset(str(self.folder / shard))
+            (columns,) = dataset.apply(tf.data.experimental.assert_cardinality(blocks)).batch(blocks).map(parse)
             yield {name: _split_rows(column) for name, column in columns.items()}
 
 

@@ -47,8 +47,8 @@ def open_unpacked(path: Path, watch: Callable[[int], Any] = lambda count: None) 
     short or damaged (also while it is read).
     """
     try:
-        with path.open("rb") as stored:
-            file: Any = CallbackIOWrapper(watch, stored)
+        with path.open("rb") as raw_file:
+            file: Any = CallbackIOWrapper(watch, raw_file)
             yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
@@ -70,8 +70,8 @@ def refuse_packed(path: Path, start: bytes) -> None:
         raise UserError(f"{path}: is no text; save it as CSV, JSON lines or Parquet")
     if start.startswith(UTF16_MARKS):
         raise UserError(f"{path}: is UTF-16 text; save it as UTF-8")
-    checked = start[:CHECKED_BYTES]
-    if checked.count(b"\0") > MANY_NULS * len(checked) and not start.startswith(PARQUET_MARK):
+    head = start[:CHECKED_BYTES]
+    if head.count(b"\0") > MANY_NULS * len(head) and not start.startswith(PARQUET_MARK):
         raise UserError(f"{path}: is full of NUL bytes, as UTF-16 text or no text; save it as UTF-8")
 
 
@@ -88,9 +88,9 @@ def read_blocks(
         end = content.rfind(b"\n") + 1 or content.rfind(b"\r", 0, -1) + 1  # a `\n` may follow the last `\r`
         if not end and len(content) > longest_line:
             raise UserError(f"{source}, line {number}: longer than {longest_line:,} bytes")
-        whole, rest = content[:end], content[end:]
-        if whole:
-            yield whole, number
-            number += whole.count(b"\n") + (whole.count(b"\r") - whole.count(b"\r\n") if b"\r" in whole else 0)
+        block, rest = content[:end], content[end:]
+        if block:
+            yield block, number
+            number += block.count(b"\n") + (block.count(b"\r") - block.count(b"\r\n") if b"\r" in block else 0)
     if rest:
         yield rest, number

@@ -145,8 +145,8 @@ class Columns:
         """Returns the layout of a source whose columns have names. Raises UserError if it must ask for one."""
         user, item = (self._resolve_role(role, names, sample) for role in ("user", "item"))
         event = None if self.options.event_column is None else self._resolve(self.options.event_column, names)
-        rest = {name: values for name, values in sample.items() if name not in (user, item, event)}
-        times = self._resolve_times(rest, names, sample)
+        other_columns = {name: values for name, values in sample.items() if name not in (user, item, event)}
+        times = self._resolve_times(other_columns, names, sample)
         if len({user, item, *times}) < 2 + len(times):
             raise UserError(
                 f"{self.source}: the columns of users, items and times must differ. Received: "
@@ -154,18 +154,18 @@ class Columns:
             )
         if self.options.test_from is not None and not times:
             raise UserError(f"`test_from` needs a column of times. Received: test_from={self.options.test_from}")
-        others = [name for name in rest if name not in times and not ROW_NUMBERS.match(name)]
+        other_names = [name for name in other_columns if name not in times and not ROW_NUMBERS.match(name)]
         doubts, remarks, is_own = [], [], not self.options.is_published
         if is_own and event is None:
-            events = [name for name in others if _normalize(name) in EVENT_NAMES]
+            events = [name for name in other_names if _normalize(name) in EVENT_NAMES]
             event = next((name for name in events if 0 < len(set(sample[name])) <= FEW_EVENTS), None)
         may_lack_times = not times and self.options.time_column is None
-        if may_lack_times and (candidates := [name for name in others if name != event]):
+        if may_lack_times and (candidates := [name for name in other_names if name != event]):
             doubts.append(
                 "no column has a known name for times, so the rows count as in order. Name one with "
                 f"{self._flag('time')}, of: {', '.join(candidates)[:300]}; or give {self._flag('time', NO_TIME)}"
             )
-        if is_own and (ratings := [name for name in others if _normalize(name) in RATING_NAMES]):
+        if is_own and (ratings := [name for name in other_names if _normalize(name) in RATING_NAMES]):
             remarks.append(f"ratings ({ratings[0]}) are not used: every row is an action")
         facts: dict[str, Any] = {"names": tuple(names), "doubts": tuple(doubts), "remarks": tuple(remarks)}
         return Layout(kind, user, item, times, event, may_lack_times=may_lack_times, **facts)
@@ -175,9 +175,9 @@ class Columns:
 
     def _resolve_role(self, role: str, names: Sequence[str], sample: Sample) -> str:
         """Returns the column of the users or the items. Raises UserError if none or several have a known name."""
-        requested = getattr(self.options, f"{role}_column")
-        if requested is not None:
-            return self._resolve(requested, names)
+        column = getattr(self.options, f"{role}_column")
+        if column is not None:
+            return self._resolve(column, names)
         candidates = find_known_columns(names, COMMON_NAMES[role])
         if len(candidates) == 1:
             candidates += find_rivals(candidates[0], sample, COMMON_NAMES[role])
@@ -197,41 +197,41 @@ class Columns:
             f"values: {_show_values(names[:9], sample)[:600]}"
         )
 
-    def _resolve_times(self, rest: Sample, names: Sequence[str], sample: Sample) -> tuple[str, ...]:
-        requested = self.options.time_column
-        if requested == NO_TIME:
+    def _resolve_times(self, other_columns: Sample, names: Sequence[str], sample: Sample) -> tuple[str, ...]:
+        column = self.options.time_column
+        if column == NO_TIME:
             return ()
-        if requested is not None:
-            parts = [requested] if requested in names else [name.strip() for name in requested.split(",")]
+        if column is not None:
+            parts = [column] if column in names else [name.strip() for name in column.split(",")]
             if len(parts) > MAX_PARTS:
-                raise UserError(f"`time_column` must name at most {MAX_PARTS} columns. Received: {requested}")
+                raise UserError(f"`time_column` must name at most {MAX_PARTS} columns. Received: {column}")
             return tuple(self._resolve(name, names) for name in parts)
-        columns = {name: values for name, values in rest.items() if may_be_time(name, values)}
+        columns = {name: values for name, values in other_columns.items() if may_be_time(name, values)}
         unix = [name for name in columns if _normalize(name).startswith("unix")]
         if len(unix) == 1 or (len(columns) == 1 and _normalize(next(iter(columns))) in TIME_NAMES):
             return (self._resolve((unix or list(columns))[0], names),)
         if not columns:
             return ()
-        joined = [",".join(group) for group in _find_joins(columns)]
-        choices = [self._flag("time", name) for name in [*joined, *columns, NO_TIME]]
-        what = "several columns speak of time" if len(columns) > 1 else "a column may have the times"
+        joins = [",".join(group) for group in _find_joins(columns)]
+        choices = [self._flag("time", name) for name in [*joins, *columns, NO_TIME]]
+        doubt = "several columns speak of time" if len(columns) > 1 else "a column may have the times"
         raise UserError(
-            f"{self.source}: {what}: {_show_values(columns, sample)}. Say which orders the rows: "
+            f"{self.source}: {doubt}: {_show_values(columns, sample)}. Say which orders the rows: "
             f"{', '.join(choices[:-1])} or {choices[-1]} (the rows are in order)"
         )
 
-    def _resolve(self, requested: str, names: Sequence[str]) -> str:
+    def _resolve(self, column: str, names: Sequence[str]) -> str:
         """Returns the column of this name. Raises UserError if there is none, or more than one."""
-        if requested.isdigit() and requested not in names:
+        if column.isdigit() and column not in names:
             raise UserError(
-                f"{self.source}: columns go by their names, of: {', '.join(names)[:300]}. Received: {requested}. A "
+                f"{self.source}: columns go by their names, of: {', '.join(names)[:300]}. Received: {column}. A "
                 "text without a header takes --columns=user,item,time"
             )
-        if requested not in names:
-            raise unknown_name_error(f"column of {self.source}", requested, names)
-        if (number := list(names).count(requested)) > 1:
-            raise UserError(f"{self.source}: has {number} columns {requested!r}; rename one")
-        return requested
+        if column not in names:
+            raise unknown_name_error(f"column of {self.source}", column, names)
+        if (number := list(names).count(column)) > 1:
+            raise UserError(f"{self.source}: has {number} columns {column!r}; rename one")
+        return column
 
 
 def _show_values(names: Iterable[str], sample: Sample) -> str:
@@ -243,8 +243,8 @@ def _show_values(names: Iterable[str], sample: Sample) -> str:
 def may_be_time(name: str, values: Sequence[str]) -> bool:
     """Returns whether a column's name speaks of time or of an order, or its values read as times."""
     words = re.findall(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]*", name.split(":")[0])
-    words, normal = [word.lower() for word in words], _normalize(name)
-    if normal in TIME_NAMES or TIME_WORDS & set(words) or ORDER_NAME.fullmatch(normal):
+    words, normal_name = [word.lower() for word in words], _normalize(name)
+    if normal_name in TIME_NAMES or TIME_WORDS & set(words) or ORDER_NAME.fullmatch(normal_name):
         return True
     values = [value for value in values if value]
     return words[-1:] != ["id"] and (_are_dates(values) or _are_unix_times(values))
@@ -252,8 +252,8 @@ def may_be_time(name: str, values: Sequence[str]) -> bool:
 
 def _find_joins(columns: Sample) -> list[list[str]]:
     """Returns the columns that together may say a time: year, month and day, or a date and a time of day."""
-    by_name = {_normalize(name): name for name in columns}
-    joins = [[by_name[part] for part in ("year", "month", "day")]] if {"year", "month", "day"} <= set(by_name) else []
+    names = {_normalize(name): name for name in columns}
+    joins = [[names[part] for part in ("year", "month", "day")]] if {"year", "month", "day"} <= set(names) else []
     for date in columns:
         if _are_dates(columns[date]):
             joins += [[date, name] for name, values in columns.items() if all(map(DAYTIME_LIKE.match, values))]
@@ -282,16 +282,16 @@ def find_known_columns(names: Sequence[str], common_names: Sequence[str]) -> lis
     columns: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         columns.setdefault(_normalize(name), []).append(name)
-    things: dict[str, list[str]] = {}
+    columns_by_stem: dict[str, list[str]] = {}
     for name in common_names:
         if name in columns:
-            things.setdefault(_find_thing(name), columns[name])
-    if len(things) > 1:
-        things.pop("session", None)
-    return list(itertools.chain(*things.values()))
+            columns_by_stem.setdefault(_find_stem(name), columns[name])
+    if len(columns_by_stem) > 1:
+        columns_by_stem.pop("session", None)
+    return list(itertools.chain(*columns_by_stem.values()))
 
 
-def _find_thing(name: str) -> str:
+def _find_stem(name: str) -> str:
     """Returns what a normalized name is a name of: "user" of userid, uid and username."""
     return STEMS.get(name, name.removesuffix("id"))
 
@@ -301,16 +301,16 @@ def find_rivals(id_column: str, sample: Sample, common_names: Sequence[str]) -> 
 
     So `user_id` has no rival in a column `user` of their names, but in one of other ids.
     """
-    thing, others = _find_thing(_normalize(id_column)), [name for name in sample if name != id_column]
-    rivals = [name for name in others if _normalize(name) in common_names and _find_thing(_normalize(name)) == thing]
+    stem, columns = _find_stem(_normalize(id_column)), [name for name in sample if name != id_column]
+    rivals = [name for name in columns if _normalize(name) in common_names and _find_stem(_normalize(name)) == stem]
     pairs = {
         name: {(key, value) for key, value in zip(sample[id_column], sample[name]) if key and value} for name in rivals
     }
     return [name for name, values in pairs.items() if len(values) > len({key for key, _ in values})]
 
 
-def guess_column(names: Sequence[str], common_names: Sequence[str], preferred: str | None = None) -> str | None:
-    """Returns the column `preferred` if there is one, else the first with a known name, or None."""
-    if preferred in names:
-        return preferred
+def guess_column(names: Sequence[str], common_names: Sequence[str], preferred_name: str | None = None) -> str | None:
+    """Returns the column `preferred_name` if there is one, else the first with a known name, or None."""
+    if preferred_name in names:
+        return preferred_name
     return next(iter(find_known_columns(names, common_names)), None)

@@ -85,8 +85,8 @@ def list_files(interactions: Interactions) -> list[Path]:
             raise UserError(f"{path}: no such file")
         paths |= {path if isinstance(path, Url) else os.path.realpath(path): path for path in matches}
     names = set(map(str, paths.values()))
-    if both := sorted(name for name in names if f"{name}.gz" in names):
-        raise UserError(f"{both[0]}: is there twice, packed too ({both[0]}.gz). Name only one of them")
+    if duplicates := sorted(name for name in names if f"{name}.gz" in names):
+        raise UserError(f"{duplicates[0]}: is there twice, packed too ({duplicates[0]}.gz). Name only one of them")
     return sorted(paths.values(), key=lambda path: (isinstance(path, Url), path))
 
 
@@ -104,7 +104,7 @@ def _match_files(pattern: Path) -> list[Path]:
 def _may_match(path: Url, pattern: Url) -> bool:
     """Returns whether `glob` would let a path match: a part that begins with `.` only one that does so too."""
     pairs = zip(str(path).split("/"), str(pattern).split("/"))
-    return not any(part.startswith(".") and not wanted.startswith(".") for part, wanted in pairs)
+    return not any(part.startswith(".") and not pattern_part.startswith(".") for part, pattern_part in pairs)
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:
@@ -123,15 +123,15 @@ def _refuse_table(root: Path, paths: Iterable[Path]) -> None:
 
     A store is only asked about `root`: each question takes time, and others may be forbidden.
     """
-    above = {parent for path in paths if path.suffix == ".parquet" for parent in path.absolute().parents}
-    if not above:
+    parents = {parent for path in paths if path.suffix == ".parquet" for parent in path.absolute().parents}
+    if not parents:
         return
     root = root.absolute()
     while ("=" in root.name or root.name == "data") and root.parent != root:  # a folder of a table
         root = root.parent
-    below_root = set() if isinstance(root, Url) else {folder for folder in above if root in folder.parents}
+    below_root = set() if isinstance(root, Url) else {folder for folder in parents if root in folder.parents}
     for folder, (pattern, kind) in itertools.product(sorted({root, *below_root}), TABLE_FORMATS.items()):
-        holds_files = not glob.has_magic(str(folder)) and (kind != "Iceberg" or folder / "data" in above)
+        holds_files = not glob.has_magic(str(folder)) and (kind != "Iceberg" or folder / "data" in parents)
         with contextlib.suppress(OSError):
             if holds_files and any(_glob(folder, pattern)):
                 raise UserError(f"{folder}: a table of {kind}, whose files keep deleted rows; export its present rows")
@@ -191,19 +191,19 @@ def load_or_convert(
 
     The sequences have the columns of the user's own files, which are not stored. Warns of doubts about these files.
     """
-    converted = None
+    result = None
     try:
-        converted = load(path) if path.exists() else None
+        result = load(path) if path.exists() else None
     except npz.CorruptFileError as error:
         warn(f"{error}; converted again", FileWarning)
-    if converted is None:
-        converted = convert()
+    if result is None:
+        result = convert()
         try:
             files.make_folder(path.parent)
-            save(path, *converted)
+            save(path, *result)
         except UserError as error:
             warn(f"{error}; the converted data are not kept", FileWarning)
-    sequences, report = converted[0], replace(converted[1], path=interactions.title)
+    sequences, report = result[0], replace(result[1], path=interactions.title)
     if interactions.is_published:
         return sequences, report
     report.warn_of_doubts(sequences)

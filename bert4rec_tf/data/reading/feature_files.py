@@ -139,13 +139,13 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
         raise UserError(
             f"{title}: no column has a known name for ids; name one {ID_NAMES[kind][0]!r}. Received: {received}"
         )
-    ids = ["" if raw is None else raw for raw in columns[id_column]]
+    ids = ["" if raw_id is None else raw_id for raw_id in columns[id_column]]
     if isinstance(source, (str, Path, Url)):  # as the ids of texts with actions
-        ids = [raw.strip(BLANKS) for raw in ids]
+        ids = [raw_id.strip(BLANKS) for raw_id in ids]
     rows, unique_ids = pd.factorize(np.array(ids, object))
-    bad = find_bad_id(unique_ids)
-    if bad is not None:
-        raise UserError(f"{title}: an id must not be empty and contain no line break. Received: {bad!r}")
+    bad_id = find_bad_id(unique_ids)
+    if bad_id is not None:
+        raise UserError(f"{title}: an id must not be empty and contain no line break. Received: {bad_id!r}")
     names, pairs = list[str](), [np.empty((0, 2), np.int64)]
     numbers, vectors = list[str](), list[np.ndarray]()
     for column, cells in columns.items():
@@ -155,8 +155,8 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
             warn(f"{title}: column {column!r} has row numbers, and is ignored", DataNote)
             continue
         if any(map(has_fraction, parsed_cells := [_parse_cell(cell) for cell in cells])):
-            whose = f"{title}, column {column}, {'item' if kind == ITEM_FEATURES else 'user'}"
-            vectors.append(_stack_vectors(parsed_cells, rows, unique_ids, whose))
+            prefix = f"{title}, column {column}, {'item' if kind == ITEM_FEATURES else 'user'}"
+            vectors.append(_stack_vectors(parsed_cells, rows, unique_ids, prefix))
             numbers += [f"{' '.join(column.split())}[{number}]" for number in range(vectors[-1].shape[1])]
         else:
             column_names, entries = _list_entries(column, parsed_cells, rows, title)
@@ -192,10 +192,10 @@ def _parse_cell(cell: Any) -> Any:
     return cell
 
 
-def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: np.ndarray, whose: str) -> np.ndarray:
+def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: np.ndarray, prefix: str) -> np.ndarray:
     """Returns the vector of each id, float32 [ids, width]; zeros for an id without one. Raises UserError for a bad one.
 
-    `rows`: the place of each cell's id in `ids`. `whose`: how a message begins, before the id.
+    `rows`: the place of each cell's id in `ids`. `prefix`: how a message begins, before the id.
     """
     vectors: dict[int, np.ndarray] = {}
     for row, cell in zip(rows.tolist(), cells):
@@ -210,9 +210,9 @@ def _stack_vectors(cells: Sequence[Any], rows: np.ndarray, ids: np.ndarray, whos
         elif not np.array_equal(vectors.setdefault(row, vector), vector):
             fault = "must have one vector. Received: two different ones"
         if fault:
-            raise UserError(f"{whose} {ids[row]}: {fault}")
-    none = np.zeros(len(next(iter(vectors.values()))), np.float32)
-    return np.stack([vectors.get(row, none) for row in range(len(ids))])
+            raise UserError(f"{prefix} {ids[row]}: {fault}")
+    zeros = np.zeros(len(next(iter(vectors.values()))), np.float32)
+    return np.stack([vectors.get(row, zeros) for row in range(len(ids))])
 
 
 def _parse_vector(cell: Any) -> np.ndarray:
@@ -226,9 +226,9 @@ def _parse_vector(cell: Any) -> np.ndarray:
 
 def _list_entries(column: str, cells: Sequence[Any], rows: np.ndarray, title: str) -> tuple[list[str], np.ndarray]:
     """Returns the names of a column's values, sorted, and pairs of row and place of its name, int64 [entries, 2]."""
-    whose = f"{title}: column {column}"
-    numbers = _parse_numbers(cells, whose)
-    texts = _split_texts(cells, whose) if numbers is None else _bin_numbers(numbers)
+    prefix = f"{title}: column {column}"
+    numbers = _parse_numbers(cells, prefix)
+    texts = _split_texts(cells, prefix) if numbers is None else _bin_numbers(numbers)
     pairs = {(row, value) for row, values in zip(rows.tolist(), texts) for value in values}
     counts = Counter(value for _, value in pairs)
     shared_values = sorted(value for value, count in counts.items() if count >= MIN_IDS_PER_VALUE)
@@ -237,18 +237,18 @@ def _list_entries(column: str, cells: Sequence[Any], rows: np.ndarray, title: st
     return [f"{' '.join(column.split())}={value}" for value in places], np.array(entries, np.int64).reshape(-1, 2)
 
 
-def _parse_numbers(cells: Sequence[Any], whose: str) -> np.ndarray | None:
+def _parse_numbers(cells: Sequence[Any], prefix: str) -> np.ndarray | None:
     """Returns a column of more than BINS different numbers or dates, float64 with NaN for empty cells; else None.
 
-    Warns of a few other cells, which have no value then. `whose`: how a message begins.
+    Warns of a few other cells, which have no value then. `prefix`: how a message begins.
     """
     numbers = np.array([_parse_number(cell) for cell in cells])
-    good = numbers[~np.isnan(numbers)]
+    values = numbers[~np.isnan(numbers)]
     odd = [cell for cell, number in zip(cells, numbers) if cell is not None and math.isnan(number)]
-    if len(odd) > FEW_ODD * (len(odd) + len(good)) or len(np.unique(good)) <= BINS:
+    if len(odd) > FEW_ODD * (len(odd) + len(values)) or len(np.unique(values)) <= BINS:
         return None
     if odd:
-        warn(f"{whose} has numbers; {len(odd):,} other cells are left out, such as {str(odd[0])[:40]!r}", DataWarning)
+        warn(f"{prefix} has numbers; {len(odd):,} other cells are left out, such as {str(odd[0])[:40]!r}", DataWarning)
     return numbers
 
 
@@ -279,9 +279,9 @@ def _bin_numbers(numbers: np.ndarray) -> list[list[str]]:
     return [[] if math.isnan(number) else [names[place]] for number, place in zip(numbers, bins.tolist())]
 
 
-def _split_texts(cells: Sequence[Any], whose: str) -> Iterator[list[str]]:
-    """Yields the values of each cell of a column. `whose`: how a message begins."""
-    separator = _find_separator([cell for cell in cells if isinstance(cell, str)], whose)
+def _split_texts(cells: Sequence[Any], prefix: str) -> Iterator[list[str]]:
+    """Yields the values of each cell of a column. `prefix`: how a message begins."""
+    separator = _find_separator([cell for cell in cells if isinstance(cell, str)], prefix)
     for cell in cells:
         if isinstance(cell, float) and cell.is_integer():
             cell = int(cell)  # pandas makes fractions of whole numbers with gaps
@@ -289,7 +289,7 @@ def _split_texts(cells: Sequence[Any], whose: str) -> Iterator[list[str]]:
         yield [text for value in values if not _is_empty(value) and (text := " ".join(str(value).split()))]
 
 
-def _find_separator(texts: Collection[str], whose: str) -> re.Pattern:
+def _find_separator(texts: Collection[str], prefix: str) -> re.Pattern:
     """Returns what separates the values in a column's texts. Warns of commas or semicolons, if texts or parts repeat.
 
     Authors and places (`Tolkien, J. R. R.`, `Lyon, France`) have more parts than there are texts, genres fewer.
@@ -301,7 +301,7 @@ def _find_separator(texts: Collection[str], whose: str) -> re.Pattern:
     is_list = len(parts) < num_different
     if is_list or num_different < len(texts):
         meaning = "several values, because these repeat" if is_list else "one value; put | between several"
-        warn(f"{whose}: a cell with commas or semicolons, such as {example[:40]!r}, is read as {meaning}", DataWarning)
+        warn(f"{prefix}: a cell with commas or semicolons, such as {example[:40]!r}, is read as {meaning}", DataWarning)
     return GUESSED_SEPARATOR if is_list else SURE_SEPARATOR
 
 

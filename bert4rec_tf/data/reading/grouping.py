@@ -118,9 +118,9 @@ def order_actions(
     del times, users
     if not is_same.any():
         return order, order[:0]
-    in_group = np.flatnonzero(is_same | np.append(is_same[1:], False))
-    groups = pd.DataFrame({"group": np.cumsum(~is_same[in_group]), "item": items[order[in_group]]})
-    is_repeat[in_group] = groups.duplicated()
+    rows = np.flatnonzero(is_same | np.append(is_same[1:], False))
+    groups = pd.DataFrame({"group": np.cumsum(~is_same[rows]), "item": items[order[rows]]})
+    is_repeat[rows] = groups.duplicated()
     return order[~is_repeat], order[is_repeat]
 
 
@@ -147,8 +147,8 @@ def sort_ids(codes: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def join_times(parts: list[np.ndarray], title: str) -> np.ndarray:
     """Returns the times of all parts, int64 or float64. Warns if float64, in a mixture, cannot hold all."""
     times = np.concatenate(parts)
-    whole = [part for part in parts if part.dtype != times.dtype and len(part)]
-    if any(np.abs(part.astype(np.float64)).max() > 2**53 for part in whole):
+    integer_parts = [part for part in parts if part.dtype != times.dtype and len(part)]
+    if any(np.abs(part.astype(np.float64)).max() > 2**53 for part in integer_parts):
         warn(
             f"{title}: times that differ may become equal, because float64 cannot hold both fractions and these times",
             DataWarning,
@@ -165,20 +165,20 @@ def filter_actions(
     is repeated until nothing changes.
     """
 
-    def has_enough(codes: np.ndarray, least: int) -> np.ndarray:
-        return (np.bincount(codes[keep], minlength=codes.max(initial=0) + 1) >= least)[codes]
+    def has_enough(codes: np.ndarray, minimum: int) -> np.ndarray:
+        return (np.bincount(codes[keep], minlength=codes.max(initial=0) + 1) >= minimum)[codes]
 
     keep = np.ones(len(users), bool)
     while True:
-        before = keep
-        keep = before & has_enough(users, min_user_actions) & has_enough(items, min_item_actions)
+        old_keep = keep
+        keep = old_keep & has_enough(users, min_user_actions) & has_enough(items, min_item_actions)
         if not k_core:
             return keep & has_enough(users, min_user_actions)
-        if np.array_equal(before, keep):
+        if np.array_equal(old_keep, keep):
             return keep
 
 
 def _drop_unused_names(codes: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns codes and names without the names that no action uses."""
-    used = np.bincount(codes, minlength=len(names)) > 0
-    return (np.cumsum(used, dtype=np.int32) - 1)[codes], names[used]
+    is_used = np.bincount(codes, minlength=len(names)) > 0
+    return (np.cumsum(is_used, dtype=np.int32) - 1)[codes], names[is_used]

@@ -64,20 +64,20 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     lines = re.split(r"\r\n|\r|\n", start.removeprefix(BOM).decode("utf-8", "replace"))
     if len(start) == SAMPLE_BYTES and len(lines) > 1:
         lines.pop()  # it may be cut
-    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip(" \t")][:SAMPLE_ROWS]
+    entries = [(number, line) for number, line in enumerate(lines, 1) if line.strip(" \t")][:SAMPLE_ROWS]
     separator = options.separator and options.separator.replace("\\t", "\t")
-    if numbered and (excel := re.fullmatch("sep=(.)", numbered[0][1].strip('" '))):  # Excel writes and reads this line
-        separator, numbered = separator or excel[1], numbered[1:]
-    if not numbered:
+    if entries and (excel := re.fullmatch("sep=(.)", entries[0][1].strip('" '))):  # Excel writes and reads this line
+        separator, entries = separator or excel[1], entries[1:]
+    if not entries:
         raise UserError(f"{path}: the file is empty")
-    first_line, lines = numbered[0][0], [line for _, line in numbered]
+    first_line, lines = entries[0][0], [line for _, line in entries]
     if re.match(r"\s*\[\s*(\{|$)", lines[0]):
         raise UserError(
             f"{path}, line {first_line}: begins a JSON array; write its objects one per line, without brackets"
         )
     if lines[0].lstrip().startswith("{"):
         return _find_record_layout(columns, lines, first_line)
-    header_line = _find_header_line(numbered[: MAX_TITLE_LINES + 1], options)
+    header_line = _find_header_line(entries[: MAX_TITLE_LINES + 1], options)
     if not options.columns and header_line not in (None, first_line):
         raise UserError(f"{path}, line {header_line}: names the columns; remove the lines above this header")
     separator = separator or _find_separator(path, lines)
@@ -99,10 +99,10 @@ def find_layout(path: Path, options: Interactions, start: bytes) -> Layout:
     return _find_text_layout(columns, separator, rows, first_line)
 
 
-def _find_header_line(numbered: Sequence[tuple[int, str]], options: Interactions) -> int | None:
+def _find_header_line(entries: Sequence[tuple[int, str]], options: Interactions) -> int | None:
     """Returns the number of the first line that names users and items, as the options or commonly; None if none."""
     requests = {"user": options.user_column, "item": options.item_column}
-    for number, line in numbered:
+    for number, line in entries:
         for row in (split_lines([line], text)[0] for text in (*SEPARATORS, "|")):
             places = _find_places(row)
             if all(role in places if name is None else name in row for role, name in requests.items()):
@@ -175,10 +175,10 @@ def _require_pairs(path: str, rows: list[list[str]], separator: str) -> None:
             f"{path}: seems to have one line per user, with a user and all of his items. That form is not read. Turn "
             f"it into one row per action: {tool.replace('FILE', path)}"
         )
-    width, shown = len(rows[0]), "; row 2: ".join(map(_show, rows[:2]))
+    width, first_rows = len(rows[0]), "; row 2: ".join(map(_show, rows[:2]))
     names = ["user", "item", *[IGNORED] * (width == 4), "time", *[IGNORED] * width][:width]
     raise UserError(
-        f"{path}: its first line names no known columns. Row 1: {shown}. If there is no header, say "
+        f"{path}: its first line names no known columns. Row 1: {first_rows}. If there is no header, say "
         f"what the columns are, such as --columns={','.join(names)} (with {IGNORED} for others); if the first line is "
         "a header, give --user_column, --item_column, --time_column"
     )
@@ -208,8 +208,8 @@ def _find_separator(path: Path, lines: Sequence[str]) -> str:
         candidates = [text for text in candidates if fits[text]] or candidates
     if len(candidates) == 1:
         return candidates[0]
-    shown = [f'--separator="{text}" ({_show(readings[text][0])})'.replace("\t", "\\t") for text in candidates]
-    raise UserError(f"{path}: its columns may be separated in several ways, and row 1 read as {' or '.join(shown)}")
+    choices = [f'--separator="{text}" ({_show(readings[text][0])})'.replace("\t", "\\t") for text in candidates]
+    raise UserError(f"{path}: its columns may be separated in several ways, and row 1 read as {' or '.join(choices)}")
 
 
 def _find_record_layout(columns: Columns, lines: Sequence[str], number: int) -> Layout:

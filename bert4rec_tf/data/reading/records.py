@@ -38,7 +38,7 @@ def read_rows(stream: IO[bytes], reader: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a file. Raises UserError at a bad row, unless `reader` skips them."""
     names, known_keys = tuple(reader.layout.used_columns), set(reader.layout.names)
     for content, first in blocks.read_blocks(stream, reader.file_name):
-        numbers, records, unreadable = list[int](), list[Sequence[Any]](), list[BadRow]()
+        numbers, records, unread_rows = list[int](), list[Sequence[Any]](), list[BadRow]()
         for number, line in enumerate(content.splitlines(), first):
             text = line.decode("utf-8", "replace")
             if not text.strip():
@@ -47,25 +47,25 @@ def read_rows(stream: IO[bytes], reader: Rows) -> Iterator[pa.Table]:
                 record = parse_record(reader.layout.kind, text)
                 values = _select_values(record, names)
             except ValueError:  # also from an integer with too many digits
-                unreadable.append((number, NO_RECORD, text))
+                unread_rows.append((number, NO_RECORD, text))
                 continue
             if not record.keys() <= known_keys and not reader.options.is_published:
                 _note_late_keys(record.keys() - known_keys - reader.findings.late_keys.keys(), number, reader)
             if values is None:
-                unreadable.append((number, NO_ID, text))
+                unread_rows.append((number, NO_ID, text))
             else:
                 numbers.append(number)
                 records.append(values)
         columns = {name: _make_strings([values[place] for values in records]) for place, name in enumerate(names)}
-        yield reader.select_good(columns, numbers, unreadable)
+        yield reader.select_good(columns, numbers, unread_rows)
 
 
 def _select_values(record: Mapping[str, Any], names: Sequence[str]) -> Sequence[Any] | None:
     """Returns a record's values of these names, which begin with user and item; None if one of these is no id."""
-    user, item, *others = [str(value) if type(value) is int else value for value in map(record.get, names)]
+    user, item, *values = [str(value) if type(value) is int else value for value in map(record.get, names)]
     if not (isinstance(user, _ID) and isinstance(item, _ID)):
         return None
-    return user, item, *[str(value).lower() if type(value) is bool else value for value in others]
+    return user, item, *[str(value).lower() if type(value) is bool else value for value in values]
 
 
 def _note_late_keys(keys: Iterable[str], number: int, reader: Rows) -> None:

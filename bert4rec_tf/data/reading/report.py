@@ -49,9 +49,9 @@ class Report:
     notes: Sequence[str] = ()
     remarks: Sequence[str] = ()
 
-    def warn_of_doubts(self, sequences: Sequences, ordered: bool = True) -> None:
-        """Warns of the layout and of `list_doubts`. `ordered`: whether the order of the actions matters."""
-        for line in [*self.doubts, *list_doubts(sequences, ordered)]:
+    def warn_of_doubts(self, sequences: Sequences, needs_order: bool = True) -> None:
+        """Warns of the layout and of `list_doubts`. `needs_order`: whether the order of the actions matters."""
+        for line in [*self.doubts, *list_doubts(sequences, needs_order)]:
             warn(f"{self.path}: {line}", DataWarning)
 
     def warn_of_notes(self, to_train: Sequences | None = None) -> None:
@@ -78,20 +78,20 @@ class Report:
 
 def describe_findings(reader: Rows) -> list[str]:
     """Returns lines on skipped rows, events, and ids and keys that were met."""
-    findings, event_column, wanted = reader.findings, reader.layout.event, reader.options.events
+    findings, event_column, kept_events = reader.findings, reader.layout.event, reader.options.events
     lines = [
         f"skipped {count:,} {'' if kind == HEADER_AGAIN else 'bad '}rows: {kind} (the first: {findings.firsts[kind]})"
         for kind, count in findings.skipped.items()
     ]
     if findings.events:
         counts = [f"{count:,} {event or '(empty)'}" for event, count in findings.events.most_common(MAX_SHOWN)]
-        shown = ", ".join(counts) + ", ..." * (len(findings.events) > MAX_SHOWN)
-        advice, named = "all count alike", [event for event, _ in findings.events.most_common() if event]
-        if named:
-            flags = f"--event_column={event_column}", f"--events={join_names(named[-1:])}"
+        event_counts = ", ".join(counts) + ", ..." * (len(findings.events) > MAX_SHOWN)
+        advice, event_names = "all count alike", [event for event, _ in findings.events.most_common() if event]
+        if event_names:
+            flags = f"--event_column={event_column}", f"--events={join_names(event_names[-1:])}"
             advice += f". {shlex.join(flags)} keeps these alone"
-        lines.append(f"events ({event_column}): {shown}; {f'kept: {wanted}' if wanted else advice}")
-        kinds = split_names(wanted) if wanted else []
+        lines.append(f"events ({event_column}): {event_counts}; {f'kept: {kept_events}' if kept_events else advice}")
+        kinds = split_names(kept_events) if kept_events else []
         lines += [f"no row has the event {kind!r} of --events" for kind in kinds if kind not in findings.events]
     if findings.other_forms:
         lines.append(
@@ -111,11 +111,11 @@ def describe_findings(reader: Rows) -> list[str]:
 
 def describe_cut_rows(findings: Findings, items: Sequence[str], counts: np.ndarray) -> list[str]:
     """Returns lines on rows without a line end whose item occurs once and has a shorter id than all others."""
-    shortest = sorted(items, key=len)[:2] if findings.unended else []
+    shortest_ids = sorted(items, key=len)[:2] if findings.unended else []
     return [
         f"{place} has no line end, and no other row has its item {item!r}: the file may be cut short"
         for item, place in findings.unended.items()
-        if shortest[:1] == [item] and len(item) < len(shortest[-1]) and counts[list(items).index(item)] == 1
+        if shortest_ids[:1] == [item] and len(item) < len(shortest_ids[-1]) and counts[list(items).index(item)] == 1
     ]
 
 
@@ -146,39 +146,39 @@ def find_order_of_ids(sequences: Sequences) -> float:
     return float(max(shares))
 
 
-def list_doubts(sequences: Sequences, ordered: bool = True) -> list[str]:
+def list_doubts(sequences: Sequences, needs_order: bool = True) -> list[str]:
     """Returns lines on a user who may be many.
 
     If the order matters, also on one that is the file's, and on actions that may be logged twice.
     """
     lengths, lines = sequences.lengths, []
-    most, total = lengths.max(initial=0), lengths.sum()
+    peak, total = lengths.max(initial=0), lengths.sum()
     if (
         total >= MIN_DOUBTED
-        and most > MAX_SHARE * total
-        and most * (len(lengths) - 1) > MAX_MULTIPLE * (total - most) > 0
+        and peak > MAX_SHARE * total
+        and peak * (len(lengths) - 1) > MAX_MULTIPLE * (total - peak) > 0
     ):
         user = sequences.users[lengths.argmax()]
-        lines.append(f"user {user!r} has {most / total:.0%} of all actions; this may stand for users who are not known")
-    if not ordered:
+        lines.append(f"user {user!r} has {peak / total:.0%} of all actions; this may stand for users who are not known")
+    if not needs_order:
         return lines
     is_next = np.ones(total, bool)
     is_next[sequences.splits[:-1][lengths > 0]] = False
     values = sequences.items if sequences.times is None else sequences.times.values
     if (num_next := int(is_next.sum())) < MIN_DOUBTED:
         return lines
-    equal = int(np.count_nonzero(is_next[1:] & (values[1:] == values[:-1]))) / num_next
-    what = f"{equal:.0%} of the actions after a user's first have the {{}} of the one before"
-    if sequences.times is None and equal > MANY_REPEATED_ROWS:
+    share = int(np.count_nonzero(is_next[1:] & (values[1:] == values[:-1]))) / num_next
+    fact = f"{share:.0%} of the actions after a user's first have the {{}} of the one before"
+    if sequences.times is None and share > MANY_REPEATED_ROWS:
         advice = "If they were logged twice, drop them; without times they are kept"
-        lines.append(f"{what.format('item')}. {advice}")
+        lines.append(f"{fact.format('item')}. {advice}")
     if sequences.times is None and find_order_of_ids(sequences) > MAX_IN_ORDER:
         lines.append(
             "there are no times, and the items of each user are in the order of their ids: these rows are sorted, so "
             "the next one says nothing, and all metrics are about the sorting. Ask for the times"
         )
-    if sequences.times is not None and equal > MAX_EQUAL:
-        lines.append(f"{what.format('time')}, so that the rows alone order them")
+    if sequences.times is not None and share > MAX_EQUAL:
+        lines.append(f"{fact.format('time')}, so that the rows alone order them")
     return lines
 
 

@@ -99,15 +99,15 @@ class Findings:
         self.skipped[kind] += number
         self.firsts.setdefault(kind, place)
 
-    def add(self, later: "Findings") -> None:
+    def add(self, findings: "Findings") -> None:
         """Adds what was met in later rows."""
-        self.skipped += later.skipped
-        self.events += later.events
-        self.other_forms |= later.other_forms
-        self.with_blanks |= later.with_blanks
-        self.firsts = self.firsts | later.firsts | self.firsts
-        self.late_keys = self.late_keys | later.late_keys | self.late_keys
-        self.unended |= later.unended
+        self.skipped += findings.skipped
+        self.events += findings.events
+        self.other_forms |= findings.other_forms
+        self.with_blanks |= findings.with_blanks
+        self.firsts = self.firsts | findings.firsts | self.firsts
+        self.late_keys = self.late_keys | findings.late_keys | self.late_keys
+        self.unended |= findings.unended
 
 
 @dataclass
@@ -133,7 +133,7 @@ class Rows:
     is_one_of_many: bool = False
 
     @property
-    def plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether the source is plain text, in which blanks around ids are removed."""
         return self.layout.kind == TEXT
 
@@ -147,7 +147,7 @@ class Rows:
         return f"{Path(self.file_name).name}, {place}" if self.is_one_of_many else place
 
     def select_good(
-        self, columns: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray, unreadable: Sequence[BadRow] = ()
+        self, columns: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray, unread_rows: Sequence[BadRow] = ()
     ) -> pa.Table:
         """Returns the good rows of a batch: `user` and `item` (dictionaries of texts) and `time` (int64 or float64).
 
@@ -167,40 +167,40 @@ class Rows:
             texts = {role: column.filter(pa.array(is_used)) for role, column in texts.items()}
             numbers = np.asarray(numbers)[is_used]
         good_columns, kinds = {}, np.zeros(len(numbers), np.uint8)
-        for role, missing in (("user", NO_USER), ("item", NO_ITEM)):
-            good_columns[role], kinds_of_role = self._check_ids(texts[role], missing)
+        for role, missing_kind in (("user", NO_USER), ("item", NO_ITEM)):
+            good_columns[role], kinds_of_role = self._check_ids(texts[role], missing_kind)
             kinds = np.where(kinds == 0, kinds_of_role, kinds)
         if "time" in texts:
             rows = np.flatnonzero(kinds == 0)
             times, is_bad = self.times.read(texts["time"].take(pa.array(rows)), self.file_name)
             if is_bad.any():
                 kinds[rows[is_bad]] = self._explain_times(texts["time"].take(pa.array(rows[is_bad])))
-            if self.plain and not self.options.is_published:
+            if self.is_plain and not self.options.is_published:
                 is_rounded = _find_rounded(texts["time"].take(pa.array(rows))) & ~is_bad
                 kinds[rows[is_rounded]] = _KINDS.index(ROUNDED_TIME)
                 is_bad |= is_rounded
             good_columns["time"] = times.filter(pa.array(~is_bad))
-        bad = list(unreadable)
+        bad_rows = list(unread_rows)
         if kinds.any():
-            good, bad_rows = pa.array(kinds == 0), np.flatnonzero(kinds)
+            is_good, indices = pa.array(kinds == 0), np.flatnonzero(kinds)
             for role in ("user", "item"):  # encoded again, so that the dictionary has only ids that occur
-                good_columns[role] = good_columns[role].filter(good).dictionary_decode().dictionary_encode()
-            values = (column.take(pa.array(bad_rows)).cast(pa.string()).to_pylist() for column in texts.values())
-            shown = (", ".join(value or "" for value in row) for row in zip(*values))
-            bad += [(int(numbers[row]), _KINDS[kinds[row]], text) for row, text in zip(bad_rows.tolist(), shown)]
-        self._refuse_or_count(bad, num_rows + len(unreadable))
+                good_columns[role] = good_columns[role].filter(is_good).dictionary_decode().dictionary_encode()
+            values = (column.take(pa.array(indices)).cast(pa.string()).to_pylist() for column in texts.values())
+            lines = (", ".join(value or "" for value in row) for row in zip(*values))
+            bad_rows += [(int(numbers[row]), _KINDS[kinds[row]], text) for row, text in zip(indices.tolist(), lines)]
+        self._refuse_or_count(bad_rows, num_rows + len(unread_rows))
         return pa.table(good_columns)
 
     def _select_used(self, columns: Mapping[str, pa.Array], numbers: Sequence[int] | np.ndarray) -> np.ndarray:
         """Returns which rows have an event to keep and are not the header again, bool [rows]. Counts both."""
-        layout, wanted, is_used = self.layout, self.options.events, np.ones(len(numbers), bool)
+        layout, kept_events, is_used = self.layout, self.options.events, np.ones(len(numbers), bool)
         if layout.event is not None:
             events = columns[layout.event].fill_null("")
-            events = pc.utf8_trim(events, characters=BLANKS) if self.plain else events
+            events = pc.utf8_trim(events, characters=BLANKS) if self.is_plain else events
             pairs = pc.value_counts(events).to_pylist()
             self.findings.events += Counter({pair["values"]: pair["counts"] for pair in pairs})
-            if wanted is not None:
-                is_used &= pc.is_in(events, pa.array(split_names(wanted))).to_numpy(zero_copy_only=False)
+            if kept_events is not None:
+                is_used &= pc.is_in(events, pa.array(split_names(kept_events))).to_numpy(zero_copy_only=False)
         if layout.header_ids is not None:
             users, items = (
                 pc.utf8_trim(columns[name], characters=f"{BLANKS}\ufeff") for name in (layout.user, layout.item)
@@ -214,36 +214,36 @@ class Rows:
                 is_used[places] = False
         return is_used
 
-    def _check_ids(self, texts: pa.Array, missing: str) -> tuple[pa.DictionaryArray, np.ndarray]:
+    def _check_ids(self, texts: pa.Array, missing_kind: str) -> tuple[pa.DictionaryArray, np.ndarray]:
         """Returns the ids, cleaned, and each row's index in _KINDS, uint8 [rows]."""
         ids = texts.dictionary_encode()
-        names = pc.ascii_trim(ids.dictionary, characters=BLANKS) if self.plain else ids.dictionary
+        names = pc.ascii_trim(ids.dictionary, characters=BLANKS) if self.is_plain else ids.dictionary
         is_own = not self.options.is_published
-        may_be_quoted = is_own and self.plain and self.layout.separator not in UNQUOTED
+        may_be_quoted = is_own and self.is_plain and self.layout.separator not in UNQUOTED
         has_quoted = (
             may_be_quoted and pc.any(pc.match_substring_regex(ids.dictionary, BLANK_BEFORE_QUOTES_LIKE)).as_py()
         )
         if is_own and not pc.all(pc.string_is_ascii(names), min_count=0).as_py():
-            raw, names = names, pc.utf8_normalize(names, form="NFC")
-            self.findings.other_forms.update(raw.filter(pc.not_equal(raw, names)).to_pylist())
+            old_names, names = names, pc.utf8_normalize(names, form="NFC")
+            self.findings.other_forms.update(old_names.filter(pc.not_equal(old_names, names)).to_pylist())
         if not names.equals(ids.dictionary):
             ids = pa.DictionaryArray.from_arrays(ids.indices, names).dictionary_decode().dictionary_encode()
         names = ids.dictionary
-        trimmed = pc.ascii_trim(names, characters=BLANKS) if is_own and not self.plain else names
-        if not names.equals(trimmed):
-            is_padded = pc.and_(pc.not_equal(names, trimmed), pc.not_equal(trimmed, ""))
+        trimmed_names = pc.ascii_trim(names, characters=BLANKS) if is_own and not self.is_plain else names
+        if not names.equals(trimmed_names):
+            is_padded = pc.and_(pc.not_equal(names, trimmed_names), pc.not_equal(trimmed_names, ""))
             self.findings.with_blanks.update(names.filter(is_padded).to_pylist())
         keeps_words = self.options.keep_missing_words or not is_own
         tests = {
             NO_UTF8: pc.match_substring(names, "\ufffd"),
             MANY_LINES: pc.match_substring_regex(names, "[\r\n]"),
-            missing: pc.is_in(trimmed, pa.array([""] if keeps_words else list(MISSING))),
+            missing_kind: pc.is_in(trimmed_names, pa.array([""] if keeps_words else list(MISSING))),
         }
         if self.integers:
             tests = {NO_INTEGER: pc.invert(pc.match_substring_regex(names, "^-?[0-9]+$"))} | tests
         if is_own:
             tests |= {ROUNDED: pc.match_substring_regex(names, ROUNDED_LIKE)}
-        kinds = np.full(len(names) + 1, _KINDS.index(missing), np.uint8)  # the last is that of a null
+        kinds = np.full(len(names) + 1, _KINDS.index(missing_kind), np.uint8)  # the last is that of a null
         kinds[:-1] = 0
         for kind, is_bad in tests.items():
             kinds[:-1][is_bad.to_numpy(zero_copy_only=False)] = _KINDS.index(kind)
@@ -261,8 +261,8 @@ class Rows:
         for kind, pattern in PATTERNS.items():
             defect = OTHER_KIND if self.times.kind not in (None, kind) else BAD_TIME if kind == NUMBER else NO_DAY
             tests.append((defect, pc.match_substring_regex(texts, pattern)))
-        for defect, is_so in [*tests, (MISSING_TIME, pc.is_in(texts, pa.array(list(MISSING))))]:
-            kinds[is_so.to_numpy(zero_copy_only=False)] = _KINDS.index(defect)
+        for defect, has_defect in [*tests, (MISSING_TIME, pc.is_in(texts, pa.array(list(MISSING))))]:
+            kinds[has_defect.to_numpy(zero_copy_only=False)] = _KINDS.index(defect)
         return kinds
 
     def _refuse_or_count(self, rows: Sequence[BadRow], num_rows: int) -> None:

@@ -65,17 +65,17 @@ def _choose_id_column(table: pa.Table, title: str, id_names: Sequence[str], id_n
     """
     if id_name in table.column_names:
         return id_name
-    known = find_known_columns(table.column_names, id_names)
-    arrays = {name: table.column(name) for name in known if not pa.types.is_nested(table.column(name).type)}
-    without_repeats = [name for name, array in arrays.items() if len(array.unique()) == len(array)]
-    if without_repeats:
+    known_columns = find_known_columns(table.column_names, id_names)
+    arrays = {name: table.column(name) for name in known_columns if not pa.types.is_nested(table.column(name).type)}
+    unique_names = [name for name, array in arrays.items() if len(array.unique()) == len(array)]
+    if unique_names:
         first = next(iter(arrays))
-        best = next((name for name in without_repeats if name == first or name.lower() == "id"), None)
+        best = next((name for name in unique_names if name == first or name.lower() == "id"), None)
         if best is None:
-            either = f"column {first!r}, where some repeat, or in {without_repeats[0]!r}"
-            raise UserError(f"{title}: the ids may be in {either}; remove or rename the other")
+            places = f"column {first!r}, where some repeat, or in {unique_names[0]!r}"
+            raise UserError(f"{title}: the ids may be in {places}; remove or rename the other")
         return best
-    return next(iter(known), None)
+    return next(iter(known_columns), None)
 
 
 def _read_file(path: Path, id_names: Sequence[str]) -> pa.Table:
@@ -97,12 +97,12 @@ def _parse_text(content: bytes, path: Path, id_names: Sequence[str]) -> pa.Table
         raise UserError(f"{path}: must be CSV or Parquet, in which each column is a feature. Received: JSON")
     separator = DOUBLE_COLON if DOUBLE_COLON in first else max(",", TAB, ";", key=first.count)
     try:
-        decoded = content.decode("utf-8-sig")
+        file_text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         if separator != DOUBLE_COLON:
             raise UserError(f"{path}: cannot be read: must be in UTF-8 ({error.reason})") from error
-        decoded = content.decode("latin-1")
-    names, *rows = _split_rows(decoded, separator, path) or [[]]
+        file_text = content.decode("latin-1")
+    names, *rows = _split_rows(file_text, separator, path) or [[]]
     if separator == DOUBLE_COLON and len(names) > 1 and guess_column(names, id_names) is None:
         names, rows = list(MOVIES[: len(names)]), [names, *rows]
     if len(set(names)) < max(len(names), 2):
@@ -124,11 +124,11 @@ def _split_rows(content: str, separator: str, path: Path) -> list[list[str]]:
             rows.append(row)
             if len(row) != len(rows[0]):
                 advice = "" if separator == DOUBLE_COLON else "; put a field with the separator in it in double quotes"
-                kind, shown = BAD_WIDTH.format(len(rows[0]), len(row)), shorten(separator.join(row))
-                raise UserError(f"{path}, row {len(rows)}: {kind}: {shown!r}{advice}")
+                kind, row_text = BAD_WIDTH.format(len(rows[0]), len(row)), shorten(separator.join(row))
+                raise UserError(f"{path}, row {len(rows)}: {kind}: {row_text!r}{advice}")
             if separator == TAB and any(TAB in field and {*"\r\n"} & {*field} for field in row):
-                shown = shorten(separator.join(row))
-                raise UserError(f"{path}, row {len(rows)}: {text.SWALLOWS}: {shown!r}; {text.PLAIN_QUOTES}")
+                row_text = shorten(separator.join(row))
+                raise UserError(f"{path}, row {len(rows)}: {text.SWALLOWS}: {row_text!r}; {text.PLAIN_QUOTES}")
     except csv.Error as error:
         advice = text.PLAIN_QUOTES if separator == TAB else "in a quoted field, write each quote twice"
         raise UserError(f"{path}, row {len(rows) + 1}: {text.NEVER_CLOSED}, or text follows it; {advice}") from error

@@ -80,10 +80,10 @@ def read_partition(path: Path, options: Interactions) -> dict[str, str]:
     They are below what the user named, or directly above the file: others are not of its table.
     """
     folders = path.absolute().parents  # also those above the working directory
-    roots = {find_root(named).absolute() for named in options.files}
+    roots = {find_root(pattern).absolute() for pattern in options.files}
     chain = itertools.takewhile(lambda folder: "=" in folder.name, folders)
-    below = (folder for folder in folders if "=" in folder.name and not roots.isdisjoint(folder.parents))
-    pairs = [folder.name.partition("=") for folder in sorted({*chain, *below})]
+    subfolders = (folder for folder in folders if "=" in folder.name and not roots.isdisjoint(folder.parents))
+    pairs = [folder.name.partition("=") for folder in sorted({*chain, *subfolders})]
     return {name: value for name, _, value in pairs}
 
 
@@ -119,8 +119,8 @@ def decode_texts(column: pa.Array) -> pa.Array:
         column.validate(full=pa.types.is_string(column.type))
         return column
     except pa.ArrowInvalid:
-        raw = column.cast(pa.binary()).to_pylist()
-        return pa.array([text if text is None else text.decode("utf-8", "replace") for text in raw], pa.string())
+        cells = column.cast(pa.binary()).to_pylist()
+        return pa.array([text if text is None else text.decode("utf-8", "replace") for text in cells], pa.string())
 
 
 def convert_ids(column: pa.Array, source: str) -> pa.Array:
@@ -183,8 +183,8 @@ def interactions(
         UserError: for an unknown column, one that must be named, a bad row (counted from 1) that is not skipped, and a
             table to train on in which no user has two actions or which has only one item.
     """
-    if unknown := options.keys() - set(OPTIONS):
-        raise unknown_name_error("argument", min(unknown), OPTIONS)
+    if unknown_names := options.keys() - set(OPTIONS):
+        raise unknown_name_error("argument", min(unknown_names), OPTIONS)
     frame = load_frame(frame, "`frame`")
     columns = name_columns(frame, user=user, item=item, time=time)
     return read_frame(frame, Interactions(TITLE, **columns, bad_rows=bad_rows, **options), to_train)
@@ -202,10 +202,10 @@ def name_columns(frame: Any, **columns: Any) -> dict[str, Any]:
     return options
 
 
-def read_frame(frame: Any, options: Interactions, to_train: bool = True, ordered: bool = True) -> Sequences:
+def read_frame(frame: Any, options: Interactions, to_train: bool = True, needs_order: bool = True) -> Sequences:
     """Does what `interactions` does, with what `load_frame` returned.
 
-    `to_train`: whether too little to train on is an error. `ordered`: whether the order of the actions matters.
+    `to_train`: whether too little to train on is an error. `needs_order`: whether the order of the actions matters.
     """
     layout = Columns(TITLE, options, flag="{}=").layout_from_sample(PARQUET, list_names(frame), read_sample(frame))
     for doubt in layout.doubts:  # a wrong column explains the errors of its rows
@@ -216,7 +216,7 @@ def read_frame(frame: Any, options: Interactions, to_train: bool = True, ordered
     reader = Rows(TITLE, Times(), layout, options, option='bad_rows="skip"')
     parts = list(_select_good_rows(table.to_batches(ROWS_PER_BATCH), reader))
     sequences, report = make_sequences(parts, reader, to_train)
-    report.warn_of_doubts(sequences, ordered)
+    report.warn_of_doubts(sequences, needs_order)
     report.warn_of_notes(sequences if to_train else None)
     return replace(sequences, columns=layout.describe())
 

@@ -37,27 +37,27 @@ def read_rows(stream: IO[bytes], reader: Rows) -> Iterator[pa.Table]:
     Rows are counted from 1, the header too, but no blank lines.
     """
     layout, used_columns = reader.layout, reader.layout.used_columns
-    number, unfinished, width = int(layout.has_header), b"", len(layout.names)
+    number, tail, width = int(layout.has_header), b"", len(layout.names)
     column_numbers = [layout.names.index(name) for name in used_columns]
     for content, first in blocks.read_blocks(stream, reader.file_name):
         if first <= layout.skip:
             content = b"".join(content.splitlines(keepends=True)[layout.skip + 1 - first :])
-        content = unfinished + content
+        content = tail + content
         if layout.separator == TAB:
             refuse_lone_quotes(content, reader.file_name, number)
-        columns, misfits, unfinished = _parse_rows(content, layout.separator, width, column_numbers)
+        columns, misfits, tail = _parse_rows(content, layout.separator, width, column_numbers)
         count = columns.num_rows + len(misfits)
         numbers = np.delete(np.arange(number + 1, number + count + 1), [misfit.number - 1 for misfit in misfits])
-        by_name = dict(zip(used_columns, (column.combine_chunks() for column in columns.columns)))
-        unreadable = [(number + misfit.number, *_explain_misfit(misfit)) for misfit in misfits]
-        yield reader.select_good(by_name, numbers, unreadable)
+        arrays = dict(zip(used_columns, (column.combine_chunks() for column in columns.columns)))
+        unread_rows = [(number + misfit.number, *_explain_misfit(misfit)) for misfit in misfits]
+        yield reader.select_good(arrays, numbers, unread_rows)
         number += count
-        ends_in_item = len(by_name[layout.item]) and layout.names[-1] == layout.item
+        ends_in_item = len(arrays[layout.item]) and layout.names[-1] == layout.item
         if ends_in_item and not content.endswith((b"\n", b"\r")) and numbers[-1] == number:
-            reader.findings.unended[by_name[layout.item][-1].as_py().strip(BLANKS)] = reader.locate(number)
-        if len(unfinished) > blocks.LONGEST_LINE:
+            reader.findings.unended[arrays[layout.item][-1].as_py().strip(BLANKS)] = reader.locate(number)
+        if len(tail) > blocks.LONGEST_LINE:
             break
-    if unfinished:
+    if tail:
         advice = f"; {PLAIN_QUOTES}" if layout.separator == TAB else ""
         raise UserError(f"{reader.file_name}, row {number + 1}: {NEVER_CLOSED}{advice}")
 
@@ -72,8 +72,8 @@ def refuse_lone_quotes(content: bytes, source: str, number: int = 0) -> None:
     match = _WELL_QUOTED.match(content) if b'"' in content else None
     if match is None or not _CLOSED.match(content, end := match.end()):  # the last field may end in the next block
         return
-    before = io.StringIO(content[:end].decode("utf-8", "replace") + "-", newline="")
-    row = number + sum(map(bool, csv.reader(before, delimiter=TAB)))
+    start = io.StringIO(content[:end].decode("utf-8", "replace") + "-", newline="")
+    row = number + sum(map(bool, csv.reader(start, delimiter=TAB)))
     field = re.split("[\t\r\n]", content[end:].decode("utf-8", "replace"), maxsplit=1)[0]
     raise UserError(f"{source}, row {row}: {SWALLOWS}: {shorten(field)!r}; {PLAIN_QUOTES}")
 

@@ -81,16 +81,16 @@ def _choose_unit(counts: Mapping[str, int], num_times: int, title: str) -> str |
     if 2 * sum(counts.values()) <= num_times:
         return None
     if len(units) > 1:
-        mixed = " and ".join(f"{counts[unit]:,} {UNIT_NAMES[unit]}" for unit in units)
-        raise UserError(f"{title}: the times must have one unit. Received: {mixed} since 1970")
+        unit_counts = " and ".join(f"{counts[unit]:,} {UNIT_NAMES[unit]}" for unit in units)
+        raise UserError(f"{title}: the times must have one unit. Received: {unit_counts} since 1970")
     return units[0]
 
 
 def _describe_odd_times(number: int, num_times: int, unit: str | None) -> list[str]:
     """Returns a line on times that are not plausible. `unit`: of numbers; None for dates."""
-    what = f", in {UNIT_NAMES[unit]}," if unit else ""
+    unit_text = f", in {UNIT_NAMES[unit]}," if unit else ""
     is_odd = 0 < number < num_times / 2
-    return [f"{number:,} of the {num_times:,} times{what} are not from 1980 to 2099"] if is_odd else []
+    return [f"{number:,} of the {num_times:,} times{unit_text} are not from 1980 to 2099"] if is_odd else []
 
 
 def join_columns(columns: Mapping[str, pa.Array]) -> pa.Array:
@@ -105,8 +105,8 @@ def join_columns(columns: Mapping[str, pa.Array]) -> pa.Array:
     texts = [pc.utf8_trim(_write(column, name), characters=BLANKS) for name, column in columns.items()]
     texts = [pc.if_else(pc.equal(text, ""), None, text) for text in texts]
     if len(texts) > 2:
-        padded = [pc.utf8_lpad(text, width, "0") for text, width in zip(texts, (4, 2, 2))]
-        texts = [pc.binary_join_element_wise(*padded, "-"), *texts[3:]]
+        digits = [pc.utf8_lpad(text, width, "0") for text, width in zip(texts, (4, 2, 2))]
+        texts = [pc.binary_join_element_wise(*digits, "-"), *texts[3:]]
     if len(texts) == 1:
         return texts[0]
     day, daytime = texts
@@ -114,9 +114,9 @@ def join_columns(columns: Mapping[str, pa.Array]) -> pa.Array:
         daytime = pc.replace_substring_regex(daytime, "^([0-9]{1,2})$", r"\1:00")
     daytime = pc.replace_substring_regex(daytime, "^([0-9]:)", r"0\1")
     for width, pattern, parts in ((4, "^[0-9]{1,4}$", r"\1:\2"), (6, "^[0-9]{5,6}$", r"\1:\2:\3")):
-        padded = pc.utf8_lpad(daytime, width, "0")
-        parted = pc.replace_substring_regex(padded, f"^{'([0-9]{2})' * (width // 2)}$", parts)
-        daytime = pc.if_else(pc.match_substring_regex(daytime, pattern), parted, daytime)
+        digits = pc.utf8_lpad(daytime, width, "0")
+        clock = pc.replace_substring_regex(digits, f"^{'([0-9]{2})' * (width // 2)}$", parts)
+        daytime = pc.if_else(pc.match_substring_regex(daytime, pattern), clock, daytime)
     return pc.binary_join_element_wise(day, daytime, " ")
 
 
@@ -129,16 +129,16 @@ def _write(column: pa.Array, name: str) -> pa.Array:
     return pc.replace_substring_regex(column.cast(pa.string()), r"\.0$", "")
 
 
-def _refuse_future(latest: int | float, unit: str | None, title: str) -> None:
+def _refuse_future(latest_time: int | float, unit: str | None, title: str) -> None:
     """Raises UserError if the latest time is in the future. `unit`: of numbers; None for dates."""
-    seconds = latest / PER_SECOND[unit or "ns"]
+    seconds = latest_time / PER_SECOND[unit or "ns"]
     if seconds <= clock.time() + GRACE_SECONDS:
         return
     day = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}" if seconds < LATEST_DATE else "after the year 9999"
     hint = ""
     if unit is not None:
-        hint = f" {latest:.0f}, if it counts {UNIT_NAMES[unit]} since 1970."
-        if re.fullmatch(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])([01]\d|2[0-3])", f"{latest:.0f}"):
+        hint = f" {latest_time:.0f}, if it counts {UNIT_NAMES[unit]} since 1970."
+        if re.fullmatch(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])([01]\d|2[0-3])", f"{latest_time:.0f}"):
             hint += " It may be a date and an hour: write it as 2019-12-31 23:00."
     raise UserError(
         f"{title}: the latest time is in the future: {day}.{hint} If the times are right, add --future_times"
@@ -191,17 +191,17 @@ class Times:
             self.kind = self.kind or kind
             if kind != self.kind:
                 values = pa.nulls(len(values), values.type)
-        good = values.is_valid()
+        is_good = values.is_valid()
         if pa.types.is_floating(values.type):
-            good = pc.less(pc.abs(values), BEYOND).fill_null(False)
-        values = pc.if_else(good, values, pa.scalar(0, values.type))
+            is_good = pc.less(pc.abs(values), BEYOND).fill_null(False)
+        values = pc.if_else(is_good, values, pa.scalar(0, values.type))
         if not self._has_warned and self.kind == NUMBER and _loses_order(column, values):
             self._has_warned = True
             kinds = " or ".join(dict.fromkeys([str(column.type)] * (column.type in PRECISION) + ["float64"]))
             warn(f"{source}: times that differ may become equal, because {kinds} cannot hold them all", DataWarning)
         if pa.types.is_floating(values.type) and pc.all(pc.equal(values, pc.floor(values)), min_count=0).as_py():
             values = values.cast(pa.int64())  # so that other batches keep their 64 bits
-        return values, ~good.to_numpy(zero_copy_only=False)
+        return values, ~is_good.to_numpy(zero_copy_only=False)
 
     def _read_texts(self, texts: pa.Array) -> pa.Array:
         if self.kind is None and len(texts):
@@ -215,7 +215,7 @@ class Times:
         self,
         counts: Mapping[str, int],
         num_times: int,
-        latest: int | float,
+        latest_time: int | float,
         sample: Callable[[], np.ndarray],
         options: Interactions,
     ) -> tuple[str | None, str, list[str]]:
@@ -235,7 +235,7 @@ class Times:
                 _refuse_mixed_up_days(sample(), options.title)
             return None, "numbers of no known unit", []
         if not (options.is_published or options.future_times):
-            _refuse_future(latest, unit, options.title)
+            _refuse_future(latest_time, unit, options.title)
         doubts = _describe_odd_times(num_times - counts[unit or "ns"], num_times, unit)
         if unit is None:
             return None, "dates with a zone" if self.kind == ZONED else "dates", doubts
@@ -255,8 +255,8 @@ class Times:
         kind = _find_kind(texts)
         times = None if kind is None else _cast(normalize_texts(texts), kind)
         if kind is None or times is None or (kind == NUMBER and self.kind != NUMBER):
-            expected = "a number or a date (2020-01-31)" if self.kind == NUMBER else "a date (2020-01-31)"
-            raise UserError(f"`test_from` must be {expected}, like the times of the data. Received: test_from={text}")
+            form = "a number or a date (2020-01-31)" if self.kind == NUMBER else "a date (2020-01-31)"
+            raise UserError(f"`test_from` must be {form}, like the times of the data. Received: test_from={text}")
         value = times[0].as_py()
         if kind == NUMBER and unit is not None and not count_units(np.array([value]))[unit]:
             raise UserError(
@@ -275,14 +275,14 @@ class Times:
 
 def _loses_order(column: pa.Array, values: pa.Array) -> bool:
     """Returns whether some of a column's times may have become equal, or may have been before, in floats."""
-    beyond, largest = PRECISION.get(column.type, 2**53), pc.max(pc.abs(values)).as_py() or 0
+    limit, peak = PRECISION.get(column.type, 2**53), pc.max(pc.abs(values)).as_py() or 0
     if pa.types.is_string(column.type) and pa.types.is_floating(values.type):
-        return largest > beyond or (pc.max(pc.utf8_length(column)).as_py() or 0) > LONGEST_FLOAT
-    if pa.types.is_string(column.type) and largest > beyond:  # JSON's reader writes a fraction as 1.6e+18
+        return peak > limit or (pc.max(pc.utf8_length(column)).as_py() or 0) > LONGEST_FLOAT
+    if pa.types.is_string(column.type) and peak > limit:  # JSON's reader writes a fraction as 1.6e+18
         is_rounded = pc.match_substring_regex(column, r"[0-9][eE]|\.[0-9]*[1-9]").fill_null(False)
-        return (pc.max(pc.abs(pc.filter(values, is_rounded))).as_py() or 0) > beyond
+        return (pc.max(pc.abs(pc.filter(values, is_rounded))).as_py() or 0) > limit
     if column.type in PRECISION:
-        return largest > beyond
+        return peak > limit
     if pa.types.is_decimal(column.type) and pa.types.is_floating(values.type):
         return pc.count_distinct(column).as_py() > pc.count_distinct(values).as_py()
     return False
@@ -364,8 +364,8 @@ def _convert_typed(column: pa.Array, source: str) -> tuple[str | None, pa.Array]
         column = column.cast(pa.timestamp("s" if pa.types.is_date32(kind) else "ms"))
     if pa.types.is_timestamp(column.type):
         values, factor = column.cast(pa.int64()), _NANOSECONDS[column.type.unit]
-        most = (2**63 - 1) // factor
-        fits = pc.and_(pc.less_equal(values, most), pc.greater_equal(values, -most))
+        limit = (2**63 - 1) // factor
+        fits = pc.and_(pc.less_equal(values, limit), pc.greater_equal(values, -limit))
         return ZONED if column.type.tz else DATE, pc.multiply(pc.if_else(fits, values, None), factor)
     if pa.types.is_integer(kind):
         fits = pc.less(column, pa.scalar(2**63, kind)) if kind == pa.uint64() else True

@@ -152,10 +152,10 @@ def resolve_data_folder(folder: Path | str | None = None) -> Path:
 
     Raises UserError for a URL.
     """
-    requested = folder or os.environ.get("BERT4REC_DATA")
-    if not requested:
+    data_folder = folder or os.environ.get("BERT4REC_DATA")
+    if not data_folder:
         return find_cache_folder()
-    path = expand_path(requested)
+    path = expand_path(data_folder)
     if isinstance(path, Url):
         raise UserError(f"`data_dir` must be a folder on this machine. Received: data_dir={path}")
     return path
@@ -166,16 +166,16 @@ def find_file(name: str, folder: Path | None = None) -> Path | None:
     source, folder = find_source(name), folder or resolve_data_folder()
     if source is None:
         return None
-    plain = folder / source.name.removesuffix(".gz")
-    return next((path for path in (plain, plain.with_name(f"{plain.name}.gz")) if path.exists()), None)
+    base = folder / source.name.removesuffix(".gz")
+    return next((path for path in (base, base.with_name(f"{base.name}.gz")) if path.exists()), None)
 
 
 def find_or_download(name: str, folder: Path | None = None) -> Path | None:
     """Does what `find_file` does, but downloads a missing file. Raises UserError if it cannot."""
     source, folder = find_source(name), folder or resolve_data_folder()
-    present = find_file(name, folder)
-    if present or source is None:
-        return present
+    path = find_file(name, folder)
+    if path or source is None:
+        return path
     if source.remote is None:
         raise UserError(f"{name!r} cannot be downloaded. Put {source.name} or {source.name}.gz into {folder}")
     if download.fetch(source.remote, folder / source.name) and source.terms:
@@ -188,10 +188,10 @@ def _read_authors_file(source: Source, path: Path) -> Sequences:
     with blocks.open_unpacked(path) as file:
         content = file.read()
     if source.remote is not None and source.remote.member is None:
-        expected = source.remote.checksum
-        if download.checksum_as(io.BytesIO(content), expected) != expected:
+        checksum = source.remote.checksum
+        if download.checksum_as(io.BytesIO(content), checksum) != checksum:
             warn(
-                f"{path}: is not the file that the authors published ({expected}); results may differ from theirs",
+                f"{path}: is not the file that the authors published ({checksum}); results may differ from theirs",
                 DataWarning,
             )
     return conversion.parse_pairs(content, path)
@@ -247,10 +247,10 @@ def describe_data(name: str, sequences: Sequences, report: Report | None = None)
     """Returns the report, and below it the data's row of Table 1 and the paper's, if there is one."""
     columns, dataset = format_table1_columns(sequences), None if is_own(name) else find_dataset(name)
     rows = [("", *columns), (dataset.title if dataset else name, *columns.values())]
-    published = read_paper()["table1"].get(remove_source(name))
-    if published:
-        paper_columns = [f"{published['users']:,}", f"{published['items']:,}", published["actions"]]
-        rows.append(("the paper's Table 1", *paper_columns, f"{published['mean_length']:.1f}", published["density"]))
+    paper_row = read_paper()["table1"].get(remove_source(name))
+    if paper_row:
+        paper_columns = [f"{paper_row['users']:,}", f"{paper_row['items']:,}", paper_row["actions"]]
+        rows.append(("the paper's Table 1", *paper_columns, f"{paper_row['mean_length']:.1f}", paper_row["density"]))
     width = max(20, *(len(row[0]) + 1 for row in rows))
     lines = [f"{row[0]:<{width}}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in rows]
     lines += [dataset.remark] if dataset and dataset.remark else []

@@ -79,10 +79,10 @@ def fetch(remote: Remote, path: Path) -> bool:
 
 def explain_manual_download(remote: Remote, path: Path, reason: str) -> str:
     """Returns an error message that says which file to put where."""
-    unpacked = f", unpack {remote.member}" if remote.member else ""
+    unpack_hint = f", unpack {remote.member}" if remote.member else ""
     return (
         f"{path}: no such file, with or without .gz, and it was not downloaded ({reason}). Get {remote.urls[0]}"
-        f"{unpacked} and put it there, or set --data_dir"
+        f"{unpack_hint} and put it there, or set --data_dir"
     )
 
 
@@ -118,8 +118,8 @@ def _unpack(path: Path, member: str) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         with zipfile.ZipFile(path) as archive:
             (name,) = (name for name in archive.namelist() if PurePosixPath(name).name == member)
-            unpacked = archive.extract(name, scratch)
-        os.replace(unpacked, path)
+            member_path = archive.extract(name, scratch)
+        os.replace(member_path, path)
 
 
 def _make_printable(reason: object) -> str:

@@ -26,7 +26,7 @@ def load_any(
     time: Any = None,
     test_from: str | float | None = None,
     to_train: bool = True,
-    ordered: bool = True,
+    needs_order: bool = True,
     known_columns: Mapping[str, Mapping[str, str]] | None = None,
 ) -> tuple[str, Sequences, Interactions | None]:
     """Returns the name of the data, the sequences, and the user's own files if the data came from any.
@@ -37,7 +37,7 @@ def load_any(
         user, item, time: the columns; None to guess them.
         test_from: what happened from this time on is held out; None to hold out the last actions.
         to_train: whether too little to train on is an error in tables and files.
-        ordered: whether the order of the actions matters. If not, times are only read if named.
+        needs_order: whether the order of the actions matters. If not, times are only read if named.
         known_columns: the columns of other data (`Sequences.columns`), whose names count before usual ones.
 
     Raises UserError for a column or a `test_from` of data that have their own.
@@ -49,7 +49,7 @@ def load_any(
             if value is not None:
                 raise UserError(f"`{name}` must be left out with {title}, which has its own. Received: {name}={value}")
     columns: dict[str, Any] = {"user_column": user, "item_column": item, "time_column": time, "test_from": test_from}
-    if time is None and not ordered:
+    if time is None and not needs_order:
         columns["time_column"] = NO_TIME
     if isinstance(data, Sequences):
         return FRAME, data, None
@@ -67,25 +67,25 @@ def load_any(
         if to_train:
             return data.name, datasets.load(data), data
         sequences, report = conversion.convert(data, to_train)
-        report.warn_of_doubts(sequences, ordered)
+        report.warn_of_doubts(sequences, needs_order)
         report.warn_of_notes()
         return data.name, replace(sequences, columns=conversion.describe_columns(data)), data
     names = {name: value for name, value in names.items() if columns[name] is None}
     frame = tables.load_frame(data, "`data`")
     columns |= tables.name_columns(frame, user=user, item=item, time=columns["time_column"])
-    present = set(tables.list_names(frame))
-    columns |= {name: value for name, value in names.items() if present >= {value} or present >= {*value.split(",")}}
-    return FRAME, tables.read_frame(frame, Interactions(tables.TITLE, **columns), to_train, ordered), None
+    headers = set(tables.list_names(frame))
+    columns |= {name: value for name, value in names.items() if headers >= {value} or headers >= {*value.split(",")}}
+    return FRAME, tables.read_frame(frame, Interactions(tables.TITLE, **columns), to_train, needs_order), None
 
 
 def _name_known_columns(interactions: Interactions, names: Mapping[str, Any]) -> Interactions:
     """Returns interactions with as many of the known names as their files have; other columns are guessed later."""
-    unnamed = [(name, value) for name, value in names.items() if getattr(interactions, name) is None]
-    for size in range(len(unnamed), 0, -1):
-        for part in itertools.combinations(unnamed, size):
+    pairs = [(name, value) for name, value in names.items() if getattr(interactions, name) is None]
+    for size in range(len(pairs), 0, -1):
+        for part in itertools.combinations(pairs, size):
             with contextlib.suppress(UserError):
-                conversion.describe_columns(with_names := replace(interactions, **dict(part)))
-                return with_names
+                conversion.describe_columns(candidate := replace(interactions, **dict(part)))
+                return candidate
     return interactions
 
 

@@ -58,11 +58,11 @@ class MarkovCatalogue(Generator):
     def draw_tastes(self) -> np.ndarray:
         """Returns [communities, items]: the probability of each item under each community's taste."""
         rng = np.random.default_rng([self.seed, 0])
-        common = rng.permutation(self.num_items)
+        order = rng.permutation(self.num_items)
         zipf = self.compute_zipf()
         tastes = np.empty((self.num_communities, self.num_items))
         for taste in tastes:
-            rank = np.argsort(np.argsort(common) + rng.normal(0, self.num_items / 4, self.num_items))
+            rank = np.argsort(np.argsort(order) + rng.normal(0, self.num_items / 4, self.num_items))
             taste[rank] = zipf / zipf.sum()
         return tastes
 
@@ -89,15 +89,15 @@ class MarkovCatalogue(Generator):
         communities, tables = self.draw_communities(), self.draw_transitions()
         lengths = rng.integers(self.shortest, self.longest + 1, size=self.num_users)
         items = np.empty((self.num_users, self.longest), np.int64)
-        unseen = np.ones((self.num_users, self.num_items))
+        is_unseen = np.ones((self.num_users, self.num_items))
         users = np.arange(self.num_users)
         tastes = self.draw_tastes()[communities]
         probabilities = tastes
         for step in range(self.longest):
-            weights = probabilities * unseen
-            weights = np.where(weights.any(axis=1, keepdims=True), weights, tastes * unseen)
+            weights = probabilities * is_unseen
+            weights = np.where(weights.any(axis=1, keepdims=True), weights, tastes * is_unseen)
             items[:, step] = _draw_columns(weights, rng)
-            unseen[users, items[:, step]] = 0
+            is_unseen[users, items[:, step]] = 0
             probabilities = tables[communities, items[:, step]]
         return [row[:length] for row, length in zip(items, lengths)]
 
@@ -107,10 +107,10 @@ class MarkovCatalogue(Generator):
         `sequences` are from `make_sequences()`; `histories` are the histories of the same users to score after.
         """
         numbers = np.array([int(item.removeprefix("item")) for item in sequences.vocabulary.items])
-        last = np.array([histories[user][-1] for user in range(histories.num_users)])
+        last_items = np.array([histories[user][-1] for user in range(histories.num_users)])
         communities = self.draw_communities()[[int(user.removeprefix("user")) for user in sequences.users]]
         tables = self.draw_transitions()[:, :, numbers]
-        return tables[communities, numbers[last - 1]]
+        return tables[communities, numbers[last_items - 1]]
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def test_sorted_rows_without_times_are_warned_of(tmp_path, recwarn, order, ids, 
 def test_rows_whose_order_does_not_matter_are_not_doubted(tmp_path, recwarn, repeats, has_times):
     path = write(tmp_path / "rows.csv", lambda items: np.sort(np.repeat(items, repeats)), str, has_times).path
     for data in (path, pd.read_csv(path)):
-        sequences = inputs.load_any(data, to_train=False, ordered=False)[1]
+        sequences = inputs.load_any(data, to_train=False, needs_order=False)[1]
         assert sequences.num_actions == 200 * 8 * repeats and not recwarn
         inputs.load_any(data, time="none", to_train=False)
         assert len(recwarn) == repeats and any(WARNING in str(one.message) for one in recwarn)
