@@ -30,8 +30,8 @@ class RankMetric(keras.metrics.Mean):
         scores = ops.convert_to_tensor(y_pred)
         targets = match_targets(y_true, scores)
         target_scores = ops.take_along_axis(scores, targets[..., None], axis=-1)
-        at_least = ops.logical_not(scores[..., 1:] < target_scores)  # NaN is at least anything
-        ranks = ops.maximum(ops.sum(ops.cast(at_least, self.dtype), axis=-1) - 1, 0)  # -1: padding before all items
+        is_reached = ops.logical_not(scores[..., 1:] < target_scores)  # NaN is at least anything
+        ranks = ops.maximum(ops.sum(ops.cast(is_reached, self.dtype), axis=-1) - 1, 0)  # -1: padding before all items
         weights = ops.cast(targets > 0, self.dtype)
         if sample_weight is not None:
             weights = weights * match_rank(ops.cast(sample_weight, self.dtype), len(targets.shape))

@@ -33,12 +33,12 @@ def measure_baselines(
 
     `task`: the test items. `num_candidates`: as in `RankingResult`. `training`: what the measured model was trained on.
     """
-    ranked: dict[str, RankingResult] = {}
+    results: dict[str, RankingResult] = {}
     for name in COUNT_BASELINES:
         model = MODELS[name](training.num_items, transitions if name == "item_transitions" else None)
         model.adapt(training, transitions)
-        ranked[name] = Ranker(model).rank_and_list(task)
-    baselines = {name: result.compute_metrics() for name, result in ranked.items()}
+        results[name] = Ranker(model).rank_and_list(task)
+    baselines = {name: result.compute_metrics() for name, result in results.items()}
     numbers = task.add_new_protocol(num_candidates)
     baselines["random"] = {protocol: compute_random_metrics(values) for protocol, values in numbers.items()}
     generator = datasets.DATASETS[run.dataset].generator if run.dataset in datasets.DATASETS else None
@@ -46,9 +46,9 @@ def measure_baselines(
         true_scores = tf.constant(generator.compute_scores(split.sequences, task.histories), tf.float32)
         ranker = Ranker(lambda batch, candidates: tf.gather(true_scores, batch["users"]))
         baselines["ceiling"] = ranker.measure(task)
-    published = _read_published(run, split)
-    baselines |= {"paper": published} if published else {}
-    return baselines, ranked["item_transitions"].ranks
+    paper_metrics = _read_published(run, split)
+    baselines |= {"paper": paper_metrics} if paper_metrics else {}
+    return baselines, results["item_transitions"].ranks
 
 
 def _read_published(run: Run, split: LeaveOneOut) -> Metrics | None:
@@ -58,5 +58,5 @@ def _read_published(run: Run, split: LeaveOneOut) -> Metrics | None:
     sizes = (split.sequences.num_users, split.sequences.num_items, run.evaluation.num_negatives)
     if sizes != (table1.get("users"), table1.get("items"), 100):
         return None
-    published = read_paper()["table2"][dataset].get(run.model)
-    return published and {POPULAR: published}
+    paper_metrics = read_paper()["table2"][dataset].get(run.model)
+    return paper_metrics and {POPULAR: paper_metrics}

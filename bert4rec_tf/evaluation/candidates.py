@@ -72,9 +72,9 @@ def load_or_draw(
     with files.FolderLock(folder).lock():
         if path.exists():
             try:
-                stored = npz.read(path, SAMPLERS)
-                if all(part.shape == (len(users), num_negatives) for part in stored.values()):
-                    return stored
+                arrays = npz.read(path, SAMPLERS)
+                if all(part.shape == (len(users), num_negatives) for part in arrays.values()):
+                    return arrays
                 warn(f"{path}: was drawn for other users; drawn again", FileWarning)
             except npz.CorruptFileError as error:
                 warn(f"{error}; drawn again", FileWarning)
@@ -86,10 +86,10 @@ def load_or_draw(
 def _mark_seen(sequences: Sequences, users: np.ndarray) -> np.ndarray:
     """Returns bool [users, items + 1]: whether each user has seen each item; True for PAD."""
     histories = sequences.select_users(users)
-    seen = np.zeros((len(users), sequences.num_items + 1), bool)
-    seen[:, PAD] = True
-    seen[np.repeat(np.arange(len(users)), histories.lengths), histories.items] = True
-    return seen
+    is_seen = np.zeros((len(users), sequences.num_items + 1), bool)
+    is_seen[:, PAD] = True
+    is_seen[np.repeat(np.arange(len(users)), histories.lengths), histories.items] = True
+    return is_seen
 
 
 def _draw_block(
@@ -108,27 +108,27 @@ def _draw_block(
     num_negatives, width = negatives.shape[1], is_taken.shape[1]
     num_required = np.minimum(num_negatives, [width - np.count_nonzero(row) for row in is_taken])  # not by `axis`: slow
     taken_cells = is_taken.reshape(-1)
-    filled = np.zeros(len(negatives), np.int64)
-    unfinished = np.flatnonzero(filled < num_required)
+    num_drawn = np.zeros(len(negatives), np.int64)
+    users = np.flatnonzero(num_drawn < num_required)
     for _ in range(ROUNDS):
-        if not len(unfinished):
+        if not len(users):
             return
-        items = draw((len(unfinished), num_negatives + num_negatives // 4 + 1))
-        cells = unfinished[:, None] * width + items
-        fresh = ~taken_cells[cells] & _mark_first(items)
-        places = filled[unfinished, None] + np.cumsum(fresh, axis=1) - 1
-        is_new = fresh & (places < num_required[unfinished, None])
+        items = draw((len(users), num_negatives + num_negatives // 4 + 1))
+        cells = users[:, None] * width + items
+        is_free = ~taken_cells[cells] & _mark_first(items)
+        places = num_drawn[users, None] + np.cumsum(is_free, axis=1) - 1
+        is_new = is_free & (places < num_required[users, None])
         num_new = np.count_nonzero(is_new, axis=1)
-        negatives[np.repeat(unfinished, num_new), places[is_new]] = items[is_new]
+        negatives[np.repeat(users, num_new), places[is_new]] = items[is_new]
         taken_cells[cells[is_new]] = True
-        filled[unfinished] += num_new
-        unfinished = unfinished[filled[unfinished] < num_required[unfinished]]
-    for user in unfinished:
+        num_drawn[users] += num_new
+        users = users[num_drawn[users] < num_required[users]]
+    for user in users:
         items = np.flatnonzero(~is_taken[user, 1:])
         with np.errstate(divide="ignore"):  # an item without actions arrives after all others
             arrivals = rng.exponential(size=len(items)) / weights[items]
-        negatives[user, filled[user] : num_required[user]] = (
-            items[np.argsort(arrivals)[: num_required[user] - filled[user]]] + 1
+        negatives[user, num_drawn[user] : num_required[user]] = (
+            items[np.argsort(arrivals)[: num_required[user] - num_drawn[user]]] + 1
         )
 
 
@@ -137,9 +137,9 @@ def _mark_first(items: np.ndarray) -> np.ndarray:
     bits = int(items.shape[1]).bit_length()
     dtype = np.min_scalar_type(-(int(items.max()) + 1 << bits))  # mostly int32, which is sorted in half the time
     keys = np.sort((items.astype(dtype) << bits) + np.arange(items.shape[1], dtype=dtype), axis=1)
-    repeated = np.zeros(items.shape, bool)
-    np.equal(keys[:, 1:] >> bits, keys[:, :-1] >> bits, out=repeated[:, 1:])
-    row, column = np.nonzero(repeated)
+    is_repeat = np.zeros(items.shape, bool)
+    np.equal(keys[:, 1:] >> bits, keys[:, :-1] >> bits, out=is_repeat[:, 1:])
+    row, column = np.nonzero(is_repeat)
     first = np.ones(items.shape, bool)
     first[row, keys[row, column] & ((1 << bits) - 1)] = False
     return first

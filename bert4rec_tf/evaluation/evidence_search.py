@@ -43,22 +43,22 @@ HIDDEN = -1e30
 """Added to the scores of items that must not count."""
 
 
-def search_settings(split: LeaveOneOut, fixed: ItemTransitionsSettings) -> tuple[CompleteSettings, float]:
+def search_settings(split: LeaveOneOut, settings: ItemTransitionsSettings) -> tuple[CompleteSettings, float]:
     """Returns the settings with the best NDCG@10 among all items on the validation items, and that NDCG@10.
 
-    Transitions are counted in the histories before the validation items. Settings that `fixed` names stay. The others
+    Transitions are counted in the histories before the validation items. Those that `settings` names stay. The others
     are searched along AXES, one after the other, until a round improves nothing. There are two starts, because either
     can miss the best by several percent (experiments/journal/evidence.md). Of equal settings the first stays.
     """
-    search = _Search(split, fixed)
+    search = _Search(split, settings)
     histories = split.histories("validation")
     is_long = has_long_histories(histories.num_users, histories.num_actions)
     start = LONG_START if is_long else SHORT_START
-    best = max(search.search(start), search.search({**start, **RARE_FIRST}), key=lambda measured: measured.ndcg)
-    return fixed.fill(best.values), best.ndcg
+    best = max(search.search(start), search.search({**start, **RARE_FIRST}), key=lambda trial: trial.ndcg)
+    return settings.fill(best.values), best.ndcg
 
 
-class _Measured(NamedTuple):
+class _Trial(NamedTuple):
     """The values of settings, and NDCG@10 with them."""
 
     values: dict[str, Any]
@@ -92,8 +92,8 @@ class _Rivals(NamedTuple):
         sums = pairs @ evidence.data
         sizes = np.diff(self.begins, append=len(sums))
         scores = sums + np.where(np.repeat(is_cold, sizes), terms[1][self.items], terms[0][self.items])
-        reached = scores >= np.repeat(scores[self.begins], sizes)
-        return np.add.reduceat(reached.astype(np.int64), self.begins) - 1
+        is_reached = scores >= np.repeat(scores[self.begins], sizes)
+        return np.add.reduceat(is_reached.astype(np.int64), self.begins) - 1
 
 
 class _Search:
@@ -102,31 +102,31 @@ class _Search:
     NDCG@10 needs the rank of a target only if it is among the best ten. Rivals rule that out for most users.
     """
 
-    def __init__(self, split: LeaveOneOut, fixed: ItemTransitionsSettings) -> None:
-        self._fixed, self._histories = fixed, split.histories("validation")
+    def __init__(self, split: LeaveOneOut, settings: ItemTransitionsSettings) -> None:
+        self._settings, self._histories = settings, split.histories("validation")
         self._num_items = self._histories.num_items
         self._log_shares = transitions.compute_log_shares(self._histories.count_items())
-        counted = _every_kth_user(self._histories)
-        self._share = counted.num_actions / max(self._histories.num_actions, 1)
-        window = fixed.window or max(change["window"] for change in GRID["window"])
-        self._counts = [counts for _, counts in transitions.count_transitions(counted, window)]
+        sample = _every_kth_user(self._histories)
+        self._share = sample.num_actions / max(self._histories.num_actions, 1)
+        window = settings.window or max(change["window"] for change in GRID["window"])
+        self._counts = [counts for _, counts in transitions.count_transitions(sample, window)]
         self._pairs = sparse.vstack([block.pairs for block in self._counts], format="csr")
         self._pairs.data = np.arange(1, self._pairs.nnz + 1, dtype=np.int32)  # from 1, because 0 means no pair
         neighbors = 10 * self._pairs.nnz // self._num_items + 1  # of all items of a history
         rows = sample_rows(len(split.users), min(SEARCH_USERS, SEARCH_SCORES // min(neighbors, self._num_items) + 1))
         self._users, self._targets = split.users[rows], split.targets("validation")[rows]
-        self._seen = _mark_seen(self._histories, self._users, self._targets)
-        self._measured: dict[CompleteSettings, tuple[float, bool]] = {}
+        self._seen_items = _mark_seen(self._histories, self._users, self._targets)
+        self._results: dict[CompleteSettings, tuple[float, bool]] = {}
         self._latest: dict[str, tuple[Any, sparse.csr_matrix]] = {}
         self._rivals: _Rivals | None = None
 
-    def measure(self, values: dict[str, Any], to_beat: float = 0.0) -> _Measured:
+    def measure(self, values: dict[str, Any], to_beat: float = 0.0) -> _Trial:
         """Measures settings. If their NDCG@10 is below `to_beat`, it may be given too high, but below `to_beat`."""
-        settings = self._fixed.fill(values)
-        ndcg, is_exact = self._measured.get(settings, (1.0, False))
+        settings = self._settings.fill(values)
+        ndcg, is_exact = self._results.get(settings, (1.0, False))
         if not is_exact and ndcg >= to_beat:
-            ndcg, is_exact = self._measured[settings] = self._compute_ndcg(settings, to_beat)
-        return _Measured(values, ndcg)
+            ndcg, is_exact = self._results[settings] = self._compute_ndcg(settings, to_beat)
+        return _Trial(values, ndcg)
 
     def _compute_ndcg(self, settings: CompleteSettings, to_beat: float) -> tuple[float, bool]:
         """Returns NDCG@10, or at least an upper bound below `to_beat`; and whether it is exact."""
@@ -144,23 +144,23 @@ class _Search:
         if bound < to_beat:
             return bound, False
         for users, added in zip((~is_cold, is_cold), terms):
-            undecided = np.flatnonzero(users & (ranks < LIST_LENGTH))
-            for rows, sums in self._sum_evidence(undecided, weights, evidence):
+            open_users = np.flatnonzero(users & (ranks < LIST_LENGTH))
+            for rows, sums in self._sum_evidence(open_users, weights, evidence):
                 ranks[rows] = rank_sums(sums, added, self._targets[rows])
         return compute_ndcg(ranks), True
 
-    def search(self, start: dict[str, Any]) -> _Measured:
+    def search(self, start: dict[str, Any]) -> _Trial:
         """Returns the best that is reached from a start."""
         best = self.measure(start)
         for _ in range(SEARCH_ROUNDS):
-            before = best
+            old_best = best
             for axis in AXES:
                 best = self.improve(axis, best)
-            if best.ndcg == before.ndcg:
+            if best.ndcg == old_best.ndcg:
                 break
         return best
 
-    def improve(self, axis: str, best: _Measured) -> _Measured:
+    def improve(self, axis: str, best: _Trial) -> _Trial:
         """Returns the best of `best` and the values of an axis: all, or those on the way up, or else down, from it."""
         ways = [GRID[axis]]
         if axis in ORDERED:
@@ -183,16 +183,16 @@ class _Search:
         """Yields blocks of `rows`, and the evidence of these users' histories for unseen items, [b, n + 1]."""
         for begin in range(0, len(rows), BLOCK_USERS):
             block = rows[begin : begin + BLOCK_USERS]
-            yield block, (weights[block] @ evidence + self._seen[block]).tocsr()
+            yield block, (weights[block] @ evidence + self._seen_items[block]).tocsr()
 
     def _find_rivals(self, weights: sparse.csr_matrix, evidence: sparse.csr_matrix) -> _Rivals:
         """Returns the rivals: the unseen items with the most evidence."""
-        most = max(MIN_RIVALS, RIVAL_PAIRS // max(weights.nnz, 1))
+        num_rivals = max(MIN_RIVALS, RIVAL_PAIRS // max(weights.nnz, 1))
         users, items = [np.arange(len(self._users))], [self._targets.astype(np.int64)]
         for rows, sums in self._sum_evidence(users[0], weights, evidence):
             is_target = sums.indices == np.repeat(self._targets[rows], np.diff(sums.indptr))
             sums.data[is_target] = HIDDEN
-            places, columns, _ = transitions.select_strongest_pairs(sums, most)
+            places, columns, _ = transitions.select_strongest_pairs(sums, num_rivals)
             users.append(rows[places])
             items.append(columns)
         order = np.argsort(np.concatenate(users), kind="stable")  # a target stays before its rivals
@@ -219,8 +219,8 @@ class _Search:
     def _weigh_counts(self, counts: sparse.csr_matrix, smoothing: float) -> sparse.csr_matrix:
         """Returns the evidence of counts, with zeros in place of what `num_neighbors` leaves out."""
         evidence = transitions.weigh_evidence(counts, smoothing, self._num_items)
-        if self._fixed.num_neighbors is not None:
-            rows, columns, values = transitions.select_strongest_pairs(evidence, self._fixed.num_neighbors)
+        if self._settings.num_neighbors is not None:
+            rows, columns, values = transitions.select_strongest_pairs(evidence, self._settings.num_neighbors)
             evidence.data = np.zeros_like(evidence.data)
             evidence.data[np.asarray(self._pairs[rows, columns]).ravel() - 1] = values
         return evidence
@@ -243,8 +243,8 @@ def rank_sums(sums: sparse.csr_matrix, added: np.ndarray, targets: np.ndarray) -
     """
     rows = np.repeat(np.arange(len(targets)), np.diff(sums.indptr))
     scores = np.asarray(sums[np.arange(len(targets)), targets]).ravel() + added[targets]
-    ordered = np.sort(added[1:])
-    num_at_least = len(ordered) - np.searchsorted(ordered, scores)  # by what is added alone
+    sorted_scores = np.sort(added[1:])
+    num_at_least = len(sorted_scores) - np.searchsorted(sorted_scores, scores)  # by what is added alone
     by_sum = sums.data + added[sums.indices] >= scores[rows]
     by_nothing = added[sums.indices] >= scores[rows]
     changes = np.bincount(rows, by_sum.astype(np.int64) - by_nothing, len(targets))

@@ -80,7 +80,7 @@ def compute_ndcg(ranks: np.ndarray) -> float:
     return compute_metrics(ranks, [NDCG])[NDCG]
 
 
-def compute_list_metrics(listed: np.ndarray, counts: np.ndarray, num_users: int) -> dict[str, float]:
+def compute_list_metrics(list_counts: np.ndarray, counts: np.ndarray, num_users: int) -> dict[str, float]:
     """Returns LIST_METRICS.
 
     Coverage is the share of all items that are in a list. The others are means over all places in lists: popularity of
@@ -92,10 +92,10 @@ def compute_list_metrics(listed: np.ndarray, counts: np.ndarray, num_users: int)
         counts: int [n], the known actions of each item.
         num_users: the number of users in the data.
     """
-    shares = listed / max(listed.sum(), 1)
+    shares = list_counts / max(list_counts.sum(), 1)
     popularity = float(shares @ (counts / num_users))
     novelty = float(shares @ np.log2(num_users / np.maximum(counts, 1)))
-    return dict(zip(LIST_METRICS, (float(np.mean(listed > 0)), popularity, novelty)))
+    return dict(zip(LIST_METRICS, (float(np.mean(list_counts > 0)), popularity, novelty)))
 
 
 DISTANCES = (f"diversity@{LIST_LENGTH}", f"serendipity@{LIST_LENGTH}")

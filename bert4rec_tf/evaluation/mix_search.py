@@ -94,8 +94,8 @@ class MixSearch:
     def __init__(self, model: EvidenceRecommender, task: RankingTask, settings: CompleteSettings) -> None:
         self._model, self._task = model, task
         self._table = model.evidence.make_table()
-        most = min(SCALED_USERS, 2 * MAX_SCORES // (model.num_items + 1) + 1)
-        self._scaled_rows = sample_rows(len(task.users), most)
+        num_users = min(SCALED_USERS, 2 * MAX_SCORES // (model.num_items + 1) + 1)
+        self._scaled_rows = sample_rows(len(task.users), num_users)
         self._batch_size = max(1, min(MAX_USERS_OF_BATCH, BATCH_SCORES // model.num_items))
         self._start = float(min(SHARES, key=lambda share: abs(share - settings.popularity_weight / 2)))
         is_chosen = bool(model.networks) and model.settings.network_share is None
@@ -124,11 +124,11 @@ class MixSearch:
         model = self._model
         gain, popularity, _ = np.asarray(model.evidence.mix)
         share = popularity / gain if gain else self._start
-        own = Mix(gain, np.float32(share), np.float32(model.get_network_share()))
-        alone = [_combine(GAINS, [share], [network]) for network in (1.0, 0.0)]
-        together, *values = map(compute_ndcg, self._rank_all([own, *itertools.chain(*alone)]))
+        own_mix = Mix(gain, np.float32(share), np.float32(model.get_network_share()))
+        single_mixes = [_combine(GAINS, [share], [network]) for network in (1.0, 0.0)]
+        joint_ndcg, *values = map(compute_ndcg, self._rank_all([own_mix, *itertools.chain(*single_mixes)]))
         first, second = max(values[: len(GAINS)]), max(values[len(GAINS) :])
-        return together, dict(zip(model.networks, (first, second)))
+        return joint_ndcg, dict(zip(model.networks, (first, second)))
 
     def _rank_all(self, mixes: list[Mix]) -> np.ndarray:
         """Returns the ranks with each of the mixes, int64 [m, k]. Raises UserError for a network that has diverged."""
@@ -172,17 +172,17 @@ class MixSearch:
         network = _find_nearest(self._networks, self._model.get_network_share())
         if not gain:
             return _combine(GAINS, [self._start], [self._networks[network]])
-        current = [
+        position = [
             int(np.argmin(np.abs(np.log(np.array(GAINS) / gain)))),
             _find_nearest(SHARES, popularity / gain),
             network,
         ]
-        axes, near = (GAINS, SHARES, self._networks), [current]
+        axes, neighbors = (GAINS, SHARES, self._networks), [position]
         for axis, (values, strides) in enumerate(zip(axes, STRIDES)):
-            for place in (current[axis] + sign * stride for stride in strides for sign in (-1, 1)):
+            for place in (position[axis] + sign * stride for stride in strides for sign in (-1, 1)):
                 if 0 <= place < len(values):
-                    near.append([*current[:axis], place, *current[axis + 1 :]])
-        return [Mix(*(np.float32(values[place]) for values, place in zip(axes, places))) for places in near]
+                    neighbors.append([*position[:axis], place, *position[axis + 1 :]])
+        return [Mix(*(np.float32(values[place]) for values, place in zip(axes, places))) for places in neighbors]
 
 
 def _combine(*axes: Sequence[float]) -> list[Mix]:

@@ -206,29 +206,29 @@ class Ranker:
             listed = tf.concat([candidates, left_out_beyond_history, seen], axis=1)
             hidden = (seen, left_out_beyond_history if with_seen else None)
             if not all_items:
-                read = _read_listed(self._score_users(batch, listed), listed)
+                result = _read_listed(self._score_users(batch, listed), listed)
             elif self._has_shared_scores:
-                read = SharedScores(*constants).read(listed, *hidden, k)
+                result = SharedScores(*constants).read(listed, *hidden, k)
             elif not constants:
                 scores = tf.ensure_shape(self._score_users(batch), [None, num_items])
-                read = read_scores(Blocks.from_scores(scores), listed, *hidden, k)
+                result = read_scores(Blocks.from_scores(scores), listed, *hidden, k)
             else:
                 vectors = self._model.user_vectors(batch)
                 blocks = Blocks.from_products(constants, vectors, num_items, _choose_height(num_items))
-                read = read_scores(blocks, listed, *hidden, k, expect_scores(constants, vectors, candidates[:, 0]))
+                result = read_scores(blocks, listed, *hidden, k, expect_scores(constants, vectors, candidates[:, 0]))
             ends = [*itertools.accumulate([*sizes, tf.shape(left_out_beyond_history)[1]], initial=1), None]
             *groups, beyond_group, seen_group = (  # the target with the candidates of each protocol, and with others
-                [tf.concat([part[:, :1], part[:, begin:end]], axis=1) for part in (read.scores, listed)]
+                [tf.concat([part[:, :1], part[:, begin:end]], axis=1) for part in (result.scores, listed)]
                 for begin, end in itertools.pairwise(ends)
             )
-            among_all = count_others(read.num_reached, num_items)
-            among_unseen, among_any = (among_all - count_reached(*group) for group in (seen_group, beyond_group))
-            ranks = [*(count_reached(*group) for group in groups), among_unseen, among_any]
+            num_others = count_others(result.num_reached, num_items)
+            full_ranks, any_ranks = (num_others - count_reached(*group) for group in (seen_group, beyond_group))
+            ranks = [*(count_reached(*group) for group in groups), full_ranks, any_ranks]
             lists = []
             for group in groups if k else ():
                 scores, items = (tf.roll(part, -1, axis=1) for part in group)  # in a tie the target loses
                 lists.append(select_top(scores, items, k)[0])
-            return ranks, [*lists, read.best, read.best_of_all], read.has_nan
+            return ranks, [*lists, result.best, result.best_of_all], result.has_nan
 
         constants = {
             0: (),
@@ -267,7 +267,7 @@ def read_scores(
     seen: Tensor,
     left_out_beyond_history: Tensor | None,
     k: int,
-    expected: Tensor | None = None,
+    limits: Tensor | None = None,
 ) -> ReadScores:
     """Reads the scores of all items once.
 
@@ -276,7 +276,7 @@ def read_scores(
         seen: int32 [b, any], items that are not among the best; 0 for none.
         left_out_beyond_history: those of them that are not in the history, which `best_of_all` leaves out alone; None
             not to find `best_of_all`.
-        expected: float32 [b], the targets' scores; they are only needed for several blocks, because a target may be in
+        limits: float32 [b], the targets' scores; they are only needed for several blocks, because a target may be in
             the last one. If they are rounded differently from those in the blocks, everything is read again.
     """
     number = tf.shape(listed)[0]
@@ -295,12 +295,12 @@ def read_scores(
                 best = block.hide(seen).add_best(best, k)
             return scores, num_reached, has_nan, best, best_of_all
 
-        nothing = tf.fill(tf.shape(listed), HIDDEN), tf.zeros([number], tf.int32), tf.constant(False)
-        return scan_blocks(blocks, visit, (*nothing, start_best(number, k), start_best(number, k)))
+        start = tf.fill(tf.shape(listed), HIDDEN), tf.zeros([number], tf.int32), tf.constant(False)
+        return scan_blocks(blocks, visit, (*start, start_best(number, k), start_best(number, k)))
 
-    results = scan(None if blocks.is_whole else expected)
+    results = scan(None if blocks.is_whole else limits)
     if not blocks.is_whole:
-        results = tf.cond(tf.reduce_all(results[0][:, 0] == expected), lambda: results, lambda: scan(results[0][:, 0]))
+        results = tf.cond(tf.reduce_all(results[0][:, 0] == limits), lambda: results, lambda: scan(results[0][:, 0]))
     return ReadScores(*results[:3], *map(list_best, results[3:]))
 
 
@@ -353,8 +353,8 @@ def rank_unseen(scores: Tensor, targets: Tensor, seen: Tensor) -> tf.Tensor:
     `scores`: float32 [b, n], column j for item j + 1.
     """
     listed = tf.concat([targets[:, None], seen], axis=1)
-    read = read_scores(Blocks.from_scores(scores), listed, seen, None, 0)
-    return count_others(read.num_reached, scores.shape[1]) - count_reached(read.scores, listed)
+    result = read_scores(Blocks.from_scores(scores), listed, seen, None, 0)
+    return count_others(result.num_reached, scores.shape[1]) - count_reached(result.scores, listed)
 
 
 def count_others(num_reached: Tensor, num_items: int) -> tf.Tensor:
@@ -367,8 +367,8 @@ def count_reached(scores: Tensor, items: Tensor) -> tf.Tensor:
 
     `scores`: float32 [b, 1 + c]. `items`: int32 [b, 1 + c], 0 for none.
     """
-    reached = (scores >= scores[:, :1]) & (items != PAD)
-    return tf.reduce_sum(tf.cast(reached[:, 1:], tf.int32), axis=1)
+    is_reached = (scores >= scores[:, :1]) & (items != PAD)
+    return tf.reduce_sum(tf.cast(is_reached[:, 1:], tf.int32), axis=1)
 
 
 def expect_scores(products: tuple[Tensor, ...], vectors: Tensor, items: Tensor) -> tf.Tensor:

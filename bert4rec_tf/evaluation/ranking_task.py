@@ -49,19 +49,19 @@ class RankingTask:
         histories, targets = split.histories(part), split.targets(part)
         return cls(histories, split.users, targets, negatives, all_items, with_seen=with_seen)
 
-    def sample(self, most: int) -> "RankingTask":
-        """Returns the task of `most` users, the same ones each time; this task if it has no more."""
-        if len(self.users) <= most:
+    def sample(self, max_users: int) -> "RankingTask":
+        """Returns the task of `max_users` users, the same ones each time; this task if it has no more."""
+        if len(self.users) <= max_users:
             return self
-        rows = sample_rows(len(self.users), most)
+        rows = sample_rows(len(self.users), max_users)
         negatives = {protocol: items[rows] for protocol, items in self.negatives.items()}
         return replace(self, users=self.users[rows], targets=self.targets[rows], negatives=negatives)
 
     @property
     def protocols(self) -> tuple[str, ...]:
         """The protocols that rank every target. `add_new_protocol` has one more, for some of them."""
-        among_all = (FULL, ANY) if self.with_seen else (FULL,)
-        return (*self.negatives, *among_all) if self.all_items else tuple(self.negatives)
+        full_protocols = (FULL, ANY) if self.with_seen else (FULL,)
+        return (*self.negatives, *full_protocols) if self.all_items else tuple(self.negatives)
 
     @cached_property
     def is_repeat(self) -> np.ndarray:
@@ -99,9 +99,9 @@ class RankingTask:
         lengths = excluded.lengths[users]
         width = int(lengths.max(initial=0))
         items = np.sort(pad_rows(excluded.items, excluded.splits[users], lengths, width), axis=1)
-        repeated = np.zeros(items.shape, bool)
-        repeated[:, 1:] = items[:, 1:] == items[:, :-1]
-        return np.where(repeated | (items == self.targets[rows, None]), PAD, items)
+        is_repeat = np.zeros(items.shape, bool)
+        is_repeat[:, 1:] = items[:, 1:] == items[:, :-1]
+        return np.where(is_repeat | (items == self.targets[rows, None]), PAD, items)
 
     def list_left_out_beyond_history(self, rows: np.ndarray) -> np.ndarray:
         """Returns the items of `list_seen` that are not in the user's history, int32 [rows, any]; 0 for none.
@@ -110,10 +110,10 @@ class RankingTask:
         """
         if self.excluded is None:
             return np.zeros([len(rows), 0], np.int32)
-        seen, histories = self.list_seen(rows), self.histories.select_users(self.users[rows])
+        items, histories = self.list_seen(rows), self.histories.select_users(self.users[rows])
         firsts = np.arange(len(rows)) * (self.histories.num_items + 1)  # a number for each pair of row and item
         known_pairs = np.repeat(firsts, histories.lengths) + histories.items
-        return np.where(np.isin(firsts[:, None] + seen, known_pairs), PAD, seen)
+        return np.where(np.isin(firsts[:, None] + items, known_pairs), PAD, items)
 
     def cut_by_length(self, size: int, most_cells: int = MAX_CELLS, rows: np.ndarray | None = None) -> list[np.ndarray]:
         """Returns the rows of each batch: up to `size` users with histories of similar length.
@@ -132,15 +132,15 @@ class RankingTask:
         return parts
 
 
-def sample_rows(number: int, most: int) -> np.ndarray:
-    """Returns `most` of the numbers 0 to `number` - 1, ascending, the same ones each time; all if there are no more."""
-    if number <= most:
+def sample_rows(number: int, max_rows: int) -> np.ndarray:
+    """Returns `max_rows` of the numbers 0 to `number` - 1, ascending, the same each time; all if there are no more."""
+    if number <= max_rows:
         return np.arange(number)
-    return np.sort(np.random.default_rng(0).choice(number, most, replace=False))
+    return np.sort(np.random.default_rng(0).choice(number, max_rows, replace=False))
 
 
 def make_batch(task: RankingTask, rows: np.ndarray, max_history: int | None) -> Batch:
     """Returns the last items of users' histories. `max_history`: how many at most; None for all."""
-    longest = int(task.histories.lengths[task.users[rows]].max())
-    items, lengths = task.histories.take_last(task.users[rows], min(longest, max_history or longest))
+    width = int(task.histories.lengths[task.users[rows]].max())
+    items, lengths = task.histories.take_last(task.users[rows], min(width, max_history or width))
     return {"users": task.users[rows].astype(np.int32), "items": items, "lengths": lengths}

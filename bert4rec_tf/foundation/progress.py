@@ -30,7 +30,7 @@ class Progress:
     """Shows the progress of work of `total` steps, of which `initial` were done before.
 
     Attributes:
-        later: how many steps of the same length may follow in a second training.
+        num_later: how many steps of the same length may follow in a second training.
         num_pauses: how often the work will `pause`. The time left counts those still to come, once one has been timed.
     """
 
@@ -39,12 +39,12 @@ class Progress:
     initial: int = 0
     examples_per_step: int = 1
     silent: bool = False
-    later: int = 0
+    num_later: int = 0
     num_pauses: int = 0
 
     def __post_init__(self) -> None:
-        self._done = self.initial
-        self._paused, self._num_paused = 0.0, 0
+        self._num_done = self.initial
+        self._pause_seconds, self._num_paused = 0.0, 0
         self._begin = self._last_line = time.monotonic()
         self._done_at_begin: int | None = None
         options = {"total": self.total, "initial": self.initial, "desc": self.title, "bar_format": BAR}
@@ -52,32 +52,32 @@ class Progress:
 
     def advance(self, steps: int = 1, /, **values: float) -> None:
         """Counts steps and shows these values with them."""
-        self._done += steps
+        self._num_done += steps
         now = time.monotonic()
         if self._done_at_begin is None:
-            self._begin, self._done_at_begin = now, self._done
-        measured = self._done - self._done_at_begin
+            self._begin, self._done_at_begin = now, self._num_done
+        count = self._num_done - self._done_at_begin
         parts = [" ".join(f"{name} {value:.4g}" for name, value in values.items())] if values else []
         seconds, is_due = 0.0, now - self._last_line >= STEP_LINES
-        if measured >= MEASURED:
-            seconds = max(now - self._begin - self._paused, 1e-9) / measured
-            pauses = (self.num_pauses - self._num_paused) * self._paused / max(self._num_paused, 1)
-            clock = format_clock((self.total - self._done + self.later) * seconds + pauses)
-            most = "at most " if self.later else ""
-            parts += [f"{self.examples_per_step / seconds:,.0f} examples/s", f"{most}{clock} left"]
+        if count >= MEASURED:
+            seconds = max(now - self._begin - self._pause_seconds, 1e-9) / count
+            pauses = (self.num_pauses - self._num_paused) * self._pause_seconds / max(self._num_paused, 1)
+            clock = format_clock((self.total - self._num_done + self.num_later) * seconds + pauses)
+            prefix = "at most " if self.num_later else ""
+            parts += [f"{self.examples_per_step / seconds:,.0f} examples/s", f"{prefix}{clock} left"]
         if self._bar is not None:
             self._bar.set_postfix_str(", ".join(reversed(parts)), refresh=False)  # its end may be cut off
             self._bar.update(steps)
-        elif is_due or (MEASURED <= measured < MEASURED + steps and (self.total - self._done) * seconds >= STEP_LINES):
+        elif is_due or (MEASURED <= count < MEASURED + steps and (self.total - self._num_done) * seconds >= STEP_LINES):
             self._last_line = now
-            self.say(", ".join([f"{self.title}: step {self._done:,} of {self.total:,}", *parts]))
+            self.say(", ".join([f"{self.title}: step {self._num_done:,} of {self.total:,}", *parts]))
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
         """Times work between steps, which is no part of a step's time."""
         begin = time.monotonic()
         yield
-        self._paused += time.monotonic() - begin
+        self._pause_seconds += time.monotonic() - begin
         self._num_paused += 1
 
     def say(self, line: str) -> None:

@@ -53,9 +53,9 @@ def register(kind: type[Recommender]) -> type[Recommender]:
         names = ", ".join(map(repr, EXAMPLE_KINDS))
         raise UserError(f"`examples` of {kind.__name__} must be None or one of {names}. Received: {kind.examples!r}")
     name, full_name = find_name(kind), f"{kind.__module__}.{kind.__qualname__}"
-    registered = MODELS.get(name)
-    if registered is not None and f"{registered.__module__}.{registered.__qualname__}" != full_name:
-        raise UserError(f"{kind.__name__} must have another name: {registered.__name__} is known as {name!r}")
+    entry = MODELS.get(name)
+    if entry is not None and f"{entry.__module__}.{entry.__qualname__}" != full_name:
+        raise UserError(f"{kind.__name__} must have another name: {entry.__name__} is known as {name!r}")
     keras.saving.register_keras_serializable(package="own")(kind)
     MODELS[name], MODEL_SETTINGS[name] = kind, settings
     presets.add_own_model(name, is_trained=kind.examples is not None)
@@ -64,7 +64,7 @@ def register(kind: type[Recommender]) -> type[Recommender]:
 
 def find_name(kind: type[Recommender]) -> str:
     """Returns the name in MODELS of a class, whether it is registered or not."""
-    names = (name for name, known in MODELS.items() if known is kind)
+    names = (name for name, entry in MODELS.items() if entry is kind)
     return next(names, re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower())
 
 

@@ -56,12 +56,12 @@ def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict
     if to_train:
         _check_width(model, columns)
     num_unknown: Tensor | int = 0
-    for name, (least, most) in _list_ranges(model, columns, to_train).items():
+    for name, (minimum, maximum) in _list_ranges(model, columns, to_train).items():
         if tf.executing_eagerly():
-            columns[name] = check_numbers(name, columns[name], least, most)
+            columns[name] = check_numbers(name, columns[name], minimum, maximum)
             continue
-        hidden = PAD if name in ITEM_COLUMNS else UNKNOWN_USER if least == UNKNOWN_USER else None
-        columns[name], count = hide_bad_numbers(name, columns[name], least, most, hidden)
+        replacement = PAD if name in ITEM_COLUMNS else UNKNOWN_USER if minimum == UNKNOWN_USER else None
+        columns[name], count = hide_bad_numbers(name, columns[name], minimum, maximum, replacement)
         num_unknown += count if name in ITEM_COLUMNS else 0
     return columns, num_unknown
 
@@ -81,9 +81,9 @@ def _check_joined(model: Any, batch: Batch | Tensor) -> tuple[dict[str, Tensor],
     """Does what `check_batch` does to train several networks, each with its own columns."""
     columns = batch if isinstance(batch, Mapping) else {}
     parts = split_columns(columns, model.networks)
-    checked = {name: check_batch(network, parts[name], to_train=True) for name, network in model.networks.items()}
-    joined = join_columns({name: part for name, (part, _) in checked.items()})
-    return joined, sum(count for _, count in checked.values())
+    results = {name: check_batch(network, parts[name], to_train=True) for name, network in model.networks.items()}
+    joined = join_columns({name: part for name, (part, _) in results.items()})
+    return joined, sum(count for _, count in results.values())
 
 
 def check_arrays(
@@ -106,18 +106,18 @@ def check_arrays(
     return batch if isinstance(x, Mapping) else batch["items"], y
 
 
-def check_numbers(name: str, values: Any, least: int, most: int) -> np.ndarray:
-    """Returns `values` as int32. Raises UserError unless all are whole numbers from `least` to `most`."""
+def check_numbers(name: str, values: Any, minimum: int, maximum: int) -> np.ndarray:
+    """Returns `values` as int32. Raises UserError unless all are whole numbers from `minimum` to `maximum`."""
     array = np.asarray(values)
     received: Any = array.dtype
     if array.dtype.kind in "iuf":
-        is_good = (array >= least) & (array <= most)
+        is_good = (array >= minimum) & (array <= maximum)
         if array.dtype.kind == "f":
             is_good &= array == np.floor(array)
         if is_good.all():
             return array.astype(np.int32)
         received = array[~is_good].flat[0]
-    raise UserError(f"`{name}` must be whole numbers from {least} to {most}. Received: {received}")
+    raise UserError(f"`{name}` must be whole numbers from {minimum} to {maximum}. Received: {received}")
 
 
 def check_targets(model: Any, targets: Any) -> tuple[Any, Tensor | int]:
@@ -135,22 +135,22 @@ def check_targets(model: Any, targets: Any) -> tuple[Any, Tensor | int]:
     column = targets[:, 0] if rank == 2 else targets
     if tf.executing_eagerly():
         return tf.constant(check_numbers("y", column, PAD, model.num_items)), 0
-    return hide_bad_numbers("y", column, PAD, model.num_items, hidden=PAD)
+    return hide_bad_numbers("y", column, PAD, model.num_items, replacement=PAD)
 
 
 def hide_bad_numbers(
-    name: str, values: Tensor, least: int, most: int, hidden: int | None
+    name: str, values: Tensor, minimum: int, maximum: int, replacement: int | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns `values` as int32, `hidden` (None: as they are) for what `check_numbers` refuses, and how many, []."""
+    """Returns `values` as int32, `replacement` (None: unchanged) for what `check_numbers` refuses, and how many, []."""
     kind = values.dtype
     if not (kind.is_integer or kind.is_floating):
-        raise UserError(f"`{name}` must be whole numbers from {least} to {most}. Received: {kind.name}")
-    wide = tf.cast(values, tf.float64 if kind.is_floating else tf.int64)
-    is_good = (wide >= least) & (wide <= most)
+        raise UserError(f"`{name}` must be whole numbers from {minimum} to {maximum}. Received: {kind.name}")
+    array = tf.cast(values, tf.float64 if kind.is_floating else tf.int64)
+    is_good = (array >= minimum) & (array <= maximum)
     if kind.is_floating:
-        is_good &= wide == tf.floor(wide)
-    checked = wide if hidden is None else tf.where(is_good, wide, tf.cast(hidden, wide.dtype))
-    return tf.cast(checked, tf.int32), tf.math.count_nonzero(~is_good)
+        is_good &= array == tf.floor(array)
+    numbers = array if replacement is None else tf.where(is_good, array, tf.cast(replacement, array.dtype))
+    return tf.cast(numbers, tf.int32), tf.math.count_nonzero(~is_good)
 
 
 def _has_values(column: Any) -> bool:
@@ -160,14 +160,14 @@ def _has_values(column: Any) -> bool:
 
 
 def _require_columns(model: Any, columns: Mapping[str, Tensor], to_train: bool) -> None:
-    needed: tuple[str, ...] = ("items", "users") if type(model).needs_users else ("items",)
+    names: tuple[str, ...] = ("items", "users") if type(model).needs_users else ("items",)
     if to_train and model.examples is not None:
-        needed = TRAINING_COLUMNS.get(model.examples, ("targets",))
-    for name in needed:
+        names = TRAINING_COLUMNS.get(model.examples, ("targets",))
+    for name in names:
         if name not in columns:
             source = "; `bert4rec_tf.datasets.training_batches` has them" if to_train else ""
             raise UserError(
-                f"{type(model).__name__} needs `{'`, `'.join(needed)}`{source}. Received: {', '.join(sorted(columns))}"
+                f"{type(model).__name__} needs `{'`, `'.join(names)}`{source}. Received: {', '.join(sorted(columns))}"
             )
     if "items" in columns and len(columns["items"].shape) != 2:
         raise UserError(f"`items` must be [b, n]. Received: {tuple(columns['items'].shape)}")
@@ -189,10 +189,10 @@ def _check_width(model: Any, columns: Mapping[str, Tensor]) -> None:
     """Raises UserError for rows with more columns than the model has positions."""
     if getattr(model, "positions", None) is None or "items" not in columns:
         return
-    most, width = getattr(model.settings, "max_length", math.inf), columns["items"].shape[1] or 0
-    if width > most:
+    max_length, width = getattr(model.settings, "max_length", math.inf), columns["items"].shape[1] or 0
+    if width > max_length:
         raise UserError(
-            f"`items` must be [b, n], n at most `max_length`, {most}. Received: {tuple(columns['items'].shape)}"
+            f"`items` must be [b, n], n at most `max_length`, {max_length}. Received: {tuple(columns['items'].shape)}"
         )
 
 
@@ -207,8 +207,8 @@ def _refuse_other_loss(model: Any) -> None:
 def _list_ranges(model: Any, columns: Mapping[str, Tensor], to_train: bool) -> dict[str, tuple[int, int]]:
     """Returns name of a column -> its least and largest number, for the columns that the model reads."""
     num_items, width = model.num_items, columns["items"].shape[1] if "items" in columns else None
-    most = mask_token(num_items) if to_train and model.examples == MASKED else num_items
-    ranges = {"items": (PAD, most), **{name: (PAD, num_items) for name in ITEM_COLUMNS[1:]}}
+    max_item = mask_token(num_items) if to_train and model.examples == MASKED else num_items
+    ranges = {"items": (PAD, max_item), **{name: (PAD, num_items) for name in ITEM_COLUMNS[1:]}}
     if model.needs_users:
         ranges["users"] = (UNKNOWN_USER if model.scores_unknown_users else 0, model.num_users - 1)
     if width is not None:
@@ -220,8 +220,8 @@ class UnknownItems:
     """Counts the item numbers out of range that graphs have read as unknown items."""
 
     def __init__(self) -> None:
-        on_read, summed = tf.VariableSynchronization.ON_READ, tf.VariableAggregation.SUM
-        self._number = tf.Variable(0, False, dtype=tf.int64, synchronization=on_read, aggregation=summed)
+        synchronization, aggregation = tf.VariableSynchronization.ON_READ, tf.VariableAggregation.SUM
+        self._number = tf.Variable(0, False, dtype=tf.int64, synchronization=synchronization, aggregation=aggregation)
 
     def count(self, batch: Batch, number: Tensor | int) -> Batch:
         """Adds what `check_batch` returned. Returns the batch."""
@@ -235,9 +235,9 @@ class UnknownItems:
     @contextlib.contextmanager
     def report(self) -> Iterator[None]:
         """Warns at the end of the block if there were any in it."""
-        before = self.read()
+        old_number = self.read()
         yield
-        if number := self.read() - before:
+        if number := self.read() - old_number:
             warn(
                 f"{number:,} item numbers were out of range, and were read as unknown items (`model.num_unknown`)",
                 UnknownIdWarning,

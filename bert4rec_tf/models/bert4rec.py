@@ -54,7 +54,7 @@ class BERT4Rec(FeatureRecommender):
     def __init__(
         self, num_items: int, settings: BERT4RecSettings | None = None, *, num_extra_rows: int = 0, **options: Any
     ) -> None:
-        self.num_extra_rows = layers.check_size("num_extra_rows", num_extra_rows, least=0)
+        self.num_extra_rows = layers.check_size("num_extra_rows", num_extra_rows, minimum=0)
         super().__init__(num_items, settings, **options)
 
     def make_variables(self) -> None:
@@ -178,12 +178,12 @@ class BERT4Rec(FeatureRecommender):
         table = self.training_table()
         groups = layouts.split_rows(batch, LENGTH_GROUPS, self.settings.hidden_dim)
         columns = [self._encode_masked(group, table, training) for group in groups]
-        targets, masked = (tf.concat(parts, axis=0) for parts in zip(*columns))
+        targets, states = (tf.concat(parts, axis=0) for parts in zip(*columns))
         weights = tf.cast(targets > 0, self.variable_dtype) / tf.cast(self.loss_weight(batch), self.variable_dtype)
         bias = self.head.bias.value
         if len(self.unseen):
             bias = bias + self.make_unseen_penalty(self.num_rows)
-        return self.apply_loss_to_states(self.head.transform(masked), table, bias, targets, weights, batch)
+        return self.apply_loss_to_states(self.head.transform(states), table, bias, targets, weights, batch)
 
     def _encode_masked(self, batch: Batch, table: Tensor, training: bool) -> list[Tensor]:
         """Returns the targets [m] at a group's masked positions, and the hidden states there [m, d]."""

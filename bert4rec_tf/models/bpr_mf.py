@@ -35,9 +35,9 @@ class BprMf(Recommender):
         pair = tf.concat([batch["targets"], batch["negatives"]], axis=1)
         scores = self.score(batch, pair)
         loss = losses.bpr(scores[:, 0], scores[:, 1:])
-        used = tf.concat([tf.gather(self.users, batch["users"])[:, None], tf.gather(self.items, pair)], axis=1)
+        rows = tf.concat([tf.gather(self.users, batch["users"])[:, None], tf.gather(self.items, pair)], axis=1)
         biases = tf.gather(self.bias, pair)
-        norms = tf.reduce_sum(tf.square(used), axis=[1, 2]) + tf.reduce_sum(tf.square(biases), axis=1)
+        norms = tf.reduce_sum(tf.square(rows), axis=[1, 2]) + tf.reduce_sum(tf.square(biases), axis=1)
         return tf.reduce_mean(loss + self.settings.l2 * norms)
 
     def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:

@@ -74,11 +74,11 @@ class Caser(Recommender):
         """Returns [b, 2 d]: the network's output for the last L items, then the user's embedding."""
         users = tf.convert_to_tensor(batch["users"])
         # TensorFlow cannot convolve a batch without rows, so an empty batch gets one.
-        last = tf.pad(last_items(batch, self.max_history), [[0, tf.cast(tf.size(users) == 0, tf.int32)], [0, 0]])
-        image = tf.gather(self.items, last) * tf.cast(last > 0, self.items.dtype)[:, :, None]
+        items = tf.pad(last_items(batch, self.max_history), [[0, tf.cast(tf.size(users) == 0, tf.int32)], [0, 0]])
+        image = tf.gather(self.items, items) * tf.cast(items > 0, self.items.dtype)[:, :, None]
         vertical = tf.einsum("bld,lf->bfd", image, self.vertical)
         parts = [tf.reshape(vertical, [-1, self.settings.vertical_filters * image.shape[2]])]
         parts += [tf.reduce_max(convolution(image), axis=1) for convolution in self.horizontal]
         parts = [tf.cast(part, self.variable_dtype) for part in parts]
-        joined = self.joined(self.dropout(tf.concat(parts, axis=1), training=training))[: tf.size(users)]
-        return tf.concat([tf.cast(joined, self.variable_dtype), tf.gather(self.users, users)], axis=1)
+        vectors = self.joined(self.dropout(tf.concat(parts, axis=1), training=training))[: tf.size(users)]
+        return tf.concat([tf.cast(vectors, self.variable_dtype), tf.gather(self.users, users)], axis=1)

@@ -58,8 +58,8 @@ class Ensemble(EvidenceRecommender):
 
     def choose_batch_sizes(self, batch_size: int) -> dict[str, int]:
         """Returns the examples of each network in a step, for a run's `batch_size`."""
-        masked = self.settings.masked_batch_size or batch_size
-        return {name: masked if network.examples == MASKED else batch_size for name, network in self.networks.items()}
+        size = self.settings.masked_batch_size or batch_size
+        return {name: size if network.examples == MASKED else batch_size for name, network in self.networks.items()}
 
     def row_kind(self, variable: keras.Variable) -> str | None:
         kinds = (network.row_kind(variable) for network in self.networks.values())

@@ -44,8 +44,8 @@ class EvidenceRecommender(Recommender):
         """Keeps the raw ids, and counts the evidence."""
         check_catalogue(self, sequences)
         if self.evidence is not None:
-            complete = (transitions or ItemTransitionsSettings()).resolve()
-            count_evidence(self.evidence, sequences, complete, self.settings.evidence_popularity_power)
+            transition_settings = (transitions or ItemTransitionsSettings()).resolve()
+            count_evidence(self.evidence, sequences, transition_settings, self.settings.evidence_popularity_power)
         super().adapt(sequences)
 
     def set_mix(self, mix: Any, network_share: float = 1.0) -> None:
@@ -82,11 +82,11 @@ class EvidenceRecommender(Recommender):
         return self.join_networks(self.score_networks(vectors, candidates))
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        network_vectors, encoded = vectors[:, : self.network_dim], vectors[:, self.network_dim :]
+        network_vectors, histories = vectors[:, : self.network_dim], vectors[:, self.network_dim :]
         scores = self.network_scores(network_vectors, candidates)
         if self.evidence is None:
             return scores
-        return (scores + self.evidence.score(encoded, candidates)) * tf.convert_to_tensor(self.evidence.mix)[2]
+        return (scores + self.evidence.score(histories, candidates)) * tf.convert_to_tensor(self.evidence.mix)[2]
 
     def score_products(self) -> tuple[Tensor, Tensor | None] | None:
         return self.network_products() if self.evidence is None else None

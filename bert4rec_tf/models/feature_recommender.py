@@ -29,19 +29,19 @@ RIDGE = 1.0
 """The penalty of the first projection of content vectors (`FeatureRecommender.initialise`)."""
 
 
-def average_features(vectors: Tensor, features: Features, before: int, after: int) -> tf.Tensor:
-    """Returns the mean vector of each row's feature values, float [before + rows + after, d].
+def average_features(vectors: Tensor, features: Features, num_before: int, num_after: int) -> tf.Tensor:
+    """Returns the mean vector of each row's feature values, float [num_before + rows + num_after, d].
 
-    A row without values is 0, and so are the rows added `before` and `after`. This is the product S F of a sparse
+    A row without values is 0, as are the rows added, `num_before` and `num_after`. This is the product S F of a sparse
     matrix S, whose rows hold 1 / (number of values), and `vectors` F, float [v, d].
     """
     rows = len(features.lengths)
     owners = np.repeat(np.arange(rows), features.lengths)
     shares = (1.0 / features.lengths[owners]).astype(np.float32)[:, None]
     # TensorFlow's sparse product takes half the time, but rounds differently.
-    gathered = tf.gather(tf.convert_to_tensor(vectors), features.values)
+    values = tf.gather(tf.convert_to_tensor(vectors), features.values)
     return tf.math.unsorted_segment_sum(
-        gathered * tf.cast(shares, gathered.dtype), (before + owners).astype(np.int32), before + rows + after
+        values * tf.cast(shares, values.dtype), (num_before + owners).astype(np.int32), num_before + rows + num_after
     )
 
 
@@ -144,8 +144,8 @@ class FeatureRecommender(EvidenceRecommender):
                 squares = content.T @ content + RIDGE * np.eye(content.shape[1])
                 projection = np.linalg.solve(squares, content.T @ rows[item_ids]).astype(np.float32)
                 rows[item_ids] -= content @ projection
-                others = self.item_feature_vectors[: -len(projection)]
-                self.item_feature_vectors.assign(np.concatenate([others, projection]))
+                other_vectors = self.item_feature_vectors[: -len(projection)]
+                self.item_feature_vectors.assign(np.concatenate([other_vectors, projection]))
             self.own_items.assign(rows)
 
     def make_unseen_penalty(self, rows: int) -> np.ndarray:
@@ -200,15 +200,15 @@ class FeatureRecommender(EvidenceRecommender):
             return rows + self._make_feature_rows(ITEM_FEATURES, 1, rows.shape[0] - 1 - self.num_items)
         return tf.concat([rows[:1], self._make_feature_rows(ITEM_FEATURES), rows[1:]], axis=0)
 
-    def _make_feature_rows(self, kind: str, before: int = 0, after: int = 0) -> tf.Tensor:
-        """Returns S F + V P of the items or users, float [before + rows + after, d]. The rows added are 0."""
+    def _make_feature_rows(self, kind: str, num_before: int = 0, num_after: int = 0) -> tf.Tensor:
+        """Returns S F + V P of the items or users, float [num_before + rows + num_after, d]. The rows added are 0."""
         self.check_features()
         table = self.item_feature_vectors if kind == ITEM_FEATURES else self.user_feature_vectors
-        means = average_features(table, self.features[kind], before, after)
+        means = average_features(table, self.features[kind], num_before, num_after)
         if kind not in self._content_vectors:
             return means
         content = self._content_vectors[kind]
-        return means + tf.pad(tf.matmul(content, table[-content.shape[1] :]), [[before, after], [0, 0]])
+        return means + tf.pad(tf.matmul(content, table[-content.shape[1] :]), [[num_before, num_after], [0, 0]])
 
     def training_table(self) -> Tensor:
         """Returns the item table that the loss reads: `item_table()`.
@@ -237,14 +237,14 @@ def fold_features(model: Any) -> Any:
         return model
     settings = dataclasses.replace(model.settings, use_item_features=NO, use_user_features=False)
     options = {name: getattr(model, name) for name in ("num_extra_rows",) if hasattr(model, name)}
-    plain = type(model)(model.num_items, settings, name=model.name, dtype=model.dtype_policy, **options)
+    plain_model = type(model)(model.num_items, settings, name=model.name, dtype=model.dtype_policy, **options)
     if model.evidence is not None and model.evidence.built:
-        plain.evidence.build((model.evidence.num_pairs,))
+        plain_model.evidence.build((model.evidence.num_pairs,))
     values: dict[str, Any] = {weight.path: weight for weight in model.weights}
     for network in model.networks.values() or [model]:
         values[network.own_items.path] = network.item_table()
-    for weight in plain.weights:
+    for weight in plain_model.weights:
         weight.assign(values[weight.path])
     if model.needs_users:
-        plain.add_users(model.user_table())
-    return plain
+        plain_model.add_users(model.user_table())
+    return plain_model

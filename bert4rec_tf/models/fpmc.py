@@ -36,9 +36,9 @@ class Fpmc(Recommender):
         """Returns the mean of S-BPR, l2 included. `batch`: `users [b]`; `items`, `targets` and `negatives` [b, 1]."""
         pair = tf.concat([batch["targets"], batch["negatives"]], axis=1)
         scores = self.score(batch, pair)
-        used = [part[:, None] for part in self._look_up_context(batch)]
-        used += [tf.gather(table, pair) for table in (self.items_for_users, self.items_for_last)]
-        norms = tf.reduce_sum(tf.square(tf.concat(used, axis=1)), axis=[1, 2])
+        rows = [part[:, None] for part in self._look_up_context(batch)]
+        rows += [tf.gather(table, pair) for table in (self.items_for_users, self.items_for_last)]
+        norms = tf.reduce_sum(tf.square(tf.concat(rows, axis=1)), axis=[1, 2])
         return tf.reduce_mean(losses.bpr(scores[:, 0], scores[:, 1:]) + self.settings.l2 * norms)
 
     def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
@@ -46,8 +46,8 @@ class Fpmc(Recommender):
         return tf.concat(self._look_up_context(batch), axis=1)
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
-        user, last = tf.split(vectors, 2, axis=1)
-        parts = ((user, self.items_for_users), (last, self.items_for_last))
+        user, last_item = tf.split(vectors, 2, axis=1)
+        parts = ((user, self.items_for_users), (last_item, self.items_for_last))
         return tf.add_n([multiply_rows(part, table, None, candidates, self.num_items) for part, table in parts])
 
     def item_vectors(self) -> Tensor:
@@ -56,6 +56,6 @@ class Fpmc(Recommender):
 
     def _look_up_context(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns U_u and L_last, both [b, d]; zeros for the last item of an empty history."""
-        last = last_items(batch, 1)[:, 0]
-        rows = tf.gather(self.last, last) * tf.cast(last > 0, self.last.dtype)[:, None]
+        items = last_items(batch, 1)[:, 0]
+        rows = tf.gather(self.last, items) * tf.cast(items > 0, self.last.dtype)[:, None]
         return tf.gather(self.users, batch["users"]), rows

@@ -86,8 +86,8 @@ class GRU4Rec(Recommender):
         rows = tf.shape(batch["items"])[0]
         parts = [self._collect_targets(states, targets, rows) for states, targets in self._run_spans(batch, training)]
         columns = [tf.concat(chunks, axis=0) for chunks in zip(*parts)]
-        shared = tf.reshape(batch["shared"], [-1]) if self.settings.extra_negatives else tf.zeros([0], tf.int32)
-        shared_rows = (tf.gather(self.output_rows, shared), tf.gather(self.bias, shared))
+        shared_items = tf.reshape(batch["shared"], [-1]) if self.settings.extra_negatives else tf.zeros([0], tf.int32)
+        shared_rows = (tf.gather(self.output_rows, shared_items), tf.gather(self.bias, shared_items))
         total = self._sum_losses(columns, shared_rows)
         return tf.math.divide_no_nan(total, self.loss_weight(batch))
 
@@ -121,12 +121,12 @@ class GRU4Rec(Recommender):
         states, targets = tf.transpose(states, [1, 0, 2]), tf.transpose(targets)
         outputs, biases = tf.gather(self.output_rows, targets), tf.gather(self.bias, targets)
         scores = tf.matmul(states, outputs, transpose_b=True) + biases[:, None, :]
-        others = (targets > 0)[:, None, :] & ~tf.eye(tf.shape(targets)[1], dtype=tf.bool)
-        targets, states, positives, scores, others = layouts.flatten_targets(
-            targets, states, tf.linalg.diag_part(scores), scores, others
+        is_negative = (targets > 0)[:, None, :] & ~tf.eye(tf.shape(targets)[1], dtype=tf.bool)
+        targets, states, positives, scores, is_negative = layouts.flatten_targets(
+            targets, states, tf.linalg.diag_part(scores), scores, is_negative
         )
         padding = [[0, 0], [0, width - tf.shape(scores)[1]]]
-        return [targets, states, positives, tf.pad(scores, padding), tf.pad(others, padding)]
+        return [targets, states, positives, tf.pad(scores, padding), tf.pad(is_negative, padding)]
 
     @functools.cached_property
     def _sum_losses(self) -> Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]:
@@ -138,8 +138,8 @@ class GRU4Rec(Recommender):
         states: Tensor,
         positives: Tensor,
         scores: Tensor,
-        others: Tensor,
-        shared: Tensor,
+        is_negative: Tensor,
+        shared_vectors: Tensor,
         shared_biases: Tensor,
     ) -> Tensor:
         """Returns the sum of the loss over the targets that are not padding.
@@ -150,10 +150,10 @@ class GRU4Rec(Recommender):
             shared, shared_biases: [s, d] and [s]: output embeddings and biases of the negatives that all share.
         """
         activate = ACTIVATIONS[self.settings.final_activation]
-        shared_scores = tf.matmul(states, shared, transpose_b=True) + shared_biases
+        shared_scores = tf.matmul(states, shared_vectors, transpose_b=True) + shared_biases
         scores = activate(tf.concat([scores, shared_scores], axis=1))
-        others = tf.concat([others, tf.ones_like(shared_scores, tf.bool)], axis=1)
-        loss = self.apply_loss(activate(positives), scores, others)
+        is_negative = tf.concat([is_negative, tf.ones_like(shared_scores, tf.bool)], axis=1)
+        loss = self.apply_loss(activate(positives), scores, is_negative)
         return tf.reduce_sum(tf.cast(targets > 0, states.dtype) * loss)
 
     def loss_weight(self, batch: Batch) -> Tensor:
@@ -162,8 +162,8 @@ class GRU4Rec(Recommender):
     def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)
         states = self.states(items, training)
-        after_last = tf.gather(states, tf.maximum(lengths - 1, 0), batch_dims=1)
-        return tf.where(lengths[:, None] > 0, after_last, tf.zeros_like(after_last))
+        last_states = tf.gather(states, tf.maximum(lengths - 1, 0), batch_dims=1)
+        return tf.where(lengths[:, None] > 0, last_states, tf.zeros_like(last_states))
 
     def score_products(self) -> tuple[Tensor, Tensor | None]:
         return self.output_rows, self.bias

@@ -46,9 +46,9 @@ def _compute_mutual_information(sequences: Sequences) -> sparse.csr_matrix:
     counts = sparse.vstack(blocks).tocoo()
     first, second, strengths = counts.row.astype(np.int64), counts.col.astype(np.int64), counts.data
     sums = np.bincount(first, strengths, size)
-    smoothed = sums**SMOOTHING
+    smooth_sums = sums**SMOOTHING
     with np.errstate(divide="ignore"):
-        share = (np.log(sums / sums.sum()) + np.log(smoothed / smoothed.sum())) / 2
+        share = (np.log(sums / sums.sum()) + np.log(smooth_sums / smooth_sums.sum())) / 2
     information = np.log(strengths / strengths.sum()) - share[first] - share[second]
     is_positive = information > 0
     places = first[is_positive], second[is_positive]

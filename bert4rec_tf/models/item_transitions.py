@@ -56,8 +56,8 @@ class ItemTransitions(Recommender):
 
     def score_vectors(self, vectors: Tensor, candidates: Tensor | None = None) -> Tensor:
         log_shares = tf.convert_to_tensor(self.evidence.log_shares)
-        popular = log_shares[1:] if candidates is None else tf.gather(log_shares, candidates)
-        return tf.where(self.evidence.has_pairs(vectors)[:, None], self.evidence.score(vectors, candidates), popular)
+        popularity = log_shares[1:] if candidates is None else tf.gather(log_shares, candidates)
+        return tf.where(self.evidence.has_pairs(vectors)[:, None], self.evidence.score(vectors, candidates), popularity)
 
     def similarities(self, items: Tensor) -> Tensor:
         """Returns the evidence of one item for all others, float32 [b, n]; -inf for items without any."""
@@ -80,7 +80,7 @@ def count_evidence(
     factors = np.exp(-popularity_power * (log_shares + np.log(sequences.num_items)))
     weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
     size = sequences.num_items + 1
-    most = min(settings.num_neighbors or size, max(MAX_PAIRS // size, 1))
+    num_neighbors = min(settings.num_neighbors or size, max(MAX_PAIRS // size, 1))
     num_pairs = np.zeros(size, np.int64)
     parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
     for first_item, block in transitions.count_transitions(sequences, settings.window):
@@ -88,14 +88,14 @@ def count_evidence(
         if popularity_power:
             counts.data *= factors[counts.indices]
         rows, *part = transitions.select_strongest_pairs(
-            transitions.weigh_evidence(counts, settings.smoothing, sequences.num_items), most
+            transitions.weigh_evidence(counts, settings.smoothing, sequences.num_items), num_neighbors
         )
         num_pairs += np.bincount(first_item + rows, minlength=size)
         for arrays, array in zip(parts, part):
             arrays.append(array)
-    joined = []
+    columns = []
     for arrays in parts:
-        joined.append(np.concatenate(arrays))
+        columns.append(np.concatenate(arrays))
         arrays.clear()  # before the next ones are joined, to save memory
     splits, ages = make_splits(num_pairs), transitions.weigh_ages(evidence.max_history, settings)
-    evidence.assign(splits, joined[0], joined[1], log_shares, ages)
+    evidence.assign(splits, columns[0], columns[1], log_shares, ages)

@@ -43,7 +43,7 @@ def join_steps(
             return count + tf.cast(has_value, tf.int32), arrays, has_value
 
         begin = (tf.constant(0), arrays, tf.constant(True))
-        count, arrays, _ = tf.while_loop(lambda count, _, more: more & (count < number), read_next, begin)
+        count, arrays, _ = tf.while_loop(lambda count, _, has_more: has_more & (count < number), read_next, begin)
         return count, take_steps({name: array.stack() for name, array in arrays.items()}, count)
 
     def function(iterator: Any) -> dict[str, Tensor]:

@@ -136,8 +136,8 @@ class KerasModel(keras.Model):
             return super().train_step((batch, targets, weights))
         with layouts.use_layout(layouts.FIXED if self.jit_compile else layouts.BY_LENGTH):
             loss = take_step(self, self.optimizer, batch)["loss"]
-        alone = self.distribute_strategy.num_replicas_in_sync == 1
-        return self._track_loss(batch, loss if alone else sum_over_replicas([loss])[0])
+        is_alone = self.distribute_strategy.num_replicas_in_sync == 1
+        return self._track_loss(batch, loss if is_alone else sum_over_replicas([loss])[0])
 
     def test_step(self, data: Any) -> dict[str, Tensor]:
         """Returns the mean `loss`, without dropout, of batches like those of `fit`, and of histories with next items.
@@ -192,9 +192,9 @@ class KerasModel(keras.Model):
 
     def _make_uncompiled(self, make: Callable[[bool], None], force: bool) -> None:
         """Makes a function for batches of any length, which XLA would compile again for each length."""
-        compiled, self.jit_compile = self.jit_compile, False
+        jit_compile, self.jit_compile = self.jit_compile, False
         make(force)
-        self.jit_compile = compiled
+        self.jit_compile = jit_compile
 
     def _track_loss(self, batch: Batch, loss: Tensor) -> dict[str, Tensor]:
         with tf.control_dependencies([loss]):  # else rows would be counted where the data have ended
@@ -267,12 +267,12 @@ class KerasModel(keras.Model):
 
 def _refuse_probabilities(loss: Any) -> None:
     """Raises UserError for a loss of Keras that takes probabilities, such as those that texts name."""
-    for one in loss if isinstance(loss, (list, tuple)) else [loss]:
-        if isinstance(one, (str, dict)):
+    for part in loss if isinstance(loss, (list, tuple)) else [loss]:
+        if isinstance(part, (str, dict)):
             with contextlib.suppress(ValueError, KeyError, TypeError):  # Keras says what is no loss
-                one = keras.losses.get(one)
-        from_logits = getattr(one, "from_logits", None)
-        if from_logits is False or (getattr(one, "fn", one) in PROBABILITY_LOSSES and not from_logits):
+                part = keras.losses.get(part)
+        from_logits = getattr(part, "from_logits", None)
+        if from_logits is False or (getattr(part, "fn", part) in PROBABILITY_LOSSES and not from_logits):
             raise UserError(
                 "`loss` must take scores that are no probabilities, as "
                 "keras.losses.SparseCategoricalCrossentropy(from_logits=True) does. Received: one of probabilities"

@@ -124,39 +124,39 @@ def grow(model: Any, new_items: Iterable[Any] | Vocabulary, features: Mapping[st
     if any(getattr(layer, "lora_enabled", False) for layer in model._flatten_layers()):
         raise UserError("`grow` needs a model without LoRA; save it, which merges LoRA's weights, and load it")
     ids = model.ids or ModelIds(number_items(model.num_items))
-    old = list(ids.vocabulary.items)
+    old_items = list(ids.vocabulary.items)
     if isinstance(new_items, Vocabulary):
         vocabulary = new_items
-        if lost := len(set(old) - set(vocabulary.items)):
-            warn(f"{lost:,} items of the model are not in the vocabulary, and lose their rows", TrainingWarning)
+        if num_lost := len(set(old_items) - set(vocabulary.items)):
+            warn(f"{num_lost:,} items of the model are not in the vocabulary, and lose their rows", TrainingWarning)
     else:
         added = ids.list_texts("new_items", new_items)
-        if repeated := len(old) + len(added) - len({*old, *added}):
-            raise UserError(f"`new_items` must be new, each once. Received: {repeated} that are not")
+        if num_repeated := len(old_items) + len(added) - len({*old_items, *added}):
+            raise UserError(f"`new_items` must be new, each once. Received: {num_repeated} that are not")
         counts = np.concatenate([ids.vocabulary.counts, np.zeros(len(added), np.int64)])
-        vocabulary = Vocabulary(np.array([*old, *added], object), counts)
+        vocabulary = Vocabulary(np.array([*old_items, *added], object), counts)
     config = {**model.get_config(), "num_items": vocabulary.num_items}
     if model.features:
         config["features"] = {**model.features, **(features or {})}
     with model.distribute_strategy.scope():
-        grown = type(model).from_config(config)
+        new_model = type(model).from_config(config)
     users = range(model.num_users or 0)
-    copy_rows(model, grown, {ITEMS: old, USERS: users}, {ITEMS: list(vocabulary.items), USERS: users})
-    grown.ids = replace(ids, vocabulary=vocabulary)
+    copy_rows(model, new_model, {ITEMS: old_items, USERS: users}, {ITEMS: list(vocabulary.items), USERS: users})
+    new_model.ids = replace(ids, vocabulary=vocabulary)
     if model.evidence is not None:
-        counted = model.evidence.built
-        grown.evidence.first_mix = np.asarray(model.evidence.mix) if counted else model.evidence.first_mix
-    _keep_unseen(model, grown, old, vocabulary.counts * isinstance(new_items, Vocabulary))
-    return grown
+        has_counts = model.evidence.built
+        new_model.evidence.first_mix = np.asarray(model.evidence.mix) if has_counts else model.evidence.first_mix
+    _keep_unseen(model, new_model, old_items, vocabulary.counts * isinstance(new_items, Vocabulary))
+    return new_model
 
 
-def _keep_unseen(model: Any, grown: Any, old: list[str], counts: np.ndarray) -> None:
-    """Tells a grown model which of the `old` items training never saw; `counts`: how often each item is in new data."""
-    parts = [(one, grown.networks[name]) for name, one in model.networks.items()] or [(model, grown)]
-    for one, other in parts:
-        if len(unseen := getattr(one, "unseen", ())):
-            numbers = grown.ids.vocabulary.encode([old[item - 1] for item in unseen])
-            other.unseen = np.sort(numbers[(numbers != PAD) & (counts[numbers - 1] == 0)])
+def _keep_unseen(model: Any, new_model: Any, old_items: list[str], counts: np.ndarray) -> None:
+    """Tells a grown model which of the `old_items` training never saw; `counts`: how often each item is in new data."""
+    parts = [(network, new_model.networks[name]) for name, network in model.networks.items()] or [(model, new_model)]
+    for part, new_part in parts:
+        if len(unseen_items := getattr(part, "unseen", ())):
+            numbers = new_model.ids.vocabulary.encode([old_items[item - 1] for item in unseen_items])
+            new_part.unseen = np.sort(numbers[(numbers != PAD) & (counts[numbers - 1] == 0)])
 
 
 def number_items(num_items: int) -> Vocabulary:

@@ -133,10 +133,8 @@ class Recommender(KerasModel):
         self.num_items = check_size("num_items", num_items)
         self.needs_users = type(self).needs_users or USER_FEATURES in list_used_features(self.settings)
         if (num_users is not None) != self.needs_users:
-            expected = "a number" if self.needs_users else "left out"
-            raise ValueError(
-                f"`num_users` must be {expected} for {type(self).__name__}. Received: num_users={num_users}"
-            )
+            form = "a number" if self.needs_users else "left out"
+            raise ValueError(f"`num_users` must be {form} for {type(self).__name__}. Received: num_users={num_users}")
         self.num_users = None if num_users is None else check_size("num_users", num_users)
         all_features = {
             name: content if isinstance(content, Features) else Features.from_sizes(content)
@@ -232,15 +230,15 @@ class Recommender(KerasModel):
             if self.num_items == 1:
                 raise UserError("`num_items` must be at least 2, so that there is a negative to draw. Received: 1")
             size = [rows, *shape]
-            drawn = tf.random.stateless_uniform(size, NEXT_ITEMS_SEED, 1, self.num_items, tf.int32, alg="philox")
-            return drawn + tf.cast(drawn >= tf.reshape(targets, [rows, *[1] * len(shape)]), tf.int32)
+            numbers = tf.random.stateless_uniform(size, NEXT_ITEMS_SEED, 1, self.num_items, tf.int32, alg="philox")
+            return numbers + tf.cast(numbers >= tf.reshape(targets, [rows, *[1] * len(shape)]), tf.int32)
 
         items, lengths = last_items_in_order(batch, options.get("context", options.get("max_length", 0)))
         columns |= {"items": items, "lengths": lengths}
         if self.examples == "contexts":
-            unused = options.get("num_targets", 1) - 1
+            num_unused = options.get("num_targets", 1) - 1
             columns["negatives"] = draw(options.get("num_negatives", 1))
-            return {**columns, "targets": tf.pad(targets[:, None], [[0, 0], [0, unused]])}
+            return {**columns, "targets": tf.pad(targets[:, None], [[0, 0], [0, num_unused]])}
         width = tf.shape(items)[1]
         is_last = tf.range(width)[None, :] == lengths[:, None] - 1
         columns |= {
@@ -252,8 +250,8 @@ class Recommender(KerasModel):
     def _start_next_items(self, batch: Batch, targets: Tensor) -> dict[str, Tensor]:
         """Returns the columns of `expect_next_items` that all kinds of examples have."""
         rows = tf.shape(targets)[0]
-        nobody = UNKNOWN_USER if self.scores_unknown_users else 0
-        columns = {"users": batch.get("users", tf.fill([rows], nobody))}
+        default_user = UNKNOWN_USER if self.scores_unknown_users else 0
+        columns = {"users": batch.get("users", tf.fill([rows], default_user))}
         if samples_items(self.settings):
             columns["draw"] = tf.tile(tf.constant([NEXT_ITEMS_SEED], tf.int64), [rows, 1])
         return columns
@@ -396,16 +394,16 @@ def multiply_rows(
     return scores if bias is None else scores + tf.gather(bias, candidates)
 
 
-def last_items_in_order(batch: Batch, most: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the last `most` items of each history, int32 [b, n], right-padded, and how many they are, int32 [b].
+def last_items_in_order(batch: Batch, max_items: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the last `max_items` items of each history, int32 [b, n], right-padded, and how many they are, int32 [b].
 
     n is at least 1: if `items` has no columns, the result has one column of padding.
     """
     items, lengths = tf.cast(batch["items"], tf.int32), tf.cast(batch["lengths"], tf.int32)
-    width, passed = tf.shape(items)[1], tf.maximum(lengths - most, 0)
-    columns = tf.range(tf.maximum(tf.minimum(width, most), 1))[None, :] + passed[:, None]
-    last = tf.gather(tf.pad(items, [[0, 0], [0, 1]]), tf.minimum(columns, width), batch_dims=1)
-    return tf.where(columns < lengths[:, None], last, 0), lengths - passed
+    width, starts = tf.shape(items)[1], tf.maximum(lengths - max_items, 0)
+    columns = tf.range(tf.maximum(tf.minimum(width, max_items), 1))[None, :] + starts[:, None]
+    values = tf.gather(tf.pad(items, [[0, 0], [0, 1]]), tf.minimum(columns, width), batch_dims=1)
+    return tf.where(columns < lengths[:, None], values, 0), lengths - starts
 
 
 def last_items(batch: Batch, number: int) -> tf.Tensor:
@@ -413,5 +411,5 @@ def last_items(batch: Batch, number: int) -> tf.Tensor:
     items, lengths = tf.cast(batch["items"], tf.int32), tf.cast(batch["lengths"], tf.int32)
     columns = lengths[:, None] - number + tf.range(number)[None, :]
     # An extra column, because `items` may have none.
-    filled = tf.pad(items, [[0, 0], [0, 1]])
-    return tf.where(columns >= 0, tf.gather(filled, tf.maximum(columns, 0), batch_dims=1), 0)
+    padded_items = tf.pad(items, [[0, 0], [0, 1]])
+    return tf.where(columns >= 0, tf.gather(padded_items, tf.maximum(columns, 0), batch_dims=1), 0)

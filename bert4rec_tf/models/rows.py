@@ -29,21 +29,21 @@ def copy_rows(
     for weight, value in zip(select_transferable(target), values, strict=True):
         kind = target.row_kind(weight)
         if kind is not None:
-            moved = np.asarray(weight).copy()
+            new_value = np.asarray(weight).copy()
             source_labels = _label_rows(kind, len(value), source_names.get(kind, ()))
             rows = {label: row for row, label in enumerate(source_labels)}
-            places = np.array([rows.get(label, -1) for label in _label_rows(kind, len(moved), names.get(kind, ()))])
-            moved[places >= 0] = value[places[places >= 0]]
-            value = moved
+            places = np.array([rows.get(label, -1) for label in _label_rows(kind, len(new_value), names.get(kind, ()))])
+            new_value[places >= 0] = value[places[places >= 0]]
+            value = new_value
         weight.assign(value)
 
 
 @contextlib.contextmanager
 def report_lost_rows(filepath: Any, skip_mismatch: bool) -> Iterator[None]:
     """Warns in one line, in place of Keras' many, if the block did not load all weights of a file."""
-    with warnings.catch_warnings(record=skip_mismatch) as caught:
+    with warnings.catch_warnings(record=skip_mismatch) as records:
         yield
-    if caught:
+    if records:
         warn(
             f"{filepath} has other sizes, so some tables keep their first values, and lose their rows. To keep these, "
             "load it into a model of its size, and call `model.grow(new_items)`",
@@ -58,8 +58,8 @@ def list_feature_names(model: Any) -> dict[str, list[str]]:
 
 def select_transferable(model: Any) -> list[keras.Variable]:
     """Returns all weights but those of the evidence, which a new training counts again."""
-    counted = set() if model.evidence is None else {weight.path for weight in model.evidence.weights}
-    return [weight for weight in model.weights if weight.path not in counted]
+    paths = set() if model.evidence is None else {weight.path for weight in model.evidence.weights}
+    return [weight for weight in model.weights if weight.path not in paths]
 
 
 def _label_rows(kind: str, size: int, names: Sequence[str]) -> Sequence[str | int]:

@@ -70,18 +70,18 @@ class SASRec(FeatureRecommender):
         `users`: int32 [b], if the model reads users; None for unknown users. `table`: `item_table()`, if computed.
         `places`: int32 [b, m], the columns of real items whose states [b, m, d] are returned; None for all.
         """
-        real = items > 0
+        is_real = items > 0
         hidden = tf.gather(self.item_table() if table is None else table, items) * math.sqrt(self.settings.hidden_dim)
         if self.needs_users and users is not None:
             hidden += self.embed_users(users)[:, None]
-        hidden += tf.gather(self.positions, count_from_last(real, self.max_history))
-        shown = tf.cast(real, hidden.dtype)[:, :, None]
-        hidden = self.embedding_dropout(hidden, training=training) * shown
+        hidden += tf.gather(self.positions, count_from_last(is_real, self.max_history))
+        mask = tf.cast(is_real, hidden.dtype)[:, :, None]
+        hidden = self.embedding_dropout(hidden, training=training) * mask
         *first_blocks, last_block = self.blocks
         for block in first_blocks:
-            hidden = tf.cast(block(hidden, training=training), shown.dtype) * shown
-        shown = shown if places is None else tf.gather(shown, places, batch_dims=1)
-        hidden = tf.cast(last_block(hidden, training=training, places=places), shown.dtype) * shown
+            hidden = tf.cast(block(hidden, training=training), mask.dtype) * mask
+        mask = mask if places is None else tf.gather(mask, places, batch_dims=1)
+        hidden = tf.cast(last_block(hidden, training=training, places=places), mask.dtype) * mask
         return tf.cast(self.norm(hidden), self.variable_dtype)
 
     def training_loss(self, batch: Batch, training: bool = True) -> Tensor:
@@ -120,13 +120,13 @@ class SASRec(FeatureRecommender):
 
     def _make_hiding_bias(self) -> Tensor:
         """Returns a bias [n + 1] that takes padding and unseen items out of a softmax."""
-        no_item = tf.one_hot(0, self.num_items + 1, on_value=NEVER, off_value=0.0)
-        return no_item + self.make_unseen_penalty(self.num_items + 1) if len(self.unseen) else no_item
+        penalty = tf.one_hot(0, self.num_items + 1, on_value=NEVER, off_value=0.0)
+        return penalty + self.make_unseen_penalty(self.num_items + 1) if len(self.unseen) else penalty
 
     def network_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         items, lengths = last_items_in_order(batch, self.max_history)
-        last = tf.maximum(lengths - 1, 0)[:, None]
-        return self.states(items, training, batch.get("users"), places=last)[:, 0]
+        places = tf.maximum(lengths - 1, 0)[:, None]
+        return self.states(items, training, batch.get("users"), places=places)[:, 0]
 
     def network_products(self) -> tuple[Tensor, Tensor | None]:
         return self.item_table(), None

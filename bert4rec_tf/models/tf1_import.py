@@ -122,7 +122,7 @@ def assign_weights(model: BERT4Rec, weights: Mapping[str, np.ndarray], order: np
 
     Raises UserError for a weight that is missing, has another shape, or has no place in the model.
     """
-    unused = set(weights)
+    unused_names = set(weights)
     for name, variable in name_variables(model):
         if name not in weights:
             raise UserError(f"The checkpoint has no {name}")
@@ -130,9 +130,9 @@ def assign_weights(model: BERT4Rec, weights: Mapping[str, np.ndarray], order: np
         if tuple(value.shape) != tuple(variable.shape):
             raise UserError(f"{name} must have the shape {tuple(variable.shape)}. Received: {value.shape}")
         variable.assign(value)
-        unused.remove(name)
-    if unused:
-        raise UserError(f"The checkpoint has {min(unused)}, which a model with this configuration does not have")
+        unused_names.remove(name)
+    if unused_names:
+        raise UserError(f"The checkpoint has {min(unused_names)}, which a model with this configuration does not have")
 
 
 def convert_weight(name: str, value: np.ndarray, order: np.ndarray) -> np.ndarray:

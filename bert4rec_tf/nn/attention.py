@@ -37,27 +37,27 @@ def attend(
         through which no gradient flows.
     """
     query, key, value = (tf.convert_to_tensor(part) for part in (query, key, value))
-    narrow, wide = query.dtype, tf.float64 if query.dtype == tf.float64 else tf.float32
-    scaled = query * (1.0 / math.sqrt(query.shape[-1] // num_heads))
-    queries, keys, values = (_split_heads(part, num_heads) for part in (scaled, key, value))
+    narrow_dtype, wide_dtype = query.dtype, tf.float64 if query.dtype == tf.float64 else tf.float32
+    scaled_query = query * (1.0 / math.sqrt(query.shape[-1] // num_heads))
+    queries, keys, values = (_split_heads(part, num_heads) for part in (scaled_query, key, value))
     shape = tf.concat([tf.shape(queries)[:3], tf.shape(keys)[2:3]], axis=0)
     keep_mask = dropout.draw_keep_mask(shape, training)
-    scores = tf.cast(tf.matmul(queries, keys, transpose_b=True), wide)
-    probabilities = tf.nn.softmax(scores if penalty is None else scores + tf.cast(penalty, wide))
-    weights = probabilities if keep_mask is None else probabilities * tf.cast(keep_mask, wide)
-    mixed = tf.matmul(tf.cast(weights, narrow), values) * (1.0 if keep_mask is None else dropout.factor)
-    joined = mixed[:, 0] if num_heads == 1 else tf.reshape(tf.transpose(mixed, (0, 2, 1, 3)), ops.shape(query))
-    return joined, tf.stop_gradient(probabilities)
+    scores = tf.cast(tf.matmul(queries, keys, transpose_b=True), wide_dtype)
+    probabilities = tf.nn.softmax(scores if penalty is None else scores + tf.cast(penalty, wide_dtype))
+    weights = probabilities if keep_mask is None else probabilities * tf.cast(keep_mask, wide_dtype)
+    context = tf.matmul(tf.cast(weights, narrow_dtype), values) * (1.0 if keep_mask is None else dropout.factor)
+    outputs = context[:, 0] if num_heads == 1 else tf.reshape(tf.transpose(context, (0, 2, 1, 3)), ops.shape(query))
+    return outputs, tf.stop_gradient(probabilities)
 
 
-def _split_heads(joined: tf.Tensor, num_heads: int) -> tf.Tensor:
+def _split_heads(values: tf.Tensor, num_heads: int) -> tf.Tensor:
     """Returns [b, n, d] as [b, h, n, d / h].
 
     One head has no axes to change: the converter to ONNX would take the wrong shape from changing an axis of one.
     """
     if num_heads == 1:
-        return joined[:, None]
+        return values[:, None]
     # Of one feature: the converter to ONNX takes the shape of a dense layer's reshaped outputs from before the reshape.
-    batch, length = ops.shape(joined[..., 0])
-    width = joined.shape[-1]
-    return tf.transpose(tf.reshape(joined, [batch, length, num_heads, width // num_heads]), (0, 2, 1, 3))
+    batch, length = ops.shape(values[..., 0])
+    width = values.shape[-1]
+    return tf.transpose(tf.reshape(values, [batch, length, num_heads, width // num_heads]), (0, 2, 1, 3))

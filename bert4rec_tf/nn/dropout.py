@@ -79,8 +79,8 @@ def check_rate(name: str, rate: float) -> float:
 
 # A graph of training draws for every layer and group of rows. Not inlined, this is traced and optimized only once.
 @tf_function(experimental_attributes={"_noinline": True})
-def _draw_bits(size: tf.Tensor, seed: tf.Tensor, least: int, rest: int) -> tf.Tensor:
-    """Returns bool [size]. In every block, `rest` of the thresholds are `least` + 1, the others `least`."""
+def _draw_bits(size: tf.Tensor, seed: tf.Tensor, threshold: int, num_raised: int) -> tf.Tensor:
+    """Returns bool [size]. In every block, `num_raised` thresholds are `threshold` + 1, the others `threshold`."""
     words = (size + BLOCK_BYTES - 1) // BLOCK_BYTES * (BLOCK_BYTES // 4)
     words_and_shift = tf.random.stateless_uniform(
         [words + 1], seed, minval=None, maxval=None, dtype=tf.uint32, alg="philox"
@@ -88,6 +88,6 @@ def _draw_bits(size: tf.Tensor, seed: tf.Tensor, least: int, rest: int) -> tf.Te
     numbers = tf.reshape(tf.bitcast(words_and_shift[:words], tf.uint8), [-1, BLOCK_BYTES])
     # 167 is odd, so the places are a permutation, and neighbours are far apart.
     places = tf.constant([167 * place % BLOCK_BYTES for place in range(BLOCK_BYTES)], tf.uint8)
-    raised = places + tf.bitcast(words_and_shift[words], tf.uint8)[0] < tf.constant(rest, tf.uint8)
-    thresholds = tf.constant(least, tf.uint8) + tf.cast(raised, tf.uint8)
+    is_raised = places + tf.bitcast(words_and_shift[words], tf.uint8)[0] < tf.constant(num_raised, tf.uint8)
+    thresholds = tf.constant(threshold, tf.uint8) + tf.cast(is_raised, tf.uint8)
     return tf.reshape(numbers >= thresholds, [-1])[:size]

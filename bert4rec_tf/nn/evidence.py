@@ -152,18 +152,18 @@ class TransitionEvidence(keras.layers.Layer):
             raise UserError(NOT_COUNTED)
         return tf.concat([tf.cast(items, tf.float32), self.weigh(lengths, tf.shape(items)[1])], axis=1)
 
-    def has_pairs(self, encoded: Tensor) -> tf.Tensor:
+    def has_pairs(self, histories: Tensor) -> tf.Tensor:
         """Returns whether any item has evidence after the histories that `encode` returned, bool [b]."""
-        items, weights = tf.split(encoded, 2, axis=1)
+        items, weights = tf.split(histories, 2, axis=1)
         splits, numbers = tf.convert_to_tensor(self.splits), tf.cast(items, tf.int32)
         return tf.reduce_any((tf.gather(splits, numbers + 1) > tf.gather(splits, numbers)) & (weights > 0), axis=1)
 
-    def score(self, encoded: Tensor, candidates: Tensor | None = None) -> tf.Tensor:
+    def score(self, histories: Tensor, candidates: Tensor | None = None) -> tf.Tensor:
         """Returns the scores of histories that `encode` returned, float32 [b, c], or [b, n] without candidates.
 
         `candidates`: int32 [b, c], or None for all items, column j for item j + 1.
         """
-        items, weights = tf.split(encoded, 2, axis=1)
+        items, weights = tf.split(histories, 2, axis=1)
         mix = tf.convert_to_tensor(self.mix)
         scores = mix[0] * self.sum_pairs(tf.cast(items, tf.int32), weights) + mix[1] * self.log_shares
         return scores[:, 1:] if candidates is None else tf.gather(scores, candidates, batch_dims=1)
@@ -179,9 +179,9 @@ class TransitionEvidence(keras.layers.Layer):
         table = tf.convert_to_tensor(self._table)
         if table.shape.is_fully_defined():
             return sum_table_rows(table, items, weights)
-        by_rows, by_pairs = (lambda: sum_table_rows(table, items, weights)), (lambda: self._add_pairs(items, weights))
+        sum_rows, add_pairs = (lambda: sum_table_rows(table, items, weights)), (lambda: self._add_pairs(items, weights))
         has_both = (tf.size(table) > 0) & tf.reduce_any(items != 0)  # TensorFlow's product needs both
-        sums = tf.cond(has_both, by_rows, by_pairs)
+        sums = tf.cond(has_both, sum_rows, add_pairs)
         sums.set_shape([None, self.num_items + 1])
         return sums
 
@@ -201,15 +201,15 @@ class TransitionEvidence(keras.layers.Layer):
         total = tf.reduce_max(tf.pad(ends, [[1, 0]]))
         # XLA needs fixed shapes: then the last chunk has numbers without a pair.
         is_fixed = items.shape.is_fully_defined()
-        most = min(PAIRS_PER_ROW * items.shape[0], MAX_PAIRS_AT_ONCE) if is_fixed else MAX_PAIRS_AT_ONCE
+        max_pairs = min(PAIRS_PER_ROW * items.shape[0], MAX_PAIRS_AT_ONCE) if is_fixed else MAX_PAIRS_AT_ONCE
 
         def add_chunk(begin: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            num_pairs = tf.cast(tf.minimum(tf.constant(most, tf.int64), total - begin), tf.int32)
-            steps = tf.range(most if is_fixed else num_pairs)
+            num_pairs = tf.cast(tf.minimum(tf.constant(max_pairs, tf.int64), total - begin), tf.int32)
+            steps = tf.range(max_pairs if is_fixed else num_pairs)
             # The place of each pair: how many places have ended before.
-            passed = tf.cast(tf.clip_by_value(ends - begin, 0, tf.size(steps, tf.int64)), tf.int32)
+            num_ended = tf.cast(tf.clip_by_value(ends - begin, 0, tf.size(steps, tf.int64)), tf.int32)
             marks = tf.zeros([tf.size(steps) + 1], tf.int32)
-            places = tf.cumsum(tf.tensor_scatter_nd_add(marks, passed[:, None], tf.ones_like(numbers)))[:-1]
+            places = tf.cumsum(tf.tensor_scatter_nd_add(marks, num_ended[:, None], tf.ones_like(numbers)))[:-1]
             places = tf.minimum(places, tf.size(numbers) - 1) if is_fixed else places
             pairs = steps + tf.gather(tf.cast(offsets + begin, tf.int32), places)
             factors = tf.gather(shares, places)

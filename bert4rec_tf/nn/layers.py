@@ -85,14 +85,14 @@ def count_from_last(padding_mask: Tensor, max_length: int) -> Tensor:
     return tf.minimum(max_length - lengths + tf.range(tf.shape(padding_mask)[1]), max_length - 1)
 
 
-def check_size(name: str, size: int, least: int = 1) -> int:
-    """Returns the size. Raises ValueError if it is no whole number, or below `least`."""
+def check_size(name: str, size: int, minimum: int = 1) -> int:
+    """Returns the size. Raises ValueError if it is no whole number, or below `minimum`."""
     try:
         number = operator.index(size)
     except TypeError:
         raise ValueError(f"`{name}` must be a whole number. Received: {name}={size!r}") from None
-    if number < least:
-        raise ValueError(f"`{name}` must be at least {least}. Received: {name}={size}")
+    if number < minimum:
+        raise ValueError(f"`{name}` must be at least {minimum}. Received: {name}={size}")
     return number
 
 
@@ -125,8 +125,8 @@ class Layer(keras.layers.Layer):
 
 def describe_quantization(layer: keras.layers.Layer) -> list[tuple[str | None, Any]]:
     """Returns the mode of `quantize` and its configuration for each dense layer inside; [] if none is quantized."""
-    inside = _find_dense_layers(layer)
-    parts = [(part.quantization_mode, keras.saving.serialize_keras_object(part.quantization_config)) for part in inside]
+    layers = _find_dense_layers(layer)
+    parts = [(part.quantization_mode, keras.saving.serialize_keras_object(part.quantization_config)) for part in layers]
     return parts if any(mode for mode, _ in parts) else []
 
 
@@ -226,13 +226,13 @@ class MultiHeadAttention(Layer):
         queries: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         padding_mask = choose_mask(inputs, padding_mask)
-        asking = inputs if queries is None else queries
-        query, key, value = self.query(asking), self.key(inputs), self.value(inputs)
+        query_inputs = inputs if queries is None else queries
+        query, key, value = self.query(query_inputs), self.key(inputs), self.value(inputs)
         penalty = None
         if padding_mask is not None:
             penalty = PADDING_SCORE * (1.0 - ops.cast(padding_mask, self.variable_dtype)[:, None, None, :])
-        mixed, probabilities = attend(query, key, value, self.num_heads, penalty, self.dropout_layer, training)
-        outputs = mask_queries(self.output_dense(mixed), inputs, queries)
+        context, probabilities = attend(query, key, value, self.num_heads, penalty, self.dropout_layer, training)
+        outputs = mask_queries(self.output_dense(context), inputs, queries)
         return (outputs, probabilities) if return_attention_scores else outputs
 
     def compute_output_spec(
@@ -377,10 +377,10 @@ class TransformerBlock(Layer):
     ) -> Tensor | tuple[Tensor, Tensor]:
         padding_mask = choose_mask(inputs, padding_mask)
         queries = inputs if positions is None else tf.gather(inputs, positions, batch_dims=1)
-        attended, probabilities = self.attention(
+        context, probabilities = self.attention(
             inputs, padding_mask, training=training, return_attention_scores=True, queries=queries
         )
-        hidden = self.attention_residual(queries, attended, training=training)
+        hidden = self.attention_residual(queries, context, training=training)
         if self.use_feed_forward:
             hidden = self.feed_forward_residual(hidden, self.feed_forward(hidden), training=training)
         hidden = mask_places(hidden, inputs, positions)
@@ -443,8 +443,8 @@ class MaskedItemHead(Layer):
 
     def transform(self, hidden: Tensor) -> Tensor:
         """Returns the vectors that are multiplied with the table, [..., d]."""
-        transformed = gelu(self.dense(hidden))
-        return transformed if self.norm is None else self.norm(transformed)
+        states = gelu(self.dense(hidden))
+        return states if self.norm is None else self.norm(states)
 
     def call(self, hidden: Tensor, table: Tensor | None = None) -> Tensor:
         if table is None:
@@ -453,8 +453,8 @@ class MaskedItemHead(Layer):
             table = self.embedding.embeddings
             if self.embedding.quantization_mode is not None:  # the stored numbers need the layer's scales
                 table = self.embedding(ops.arange(self.num_rows))
-        transformed, table = (ops.cast(part, self.variable_dtype) for part in (self.transform(hidden), table))
-        return ops.matmul(transformed, ops.transpose(table)) + self.bias
+        states, table = (ops.cast(part, self.variable_dtype) for part in (self.transform(hidden), table))
+        return ops.matmul(states, ops.transpose(table)) + self.bias
 
     def compute_output_shape(self, hidden_shape: Shape, table_shape: Shape | None = None) -> Shape:
         return (*hidden_shape[:-1], self.num_rows)

@@ -81,19 +81,19 @@ def count_used(columns: Tensor) -> Tensor:
 
 def _count_read(columns: Batch) -> Tensor:
     """Returns how many columns of each row a loss reads, int32 [b]: up to its last item or masked position."""
-    used = count_used(columns["items"])
+    length = count_used(columns["items"])
     if "mask_positions" not in columns:
-        return used
-    last = tf.reduce_max(tf.pad(tf.cast(columns["mask_positions"], tf.int32), [[0, 0], [0, 1]]), axis=1)
-    return tf.maximum(used, tf.where(last > 0, last + 1, 0))
+        return length
+    last_position = tf.reduce_max(tf.pad(tf.cast(columns["mask_positions"], tf.int32), [[0, 0], [0, 1]]), axis=1)
+    return tf.maximum(length, tf.where(last_position > 0, last_position + 1, 0))
 
 
 def cut_slots(positions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Returns masked positions and their targets, int32 [b, p], without slots that no row uses; FIXED: with them."""
     if is_fixed():
         return positions, targets
-    used = tf.reduce_max(count_used(targets))
-    return positions[:, :used], targets[:, :used]
+    num_used = tf.reduce_max(count_used(targets))
+    return positions[:, :num_used], targets[:, :num_used]
 
 
 def flatten_targets(targets: Tensor, *columns: Tensor) -> list[Tensor]:

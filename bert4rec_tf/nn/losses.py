@@ -76,42 +76,42 @@ def _compute_loss_and_gradients(
     The table's gradient is summed transposed, [d, rows], and the logits use the transposed table: these products are
     faster. The gradient's part from the targets themselves, one row each, is subtracted at the end.
     """
-    narrow, (rows, width) = hidden.dtype, table.shape
-    narrow_table, transposed = tf.cast(table, narrow), tf.transpose(table)
+    dtype, (rows, width) = hidden.dtype, table.shape
+    narrow_table, transposed_table = tf.cast(table, dtype), tf.transpose(table)
 
     def add_chunk(columns: list[tf.Tensor], value: tf.Tensor, d_table: tf.Tensor, d_bias: tf.Tensor):
         part, targets, weights = columns
-        wide = tf.cast(part, table.dtype)
-        logits = tf.nn.bias_add(tf.matmul(wide, transposed), bias)
+        states = tf.cast(part, table.dtype)
+        logits = tf.nn.bias_add(tf.matmul(states, transposed_table), bias)
         probabilities = tf.nn.softmax(logits)
         value += tf.reduce_sum(_negative_log_likelihoods(logits, probabilities, targets) * weights)
         d_bias += tf.matmul(weights[None, :], probabilities)[0]
-        probabilities = tf.cast(probabilities, narrow)
+        probabilities = tf.cast(probabilities, dtype)
         mean_rows = tf.cast(tf.matmul(probabilities, narrow_table), table.dtype)
         d_part = (mean_rows - tf.gather(table, targets)) * weights[:, None]
-        factors = tf.cast(wide * weights[:, None], narrow)
+        factors = tf.cast(states * weights[:, None], dtype)
         d_table += tf.cast(tf.matmul(factors, probabilities, transpose_a=True), table.dtype)
-        return tf.cast(d_part, narrow), value, d_table, d_bias
+        return tf.cast(d_part, dtype), value, d_table, d_bias
 
     sums = (tf.zeros([], table.dtype), tf.zeros([width, rows], table.dtype), tf.zeros([rows], table.dtype))
     count, size = _count_chunks(hidden, chunk)
     if isinstance(count, int) and count == 1:
         d_hidden, *sums = add_chunk([hidden, targets, weights], *sums)
     else:
-        cut = [_cut_chunks(part, count, size) for part in (hidden, targets, weights)]
+        blocks = [_cut_chunks(part, count, size) for part in (hidden, targets, weights)]
 
         def add_next(index: tf.Tensor, chunks: tf.TensorArray, *sums: tf.Tensor):
-            d_part, *sums = add_chunk([column[index] for column in cut], *sums)
+            d_part, *sums = add_chunk([column[index] for column in blocks], *sums)
             return index + 1, chunks.write(index, d_part), *sums
 
-        chunks = tf.TensorArray(narrow, size=count, element_shape=[size if isinstance(size, int) else None, width])
+        chunks = tf.TensorArray(dtype, size=count, element_shape=[size if isinstance(size, int) else None, width])
         _, chunks, *sums = tf.while_loop(
             lambda index, *_: index < count, add_next, (0, chunks, *sums), parallel_iterations=1
         )
         d_hidden = _join_chunks(chunks.stack(), hidden)
     value, d_table, d_bias = sums
-    scaled = tf.cast(hidden, table.dtype) * weights[:, None]
-    d_table = tf.tensor_scatter_nd_sub(tf.transpose(d_table), targets[:, None], scaled)
+    updates = tf.cast(hidden, table.dtype) * weights[:, None]
+    d_table = tf.tensor_scatter_nd_sub(tf.transpose(d_table), targets[:, None], updates)
     d_bias = tf.tensor_scatter_nd_sub(d_bias, targets[:, None], weights)
     return value, d_hidden, d_table, d_bias
 
@@ -139,10 +139,10 @@ def _count_chunks(column: tf.Tensor, chunk: int) -> tuple[tf.Tensor | int, tf.Te
 def _cut_chunks(column: tf.Tensor, count: tf.Tensor | int, size: tf.Tensor | int) -> tf.Tensor:
     """Cuts a column into [count, size, ...]. The last chunk is filled with zeros, whose weight is 0."""
     num_zeros = count * size - tf.shape(column)[0]
-    filled = tf.pad(column, [[0, num_zeros], *([0, 0] for _ in column.shape[1:])])
+    values = tf.pad(column, [[0, num_zeros], *([0, 0] for _ in column.shape[1:])])
     if isinstance(count, int):
-        return tf.reshape(filled, [count, size, *column.shape[1:]])
-    return tf.reshape(filled, tf.concat([[count, size], tf.shape(column)[1:]], axis=0))
+        return tf.reshape(values, [count, size, *column.shape[1:]])
+    return tf.reshape(values, tf.concat([[count, size], tf.shape(column)[1:]], axis=0))
 
 
 def _join_chunks(chunks: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
@@ -191,19 +191,19 @@ def sum_in_chunks(
         return [column for column in columns if column.dtype.is_floating]
 
     @tf_function(jit_compile=True)
-    def compute_gradients(here: list[tf.Tensor], constant_parts: list[tf.Tensor]):
-        sources = [*select_floats(here), *constant_parts]
+    def compute_gradients(chunk_columns: list[tf.Tensor], constant_parts: list[tf.Tensor]):
+        sources = [*select_floats(chunk_columns), *constant_parts]
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            value = loss(*here, *constant_parts)
+            value = loss(*chunk_columns, *constant_parts)
         return value, tape.gradient(value, sources, unconnected_gradients="zero")
 
     def sum_columns(columns: Sequence[tf.Tensor], constants: Sequence[tf.Tensor]) -> tf.Tensor:
         columns = [tf.convert_to_tensor(part) for part in columns]
         size = chunk
         if layouts.is_fixed():
-            per_row = sum(math.prod(part.shape[1:]) for part in columns) + sum(part.shape[0] for part in constants)
-            count, size = _count_chunks(columns[0], max(chunk, _count_chunk_elements() // per_row))
+            row_size = sum(math.prod(part.shape[1:]) for part in columns) + sum(part.shape[0] for part in constants)
+            count, size = _count_chunks(columns[0], max(chunk, _count_chunk_elements() // row_size))
             if count == 1:
                 return loss(*columns, *constants)
         else:
@@ -213,13 +213,13 @@ def sum_in_chunks(
         @tf.custom_gradient
         def total(*parts: tf.Tensor):
             float_columns, constant_parts = parts[:num_float], parts[num_float:]
-            remaining = iter(float_columns)
-            cut = [_cut_chunks(next(remaining) if part.dtype.is_floating else part, count, size) for part in columns]
+            floats = iter(float_columns)
+            blocks = [_cut_chunks(next(floats) if part.dtype.is_floating else part, count, size) for part in columns]
 
             def add_chunk(index: tf.Tensor, value: tf.Tensor, stacks: list[tf.TensorArray], sums: list[tf.Tensor]):
-                part, gradients = compute_gradients([column[index] for column in cut], list(constant_parts))
+                part, gradients = compute_gradients([column[index] for column in blocks], list(constant_parts))
                 stacks = [stack.write(index, gradient) for stack, gradient in zip(stacks, gradients)]
-                sums = [so_far + gradient for so_far, gradient in zip(sums, gradients[num_float:])]
+                sums = [subtotal + gradient for subtotal, gradient in zip(sums, gradients[num_float:])]
                 return index + 1, value + part, stacks, sums
 
             stacks = [tf.TensorArray(column.dtype, size=count) for column in float_columns]
@@ -230,8 +230,8 @@ def sum_in_chunks(
             )
 
             def scale_gradients(upstream: tf.Tensor):
-                joined = [_join_chunks(stack.stack(), column) for stack, column in zip(stacks, float_columns)]
-                return [gradient * tf.cast(upstream, gradient.dtype) for gradient in (*joined, *sums)]
+                float_gradients = [_join_chunks(stack.stack(), column) for stack, column in zip(stacks, float_columns)]
+                return [gradient * tf.cast(upstream, gradient.dtype) for gradient in (*float_gradients, *sums)]
 
             return value, scale_gradients
 
@@ -252,10 +252,10 @@ def sampled_softmax(positives: Tensor, negatives: Tensor, hits: Tensor, log_coun
         hits: bool [t, c], True where a sampled item is the target itself; these do not count.
         log_counts: [c], from `sampling.draw_shared_items`.
     """
-    corrected = tf.where(
+    corrected_scores = tf.where(
         hits, tf.cast(MASKED_LOG_PROBABILITY, negatives.dtype), negatives - tf.cast(log_counts, negatives.dtype)
     )
-    return tf.reduce_logsumexp(tf.concat([positives[:, None], corrected], axis=1), axis=1) - positives
+    return tf.reduce_logsumexp(tf.concat([positives[:, None], corrected_scores], axis=1), axis=1) - positives
 
 
 # The losses below work element by element: positives [...], negatives [..., c], result [...]. The caller averages them
@@ -306,8 +306,8 @@ def bpr_max(positives: Tensor, negatives: Tensor, valid: Tensor, regularization:
 
 def _log_softmax(negatives: Tensor, valid: Tensor) -> tf.Tensor:
     """Returns the log-softmax over the valid negatives, and MASKED_LOG_PROBABILITY for the others."""
-    masked = tf.fill(tf.shape(negatives), tf.cast(MASKED_LOG_PROBABILITY, negatives.dtype))
-    return tf.where(valid, tf.nn.log_softmax(tf.where(valid, negatives, masked)), masked)
+    padding = tf.fill(tf.shape(negatives), tf.cast(MASKED_LOG_PROBABILITY, negatives.dtype))
+    return tf.where(valid, tf.nn.log_softmax(tf.where(valid, negatives, padding)), padding)
 
 
 def _square(scores: Tensor) -> tf.Tensor:

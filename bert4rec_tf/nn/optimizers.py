@@ -37,9 +37,9 @@ class WarmUpLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step: Tensor) -> Tensor:
         step = ops.cast(step, "float32")
         steps, warmup_steps = self._lengths[0], self._lengths[1]
-        rising = step / ops.maximum(warmup_steps, 1.0)
-        falling = 1.0 - ops.minimum(step, steps) / steps
-        return self.learning_rate * ops.where(step < warmup_steps, rising, falling)
+        warmup = step / ops.maximum(warmup_steps, 1.0)
+        decay = 1.0 - ops.minimum(step, steps) / steps
+        return self.learning_rate * ops.where(step < warmup_steps, warmup, decay)
 
     def get_config(self) -> dict[str, Any]:
         return {"learning_rate": self.learning_rate, "steps": self.steps, "warmup_steps": self.warmup_steps}
@@ -83,7 +83,7 @@ class BertAdam(keras.optimizers.Optimizer):
         super().build(variables)
         self._first_moments = [self.add_variable_from_reference(variable, "first") for variable in variables]
         self._second_moments = [self.add_variable_from_reference(variable, "second") for variable in variables]
-        self._decayed = [variable.name not in NOT_DECAYED for variable in variables]
+        self._is_decayed = [variable.name not in NOT_DECAYED for variable in variables]
 
     def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         index = self._get_variable_index(variable)
@@ -97,7 +97,7 @@ class BertAdam(keras.optimizers.Optimizer):
             time = ops.cast(self.iterations + 1, variable.dtype)
             first_scale, second_scale = 1 - ops.power(self.beta_1, time), 1 - ops.power(self.beta_2, time)
             step = (first / first_scale) / (ops.sqrt(second / second_scale) + self.epsilon)
-        if self.decay and self._decayed[index]:
+        if self.decay and self._is_decayed[index]:
             step = step + self.decay * variable
         self.assign_sub(variable, rate * step)
 
@@ -176,7 +176,7 @@ class RowwiseAdagrad(BertAdam):
             else:
                 self._first_moments[index] = self.add_variable_from_reference(variable, "first")
                 self._second_moments[index] = self.add_variable_from_reference(variable, "second")
-        self._decayed = [variable.name not in NOT_DECAYED for variable in variables]
+        self._is_decayed = [variable.name not in NOT_DECAYED for variable in variables]
 
     def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         if not isinstance(gradient, tf.IndexedSlices):

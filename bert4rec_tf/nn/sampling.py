@@ -7,15 +7,15 @@ import tensorflow as tf
 from bert4rec_tf.foundation.types import Tensor
 
 
-def draw_shared_items(seed: Tensor, number: int, num_items: int, how: str) -> tuple[tf.Tensor, tf.Tensor]:
+def draw_shared_items(seed: Tensor, number: int, num_items: int, distribution: str) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws `number` (c) items with replacement. The same `seed`, int64 [2], draws the same items.
 
-    `how` is "uniform", or "log_uniform": item i with probability log((i + 1) / i) / log(n + 1). Items are numbered from
-    1 to n by falling count.
+    `distribution` is "uniform", or "log_uniform": item i with probability log((i + 1) / i) / log(n + 1). Items are
+    numbered from 1 to n by falling count.
 
     Returns the items, int32 [c], and the logarithm of each one's expected count among the c, float32 [c].
     """
-    if how == "uniform":
+    if distribution == "uniform":
         items = tf.random.stateless_uniform([number], seed, 1, num_items + 1, tf.int32, alg="philox")
         return items, tf.fill([number], math.log(number / num_items))
     # Inverts the cumulative distribution, log(i + 1) / log(n + 1). Random bits are the same on every device; floats are

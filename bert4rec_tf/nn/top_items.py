@@ -40,9 +40,9 @@ def map_row_blocks(
     blocks = tf.maximum(-(-number // max_height), 1)
     # Blocks of equal height need the least padding.
     height = -(-number // blocks)
-    padded = tf.reshape(tf.pad(rows, [[0, blocks * height - number]]), [blocks, height])
+    padded_rows = tf.reshape(tf.pad(rows, [[0, blocks * height - number]]), [blocks, height])
     shapes = tuple(tf.TensorSpec([None, None], dtype) for dtype in dtypes)
-    results = tf.map_fn(function, padded, fn_output_signature=shapes, parallel_iterations=1)
+    results = tf.map_fn(function, padded_rows, fn_output_signature=shapes, parallel_iterations=1)
     return tuple(tf.reshape(result, [blocks * height, tf.shape(result)[2]])[:number] for result in results)
 
 
@@ -68,12 +68,12 @@ def find_largest(scores: Tensor, k: Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
     def search_groups() -> tuple[tf.Tensor, tf.Tensor]:
         number = -(-width // GROUP)
-        padded = tf.pad(scores, [[0, 0], [0, number * GROUP - width]], constant_values=HIDDEN)
-        grouped = tf.reshape(padded, [tf.shape(scores)[0], number, GROUP])
+        padded_scores = tf.pad(scores, [[0, 0], [0, number * GROUP - width]], constant_values=HIDDEN)
+        grouped_scores = tf.reshape(padded_scores, [tf.shape(scores)[0], number, GROUP])
         # Sorted, so that the first column still wins in a tie.
-        groups = tf.sort(tf.math.top_k(tf.reduce_max(grouped, axis=2), k)[1], axis=1)
-        selected = tf.gather(grouped, groups, batch_dims=1)
-        values, places = tf.math.top_k(tf.reshape(selected, [tf.shape(scores)[0], k * GROUP]), k)
+        groups = tf.sort(tf.math.top_k(tf.reduce_max(grouped_scores, axis=2), k)[1], axis=1)
+        candidates = tf.gather(grouped_scores, groups, batch_dims=1)
+        values, places = tf.math.top_k(tf.reshape(candidates, [tf.shape(scores)[0], k * GROUP]), k)
         selected_groups = places // GROUP
         first_columns = (tf.gather(groups, selected_groups, batch_dims=1) - selected_groups) * GROUP
         return values, first_columns + places
@@ -98,17 +98,17 @@ def gather_rows(variable: tf.Variable, indices: Tensor) -> tf.Tensor:
 def drop_repeated(items: Tensor) -> tf.Tensor:
     """Returns the items of each row, int32 [r, c], sorted, with 0 in place of repeated ones."""
     items = tf.sort(items, axis=1)
-    repeated = tf.pad(items[:, 1:] == items[:, :-1], [[0, 0], [1, 0]])[:, : tf.shape(items)[1]]
-    return tf.where(repeated, PAD, items)
+    is_repeat = tf.pad(items[:, 1:] == items[:, :-1], [[0, 0], [1, 0]])[:, : tf.shape(items)[1]]
+    return tf.where(is_repeat, PAD, items)
 
 
-def is_contained(items: Tensor, allowed: Tensor) -> tf.Tensor:
-    """Returns which `items`, int32 [r, c], are among the `allowed`, int32 [r, h], of their row: bool [r, c]."""
+def is_contained(items: Tensor, allowed_items: Tensor) -> tf.Tensor:
+    """Returns which `items`, int32 [r, c], are among the `allowed_items`, int32 [r, h], of their row: bool [r, c]."""
     # An extra column, because there may be none; no item has this number.
-    one_more = [[0, 0], [0, 1]]
-    ordered = tf.sort(tf.pad(allowed, one_more, constant_values=tf.int32.max), axis=1)
-    places = tf.searchsorted(ordered, tf.pad(items, one_more))[:, :-1]
-    return tf.gather(ordered, places, batch_dims=1) == items
+    padding = [[0, 0], [0, 1]]
+    sorted_items = tf.sort(tf.pad(allowed_items, padding, constant_values=tf.int32.max), axis=1)
+    places = tf.searchsorted(sorted_items, tf.pad(items, padding))[:, :-1]
+    return tf.gather(sorted_items, places, batch_dims=1) == items
 
 
 Products = tuple[Tensor, Tensor | None]

@@ -92,9 +92,9 @@ class TrainingCalls:
         columns = self.feed.read(first_step, count)
         if not self.is_one_program:
             return columns
-        missing = self.max_steps - count
+        padding = self.max_steps - count
         return {
-            name: np.concatenate([column, np.repeat(column[-1:], missing, axis=0)]) for name, column in columns.items()
+            name: np.concatenate([column, np.repeat(column[-1:], padding, axis=0)]) for name, column in columns.items()
         }
 
     def run(self, columns: Mapping[str, Any], count: int) -> dict[str, np.ndarray]:
@@ -137,8 +137,8 @@ class TrainingCalls:
                 for name in RESULTS
             }
 
-        empty = {name: tf.zeros([self.max_steps]) for name in RESULTS}
-        _, results = tf.while_loop(lambda index, _: index < count, run_next, (tf.constant(0), empty))
+        zeros = {name: tf.zeros([self.max_steps]) for name in RESULTS}
+        _, results = tf.while_loop(lambda index, _: index < count, run_next, (tf.constant(0), zeros))
         return results
 
 

@@ -51,10 +51,10 @@ def restore(path: Path, groups: Groups) -> dict[str, Any]:
     """
     variables, header = _name_variables(groups), _read_header(path, npz.read(path, [HEADER]))
     for name, variable in variables:
-        shape, expected = header["shapes"].get(name), list(variable.shape)
-        if shape != expected:
+        shape, model_shape = header["shapes"].get(name), list(variable.shape)
+        if shape != model_shape:
             raise UserError(
-                f"{path}: belongs to another model ({name} must have the shape {expected}. Received: {shape})"
+                f"{path}: belongs to another model ({name} must have the shape {model_shape}. Received: {shape})"
             )
     values = npz.read(path, [name for name, _ in variables])
     for name, variable in variables:
@@ -67,7 +67,7 @@ class Series:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._damaged: set[Path] = set()
+        self._damaged_paths: set[Path] = set()
 
     def paths(self) -> list[Path]:
         """Returns the checkpoints, newest first."""
@@ -75,13 +75,13 @@ class Series:
 
     def save(self, groups: Groups, step: int, state: Mapping[str, Any]) -> None:
         """Writes a checkpoint, then deletes damaged ones and all but the newest NUM_CHECKPOINTS."""
-        newest = self.folder / f"step-{step:09d}.npz"
-        save(newest, groups, state)
-        self._damaged.discard(newest)
-        undamaged = [path for path in self.paths() if path not in self._damaged]
-        for path in [*self._damaged, *undamaged[NUM_CHECKPOINTS:]]:
+        new_path = self.folder / f"step-{step:09d}.npz"
+        save(new_path, groups, state)
+        self._damaged_paths.discard(new_path)
+        sound_paths = [path for path in self.paths() if path not in self._damaged_paths]
+        for path in [*self._damaged_paths, *sound_paths[NUM_CHECKPOINTS:]]:
             path.unlink(missing_ok=True)
-        self._damaged.clear()
+        self._damaged_paths.clear()
 
     def restore(self, groups: Groups) -> dict[str, Any] | None:
         """Restores the newest undamaged checkpoint and returns its state; None if there are no checkpoints.
@@ -106,7 +106,7 @@ class Series:
             try:
                 result = load(path)
             except CorruptFileError as error:
-                self._damaged.add(path)
+                self._damaged_paths.add(path)
                 failure = failure or error
                 continue
             if failure:
@@ -120,8 +120,8 @@ class Series:
 
 def name_repeated(folder: Path) -> str:
     """Returns the folders to delete to repeat a training: its own, and that of a training whose steps it selected."""
-    later = [folder.with_name(name) for name in (RETRAIN, ALL)] if folder.name == SELECT else []
-    return " and ".join(map(str, [folder, *(path for path in later if path.exists())]))
+    later_folders = [folder.with_name(name) for name in (RETRAIN, ALL)] if folder.name == SELECT else []
+    return " and ".join(map(str, [folder, *(path for path in later_folders if path.exists())]))
 
 
 def _name_variables(groups: Groups) -> list[tuple[str, keras.Variable]]:

@@ -146,7 +146,7 @@ class Training:
 
         The first calls of the training are timed. Their compiled program serves `run`, which takes them again.
         """
-        before = [(variable, np.array(variable.numpy())) for group in self.variables.values() for variable in group]
+        old_values = [(variable, np.array(variable.numpy())) for group in self.variables.values() for variable in group]
         steps = min(TIMED_STEPS, self.calls.max_steps)
         laps = [time.monotonic()]
         for first, count in ((0, 1), (1, steps)):
@@ -158,7 +158,7 @@ class Training:
             if self.validate is not None:
                 self.validate()
             laps.append(time.monotonic())
-        for variable, value in before:
+        for variable, value in old_values:
             variable.assign(value)
         yield costs._replace(first_measurement=laps[3] - laps[2], measurement=laps[4] - laps[3])
 
@@ -178,8 +178,8 @@ class Training:
         self.last_step = self.settings.training.stop_after or self.settings.training.steps
         with self.team.run_chief_first():
             files.make_folder(self.folder)
-        if saved := self.checkpoints.restore(self.variables):
-            self.state = State(**saved)
+        if content := self.checkpoints.restore(self.variables):
+            self.state = State(**content)
         has_ended = self.state.finished and self.validate is None and self.settings.max_seconds is None
         if self.state.step > self.last_step or (has_ended and self.state.step < self.last_step):
             raise UserError(
@@ -211,7 +211,7 @@ class Training:
             state.step,
             calls.feed.batch_size,
             silent=self.watch.silent,
-            later=self.watch.later_steps,
+            num_later=self.watch.later_steps,
             num_pauses=num_pauses,
         )
         if not is_compiled:
@@ -278,16 +278,16 @@ class Training:
             raise
 
     def _make_pace(self, calls: TrainingCalls) -> "Pace":
-        fixed = self.settings.execution.steps_per_call
-        if not fixed and not calls.is_one_program:
+        steps = self.settings.execution.steps_per_call
+        if not steps and not calls.is_one_program:
             is_shared = self.team.count > 1 or devices.has_accelerator()
-            fixed = STEPS_ELSEWHERE if is_shared else 1
-        return Pace(calls.max_steps, fixed)
+            steps = STEPS_ELSEWHERE if is_shared else 1
+        return Pace(calls.max_steps, steps)
 
     def _count_next(self, step: int, pace: "Pace") -> int:
         """Returns the number of steps of the call after step `step`: at most to the next measurement; 0 at the end."""
-        every = self.settings.training.evaluate_every
-        return min(pace.count, every - step % every, self.last_step - step)
+        interval = self.settings.training.evaluate_every
+        return min(pace.count, interval - step % interval, self.last_step - step)
 
     def _record_steps(self, results: dict[str, np.ndarray]) -> None:
         """Counts the steps of a call. Raises UserError for a loss or a norm that is no number."""
@@ -344,9 +344,9 @@ class Pace:
     The number decides when results are read, and no bit of them.
     """
 
-    def __init__(self, max_steps: int, fixed: int = 0) -> None:
-        self.max_steps, self.fixed = max_steps, fixed
-        self.count = min(fixed or 1, max_steps)
+    def __init__(self, max_steps: int, fixed_count: int = 0) -> None:
+        self.max_steps, self.fixed_count = max_steps, fixed_count
+        self.count = min(fixed_count or 1, max_steps)
         self._is_compiled = False
 
     def start(self) -> None:
@@ -354,9 +354,9 @@ class Pace:
 
     def stop(self, count: int) -> None:
         """Notes that a call of `count` steps is done. The first one compiles, so its time says nothing."""
-        fitting = int(CALL_SECONDS * count / max(time.monotonic() - self._begin, 1e-6))
-        if self._is_compiled and not self.fixed and not self.count / 1.5 <= fitting <= self.count * 1.5:
-            self.count = min(max(fitting, 1), self.max_steps)
+        new_count = int(CALL_SECONDS * count / max(time.monotonic() - self._begin, 1e-6))
+        if self._is_compiled and not self.fixed_count and not self.count / 1.5 <= new_count <= self.count * 1.5:
+            self.count = min(max(new_count, 1), self.max_steps)
         self._is_compiled = True
 
 
@@ -378,10 +378,10 @@ def has_begun(folder: Path) -> bool:
 
 def read_state(folder: Path) -> State:
     """Returns the state of a finished training. Raises UserError if the training in `folder` has not finished."""
-    saved = checkpoints.Series(folder).read_state()
-    if saved is None or not saved.get("finished"):
+    content = checkpoints.Series(folder).read_state()
+    if content is None or not content.get("finished"):
         raise UserError(f"{folder}: no finished training; run with --mode=train first")
-    return State(**saved)
+    return State(**content)
 
 
 def read_shapes(folder: Path) -> list[list[int]]:

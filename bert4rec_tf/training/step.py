@@ -134,7 +134,7 @@ def _apply_gradients(
     rate: Tensor,
 ) -> None:
     """Updates every copy of the variables. Keras' own `apply` would sum the gradients of the replicas again."""
-    alone = strategy.num_replicas_in_sync == 1
+    is_alone = strategy.num_replicas_in_sync == 1
 
     def update(copy: tf.Variable, gradient: Tensor, rate: Tensor) -> None:
         optimizer.update_step(gradient, copy, rate)
@@ -142,7 +142,7 @@ def _apply_gradients(
     for gradient, variable in zip(gradients, variables, strict=True):
         # XLA reads and writes a large table once; without it, a dozen operations each do.
         is_large = math.prod(variable.shape) >= LARGE_VARIABLE and not isinstance(gradient, tf.IndexedSlices)
-        is_large = is_large and alone and not layouts.is_fixed()  # a FIXED step is compiled as a whole
+        is_large = is_large and is_alone and not layouts.is_fixed()  # a FIXED step is compiled as a whole
         function = tf_function(update, jit_compile=True) if is_large else update
         strategy.extended.update(variable.value, function, args=(gradient, rate), group=False)
     optimizer.iterations.assign_add(1)

@@ -47,12 +47,12 @@ class Team:
         # The first device of a machine has its values; the others have zeros.
         devices = self.strategy.num_replicas_in_sync // self.count
         first = np.asarray(values, np.int64)
-        per_device = [first, *[np.zeros_like(first)] * (devices - 1)]
+        device_values = [first, *[np.zeros_like(first)] * (devices - 1)]
         with self.report_lost_workers():
-            shared = self.strategy.experimental_distribute_values_from_function(
-                lambda context: tf.constant(per_device[context.replica_id_in_sync_group % devices])
+            replica_values = self.strategy.experimental_distribute_values_from_function(
+                lambda context: tf.constant(device_values[context.replica_id_in_sync_group % devices])
             )
-            (total,) = self.strategy.run(_sum_over_replicas, args=([shared],))
+            (total,) = self.strategy.run(_sum_over_replicas, args=([replica_values],))
             return self.strategy.experimental_local_results(total)[0].numpy()
 
     def agree(self, facts: Mapping[str, str]) -> None:
@@ -62,22 +62,22 @@ class Team:
             int.from_bytes(hashlib.sha256(fact.encode()).digest()[:7], "big") for fact in facts.values()
         ]
         for column, (name, fact) in zip(self.sum(digests).T, facts.items(), strict=True):
-            others = np.flatnonzero(column != column[0])
-            if len(others):
+            indices = np.flatnonzero(column != column[0])
+            if len(indices):
                 raise UserError(
-                    f"All workers must have the same {name}: worker {others[0]} differs from worker 0. "
+                    f"All workers must have the same {name}: worker {indices[0]} differs from worker 0. "
                     f"Received on worker {self.index}: {fact}"
                 )
 
     @contextlib.contextmanager
     def run_chief_first(self) -> Iterator[None]:
         """Runs the block on the chief, and only then on the others."""
-        nothing = np.zeros(1, np.int64)
+        zeros = np.zeros(1, np.int64)
         if not self.is_chief:
-            self.sum(nothing)
+            self.sum(zeros)
         yield
         if self.is_chief:
-            self.sum(nothing)
+            self.sum(zeros)
 
     @contextlib.contextmanager
     def report_lost_workers(self) -> Iterator[None]:
@@ -141,8 +141,8 @@ def make_strategy(replicas: int) -> tf.distribute.Strategy | None:
             f"`replicas` must be at most {len(devices)}, the number of devices. Received: replicas={replicas}"
         )
     # TensorFlow's default way of summing over CPUs fixes their number for the rest of the process.
-    summing = tf.distribute.ReductionToOneDevice() if kind == "CPU" else None
-    return tf.distribute.MirroredStrategy([device.name for device in devices[:replicas]], summing)
+    reduction = tf.distribute.ReductionToOneDevice() if kind == "CPU" else None
+    return tf.distribute.MirroredStrategy([device.name for device in devices[:replicas]], reduction)
 
 
 def _make_virtual_cpus(number: int) -> None:

@@ -56,7 +56,7 @@ def test_short_work_is_quiet(clock, capsys):
 
 
 def test_the_training_after_this_one_is_part_of_the_estimate(clock, capsys):
-    lines = shown(clock, capsys, 2.0, total=100, later=50)
+    lines = shown(clock, capsys, 2.0, total=100, num_later=50)
     assert lines[1].endswith(", at most 0:04:48 left")
 
 
