@@ -96,14 +96,14 @@ class Spark:
     @errors_in_one_line()
     def load(self, interactions: Interactions, folder: Path) -> tuple[Sequences, Report]:
         """Does what `conversion.convert_once` does, with the same file."""
-        by_tasks = replace(interactions, path=tuple(map(_make_absolute, interactions.files)))
-        paths = conversion.list_files(by_tasks)
-        sources = self.map(partial(conversion.identify_source, interactions=by_tasks), paths)
+        task_interactions = replace(interactions, path=tuple(map(_make_absolute, interactions.files)))
+        paths = conversion.list_files(task_interactions)
+        sources = self.map(partial(conversion.identify_source, interactions=task_interactions), paths)
         target = conversion.locate_conversion(folder.absolute(), interactions, sources)
         stage = target.with_name(f".{target.name}.parts")
 
         def convert() -> tuple[Sequences, Report]:
-            sequences, report = Conversion(self, by_tasks, paths, stage).convert()
+            sequences, report = Conversion(self, task_interactions, paths, stage).convert()
             return sequences, replace(report, path=interactions.title)  # as the user named them
 
         with files.FolderLock(stage).lock():
@@ -130,42 +130,42 @@ class Conversion:
         sizes_before = self._count_sizes(actions)
         notes = describe_findings(reader)
         if reader.findings.unended:
-            counted = self._make_vocabulary(actions)
-            notes += describe_cut_rows(reader.findings, counted.items.tolist(), counted.counts)
-        unit, first_later, meaning, doubts = None, None, "", list[str]()
+            item_counts = self._make_vocabulary(actions)
+            notes += describe_cut_rows(reader.findings, item_counts.items.tolist(), item_counts.counts)
+        unit, test_from, meaning, doubts = None, None, "", list[str]()
         if layout.times and sizes_before["actions"]:
-            latest = actions.agg(f.max("time")).collect()[0][0]
+            latest_time = actions.agg(f.max("time")).collect()[0][0]
             unit, meaning, doubts = times.describe(
                 self._count_units(actions),
                 sizes_before["actions"],
-                latest,
+                latest_time,
                 lambda: np.array([row["time"] for row in actions.select("time").head(SAMPLED_TIMES)]),
                 interactions,
             )
             if interactions.duplicates == "drop":
-                actions, more = self._drop_repeats(actions, sizes_before["actions"])
-                notes += more
+                actions, repeat_notes = self._drop_repeats(actions, sizes_before["actions"])
+                notes += repeat_notes
         actions = self._filter_actions(actions)
         vocabulary = self._make_vocabulary(actions)
         if interactions.test_from is not None:
-            first_later = times.parse_moment(interactions.test_from, unit)
-        users = self._list_users(actions, first_later)
+            test_from = times.parse_moment(interactions.test_from, unit)
+        users = self._list_users(actions, test_from)
         histories = self._sort_actions(actions, vocabulary)
         sequences = Sequences(
             histories["item"].to_numpy(),
             make_splits(users["length"].to_numpy()),
             np.array(users["user"].to_pylist(), object),
             vocabulary,
-            None if first_later is None else users["num_later"].to_numpy(),
+            None if test_from is None else users["num_later"].to_numpy(),
             times=ActionTimes(histories["time"].to_numpy(), meaning) if layout.times else None,
         )
         return sequences, grouping.make_report(reader, meaning, sizes_before, sequences, doubts, notes, to_train=True)
 
-    def _drop_repeats(self, actions: DataFrame, before: int) -> tuple[DataFrame, list[str]]:
+    def _drop_repeats(self, actions: DataFrame, num_before: int) -> tuple[DataFrame, list[str]]:
         """Does what `grouping.order_actions` does with repeats, and describes them."""
         firsts = actions.groupBy("user", "item", "time").agg(f.min("place").alias("place"))
         firsts = self._read_stored(self._write(firsts, "firsts"))
-        number = before - firsts.count()
+        number = num_before - firsts.count()
         if not number:
             return actions, []
         repeats = actions.join(firsts.select("place"), "place", "left_anti")
@@ -184,8 +184,8 @@ class Conversion:
         summaries = self.spark.map(read_file, range(len(self.paths)), self.paths)
         actions = self._read_stored(folder)
         if has_times:
-            other = "fraction" if all(summary.times_are_whole for summary in summaries) else "time"
-            actions = actions.drop(other).withColumnRenamed("fraction", "time")
+            other_column = "fraction" if all(summary.times_are_whole for summary in summaries) else "time"
+            actions = actions.drop(other_column).withColumnRenamed("fraction", "time")
         for summary in summaries:
             reader.findings.add(summary.findings)
         return actions
@@ -195,22 +195,22 @@ class Conversion:
         bounds = {"user": self.interactions.min_user_actions, "item": self.interactions.min_item_actions}
         if max(bounds.values()) <= 1:
             return actions
-        before, number = actions.count(), 0
+        num_before, number = actions.count(), 0
         while True:
-            frequent = actions
+            frequent_actions = actions
             for role, bound in bounds.items():
-                frequent = self._keep_frequent(frequent, role, bound, actions)
-            frequent = self._keep_frequent(frequent, "user", bounds["user"])
-            actions = self._read_stored(self._write(frequent, f"filtered-{number}"))
-            after, number = actions.count(), number + 1
-            if after == before or not self.interactions.k_core:
+                frequent_actions = self._keep_frequent(frequent_actions, role, bound, actions)
+            frequent_actions = self._keep_frequent(frequent_actions, "user", bounds["user"])
+            actions = self._read_stored(self._write(frequent_actions, f"filtered-{number}"))
+            num_after, number = actions.count(), number + 1
+            if num_after == num_before or not self.interactions.k_core:
                 return actions
-            before = after
+            num_before = num_after
 
-    def _keep_frequent(self, actions: DataFrame, role: str, bound: int, among: DataFrame | None = None) -> DataFrame:
-        """Returns the actions whose `role`, user or item, occurs `bound` times in `among`, by default in `actions`."""
-        counted = (actions if among is None else among).groupBy(role).count()
-        return actions.join(counted.where(f.col("count") >= bound).select(role), role, "left_semi")
+    def _keep_frequent(self, actions: DataFrame, role: str, bound: int, sample: DataFrame | None = None) -> DataFrame:
+        """Returns the actions whose `role`, user or item, occurs `bound` times in `sample`, by default in `actions`."""
+        counts = (actions if sample is None else sample).groupBy(role).count()
+        return actions.join(counts.where(f.col("count") >= bound).select(role), role, "left_semi")
 
     def _count_sizes(self, actions: DataFrame) -> dict[str, int]:
         counts = actions.agg(f.countDistinct("user"), f.countDistinct("item"), f.count("*")).collect()[0]
@@ -231,23 +231,23 @@ class Conversion:
         table = self._fetch(items, "items")
         return Vocabulary(np.array(table["item"].to_pylist(), object), table["count"].to_numpy())
 
-    def _list_users(self, actions: DataFrame, first_later: float | None) -> pa.Table:
+    def _list_users(self, actions: DataFrame, test_from: float | None) -> pa.Table:
         """Returns each `user`, in the order of their ids, and `length`, the number of actions.
 
-        With `first_later`, the time from which actions are held out, also `num_later`, the number of these.
+        With `test_from`, the time from which actions are held out, also `num_later`, the number of these.
         """
         counts = [f.count("*").alias("length")]
-        if first_later is not None:
-            counts.append(f.count_if(f.col("time") >= first_later).alias("num_later"))
+        if test_from is not None:
+            counts.append(f.count_if(f.col("time") >= test_from).alias("num_later"))
         return self._fetch(actions.groupBy("user").agg(*counts).orderBy(*_list_sort_keys("user")), "users")
 
     def _sort_actions(self, actions: DataFrame, vocabulary: Vocabulary) -> pa.Table:
         """Returns `item`, its number, and perhaps `time` of all actions, ordered by user, time and place."""
         numbers = np.arange(1, vocabulary.num_items + 1, dtype=np.int32)
         codes = pa.table({"item": pa.array(vocabulary.items, pa.string()), "number": numbers})
-        numbered = actions.join(self.spark.session.createDataFrame(codes), "item").drop("item")
+        coded_actions = actions.join(self.spark.session.createDataFrame(codes), "item").drop("item")
         times = [name for name in actions.columns if name == "time"]
-        histories = numbered.orderBy(*_list_sort_keys("user"), *times, "place")
+        histories = coded_actions.orderBy(*_list_sort_keys("user"), *times, "place")
         return self._fetch(histories.select(f.col("number").alias("item"), *times), "histories")
 
     def _write(self, table: DataFrame, name: str) -> Path:

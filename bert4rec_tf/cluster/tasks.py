@@ -49,7 +49,7 @@ def read_file(number: int, path: Path, reader: Rows, folder: Path) -> FileSummar
     if reader.layout.times:
         fields |= {"time": pa.int64(), "fraction": pa.float64()}
     schema = pa.schema(list(fields.items()))
-    with files.atomic_write(folder / f"{number:06d}.parquet") as aside, parquet.ParquetWriter(aside, schema) as writer:
+    with files.atomic_write(folder / f"{number:06d}.parquet") as file, parquet.ParquetWriter(file, schema) as writer:
         for table in read_tables(path, reader):
             columns = {role: table[role].cast(pa.string()) for role in ("user", "item")}
             begin = (number << ROW_BITS) + num_rows

@@ -53,15 +53,15 @@ def read_flags(values: flags.FlagValues, arguments: Sequence[str]) -> tuple[dict
     try:
         words = values(["", *(re.sub("^--no-", "--no", argument) for argument in arguments)])[1:]
     except (flags.Error, ValueError) as error:
-        wrong = re.match(r"flag --(\w+)=(.*?): ", str(error), re.DOTALL)
-        if isinstance(error, flags.IllegalFlagValueError) and wrong and values[wrong[1]].flag_type() in NUMBERS:
-            raise wrong_type_error(wrong[1], values[wrong[1]].flag_type(), wrong[2]) from error
+        match = re.match(r"flag --(\w+)=(.*?): ", str(error), re.DOTALL)
+        if isinstance(error, flags.IllegalFlagValueError) and match and values[match[1]].flag_type() in NUMBERS:
+            raise wrong_type_error(match[1], values[match[1]].flag_type(), match[2]) from error
         raise UserError(str(error)) from error
-    given = [name for name in values if values[name].present]
-    for name in LISTS & set(given):
+    given_names = [name for name in values if values[name].present]
+    for name in LISTS & set(given_names):
         if values[name].present > 1 and values[name].flag_type() == "string":
             raise UserError(f"--{name} must be given once ({values[name].help})")
-    return {name: values[name].value for name in given}, words
+    return {name: values[name].value for name in given_names}, words
 
 
 def parse_command(
@@ -87,16 +87,16 @@ def parse_command(
     values = flags.FlagValues()
     values.set_gnu_getopt()
     define_flags(values, fields)
-    values_by_name, others = read_flags(values, arguments)
-    if len(others) > len(words):
-        most = f", and at most {len(words)} names do not" if words else ""
-        raise UserError(f"Flags start with --{most}. Received: {others[len(words)]!r}")
-    for name in words[len(others) : num_required]:
+    values_by_name, positionals = read_flags(values, arguments)
+    if len(positionals) > len(words):
+        limit = f", and at most {len(words)} names do not" if words else ""
+        raise UserError(f"Flags start with --{limit}. Received: {positionals[len(words)]!r}")
+    for name in words[len(positionals) : num_required]:
         raise UserError(f"{name.upper()} is required")
     for name, field in fields.items():
         if field.default is dataclasses.MISSING and name not in values_by_name:
             raise UserError(f"--{name} is required")
-    return {**values_by_name, **dict(zip(words, others))}
+    return {**values_by_name, **dict(zip(words, positionals))}
 
 
 def parse_with_columns(

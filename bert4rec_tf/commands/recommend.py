@@ -145,9 +145,9 @@ def main(arguments: list[str]) -> None:
         from bert4rec_tf.cluster.spark import Spark
 
         cluster = Spark(options.master)
-    popular = batch.recommend_file(model, sequences, output, choices, titles or None, cluster)
+    popular_users = batch.recommend_file(model, sequences, output, choices, titles or None, cluster)
     batch.warn_about_unknown(model, sequences)
-    warn_of_popular(popular, sequences.num_users)
+    warn_of_popular(popular_users, sequences.num_users)
     print(f"{output}: recommendations to {sequences.num_users:,} users")
 
 
@@ -171,7 +171,7 @@ def _refuse_own_input(output: Path, options: RecommendOptions) -> None:
         paths += [*interactions.files, *list_files(interactions)]
     place = PurePath(_find_place(output))
     places = place, *(place.parents if place.suffix == ".parquet" else ())  # all such files of a folder are read
-    if any(PurePath(read) in places or place.match(read) for read in map(_find_place, paths)):
+    if any(PurePath(source) in places or place.match(source) for source in map(_find_place, paths)):
         raise UserError(f"--output must be another file than those that are read. Received: {output}")
 
 
@@ -191,9 +191,9 @@ def make_tables(answer: "Recommendations", titles: Mapping[str, str], names: Seq
             (str(rank), item, f"{score:.4f}", titles.get(item, ""))
             for rank, (item, score) in enumerate(zip(items, scores), start=1)
         ]
-        wide = max(len(item) for _, item, _, _ in lines)
-        shown = [f"{rank:>4}  {item:<{wide}}  {score:>10}" for rank, item, score, _ in lines]
+        width = max(len(item) for _, item, _, _ in lines)
+        rows = [f"{rank:>4}  {item:<{width}}  {score:>10}" for rank, item, score, _ in lines]
         if titles:
-            shown = [f"{line}  {title}".rstrip() for line, (*_, title) in zip(shown, lines)]
-        parts.append("\n".join([name] * (len(names) > 1) + shown))
+            rows = [f"{line}  {title}".rstrip() for line, (*_, title) in zip(rows, lines)]
+        parts.append("\n".join([name] * (len(names) > 1) + rows))
     return "\n\n".join(parts)

@@ -61,10 +61,10 @@ def parse_request(argv: Sequence[str]) -> Request:
     if HELP & set(argv):
         print(make_help())
         sys.exit(0)
-    given, words = read_flags(flags.FLAGS, argv[1:])
+    values, words = read_flags(flags.FLAGS, argv[1:])
     if words:
         raise UserError(f"Flags start with --. Received: {words[0]!r}")
-    return Request.from_flags(given)
+    return Request.from_flags(values)
 
 
 def make_help() -> str:
@@ -118,18 +118,18 @@ def read_budget(request: Request, begin: float) -> Budget | None:
 
     `begin`: as in `Budget`.
     """
-    minutes, named = request.options.minutes, list(request.settings)
+    minutes, named_settings = request.options.minutes, list(request.settings)
     if not request.names_data and request.workdir is not None:
         workdir = WorkDirectory(request.workdir)
-        recorded = workdir.read_unplanned_budget()
-        if recorded is None and minutes is not None and workdir.config.exists() and workdir.can_be_planned():
+        budget = workdir.read_unplanned_budget()
+        if budget is None and minutes is not None and workdir.config.exists() and workdir.can_be_planned():
             raise UserError(
                 "`minutes` needs --interactions or --dataset again, and every setting that must not change, because "
                 f"this run has no plan yet. Received: minutes={minutes:g}, workdir={workdir.path}"
             )
-        if recorded is not None:
-            minutes, named = recorded.minutes if minutes is None else minutes, list(recorded.named)
-    return None if minutes is None else Budget(minutes, named, begin)
+        if budget is not None:
+            minutes, named_settings = budget.minutes if minutes is None else minutes, list(budget.named_settings)
+    return None if minutes is None else Budget(minutes, named_settings, begin)
 
 
 def resolve_run(
@@ -143,11 +143,11 @@ def resolve_run(
     """
     options, settings, interactions = request.options, dict(request.settings), request.interactions
     if not request.names_data:
-        decisive = ("source", "model", "preset", "seed", "init_from", *request.features, *settings)
-        refused = [name for name in decisive if name in {*request.given_flags, *settings}]
-        if request.workdir is None or refused:
-            when = f" with --{refused[0]}" if refused else ", unless --workdir names a run"
-            raise UserError(f"--dataset is required{when}. Try --dataset=synthetic, or --interactions=FILE")
+        names = ("source", "model", "preset", "seed", "init_from", *request.features, *settings)
+        refused_names = [name for name in names if name in {*request.given_flags, *settings}]
+        if request.workdir is None or refused_names:
+            condition = f" with --{refused_names[0]}" if refused_names else ", unless --workdir names a run"
+            raise UserError(f"--dataset is required{condition}. Try --dataset=synthetic, or --interactions=FILE")
         config = WorkDirectory(request.workdir).read_config()
         if budget is not None:
             budget.check(config.run)

@@ -126,13 +126,13 @@ class Request:
     given_flags: frozenset[str]
 
     @classmethod
-    def from_flags(cls, given: Mapping[str, Any]) -> "Request":
+    def from_flags(cls, values: Mapping[str, Any]) -> "Request":
         """Returns the request of the given flags, by name. Raises UserError for what can be refused without data."""
         names = RunOptions.__dataclass_fields__.keys()
-        options = RunOptions(**{name: value for name, value in given.items() if name in names})
-        columns = {name: value for name, value in given.items() if name in list_column_options()}
-        settings = {name: value for name, value in given.items() if name in list_settings()}
-        given_flags = frozenset(given)
+        options = RunOptions(**{name: value for name, value in values.items() if name in names})
+        columns = {name: value for name, value in values.items() if name in list_column_options()}
+        settings = {name: value for name, value in values.items() if name in list_settings()}
+        given_flags = frozenset(values)
         features = [name for name in (ITEM_FEATURES, USER_FEATURES) if name in given_flags]
         model = options.model or presets.choose_model(OWN if options.interactions else options.dataset)
         settings = {**settings_for_features(model, features), **settings}
@@ -156,11 +156,11 @@ class Request:
             self.refuse(SAVED_MODEL_FLAGS, f"needs --format={SAVED_MODEL}. Received: format={options.format}")
         _ = self.workdir, self.prepared_dir, self.export_dir
 
-    def refuse(self, names: Iterable[str], why: str) -> None:
+    def refuse(self, names: Iterable[str], reason: str) -> None:
         """Raises UserError if one of these flags is given."""
         for name in names:
             if name in self.given_flags:
-                raise UserError(f"--{name} {why}")
+                raise UserError(f"--{name} {reason}")
 
     @property
     def names_data(self) -> bool:

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
     model = SavedRecommender(options.folder, options.trust_model)
     titles, _ = model.choose_titles(options.titles or None)
     answer = model.similar(items, options.k, options.where, options.attributes or None)
-    for item, unknown in zip(items, answer.unknown):
-        if unknown:
+    for item, is_unknown in zip(items, answer.unknown):
+        if is_unknown:
             raise UserError(f"--item must name items of the model. Received: {item!r}")
     print(make_tables(answer, titles, [" ".join(filter(None, (item, titles.get(item)))) for item in items]))

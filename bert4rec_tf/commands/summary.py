@@ -49,15 +49,15 @@ def make_short_table(content: dict[str, Any]) -> str:
     for key, title in {TRANSITIONS_MODEL: "item_transitions (counting)", "pop": "popularity"}.items():
         if key != model:
             rankers[title] = content.get(key)
-    what = "how high it ranks (NDCG@10), and how often among the ten best (HR@10)"
-    lines = [f"The next item of {content['users']:,} users: {what}"]
+    meaning = "how high it ranks (NDCG@10), and how often among the ten best (HR@10)"
+    lines = [f"The next item of {content['users']:,} users: {meaning}"]
     lines.append(f"{'among':<20}{'ranked by':<29}{'NDCG@10':>8}{'HR@10':>9}")
     for protocol in (FULL, POPULAR):
-        among = _name_candidates(protocol, number)
+        candidates = _name_candidates(protocol, number)
         for title, metrics in rankers.items():
             if metrics:
                 values = metrics[protocol]
-                lines.append(f"{among:<20}{title:<29}{values[NDCG]:>8.4f}{values['hr@10']:>9.4f}")
+                lines.append(f"{candidates:<20}{title:<29}{values[NDCG]:>8.4f}{values['hr@10']:>9.4f}")
     return "\n".join([*lines, *_describe_networks(content), *_make_warnings(content)])
 
 
@@ -67,8 +67,8 @@ def _describe_networks(content: dict[str, Any]) -> list[str]:
         return []
     networks = content["networks"]
     shares = " and ".join(f"{share:g} of {name}" for name, share in networks["shares"].items())
-    alone = ", ".join(f"{name} alone {ndcg:.4f}" for name, ndcg in networks["alone"].items())
-    return [f"Networks, by NDCG@10 on the validation items: {shares} {networks['joined']:.4f}; {alone}."]
+    singles = ", ".join(f"{name} alone {ndcg:.4f}" for name, ndcg in networks["alone"].items())
+    return [f"Networks, by NDCG@10 on the validation items: {shares} {networks['joined']:.4f}; {singles}."]
 
 
 def _make_warnings(content: dict[str, Any]) -> list[str]:
@@ -150,11 +150,11 @@ def _make_notes(content: dict[str, Any]) -> list[str]:
     notes = [f"{content['users']:,} users evaluated."]
     if content["users_with_fewer_candidates"]:
         num_negatives = content["run"]["evaluation"]["num_negatives"]
-        few = f"{content['users_with_fewer_candidates']:,} users have fewer than {num_negatives} unseen items"
-        notes.append(f"{few}; their targets are ranked among all of them.")
+        fact = f"{content['users_with_fewer_candidates']:,} users have fewer than {num_negatives} unseen items"
+        notes.append(f"{fact}; their targets are ranked among all of them.")
     if content["users_not_evaluated"]:
-        few = f"{content['users_not_evaluated']:,} users with too few actions"
-        notes.append(f"{few} to hold one out were not evaluated.")
+        fact = f"{content['users_not_evaluated']:,} users with too few actions"
+        notes.append(f"{fact} to hold one out were not evaluated.")
     if content["run"]["training"]["protocol"] == ALL:
         notes.append(
             "These metrics are of the model that held out the last actions; the exported one was trained on them too."
@@ -162,8 +162,8 @@ def _make_notes(content: dict[str, Any]) -> list[str]:
     if "paper" in content:
         notes.append("paper: Table 2, with the best width for this data set.")
     if COLD in content:
-        below = content[COLD]["below"]
-        for name, bound in ((COLD, f"fewer than {below}"), ("others", f"at least {below}")):
+        limit = content[COLD]["below"]
+        for name, bound in ((COLD, f"fewer than {limit}"), ("others", f"at least {limit}")):
             notes.append(_describe_targets(name, bound, content[COLD][name]))
     if "ceiling" in content:
         notes.append("ceiling: ranking by the true transition probabilities of the built-in data.")
@@ -173,15 +173,15 @@ def _make_notes(content: dict[str, Any]) -> list[str]:
 def _describe_targets(name: str, bound: str, metrics: dict[str, Any]) -> str:
     if not metrics["targets"]:
         return f"{name}: no targets with {bound} training actions"
-    measured = "hr@10 {hr@10:.4f}, ndcg@10 {ndcg@10:.4f}, median rank {median_rank:,.0f}".format(**metrics)
-    return f"{name}: {metrics['targets']:,} targets with {bound} training actions: {measured}"
+    values = "hr@10 {hr@10:.4f}, ndcg@10 {ndcg@10:.4f}, median rank {median_rank:,.0f}".format(**metrics)
+    return f"{name}: {metrics['targets']:,} targets with {bound} training actions: {values}"
 
 
 def describe_start(initial: dict[str, Any]) -> str:
     """Returns the description of a warm start. `initial`: `StartWeights.record`."""
     step = "" if initial.get("step") is None else f", step {initial['step']:,}"
     changes = [
-        f"{kind}: " + ", ".join(f"{initial[kind][what]:,} {what}" for what in ("shared", "added", "removed"))
+        f"{kind}: " + ", ".join(f"{initial[kind][name]:,} {name}" for name in ("shared", "added", "removed"))
         for kind in ("items", "users")
         if kind in initial
     ]
@@ -192,14 +192,14 @@ def compare_with_counting(content: dict[str, Any]) -> str:
     """Returns up to two lines that compare NDCG@10 with that of counting. `content`: as for `make_table`."""
     test, model, number = content["test"], content["run"]["model"], content["run"]["evaluation"]["num_negatives"]
     baselines = [key for key in COUNT_BASELINES if key in content and key != model]
-    better = []
+    rivals = []
     for protocol in (POPULAR, FULL, ANY) if ANY in test else (POPULAR, FULL):
-        counted = [COUNT_BASELINES[key] for key in baselines if content[key][protocol][NDCG] >= test[protocol][NDCG]]
-        if counted:
-            better.append(f"{' and '.join(counted)} among {_name_candidates(protocol, number)}")
+        names = [COUNT_BASELINES[key] for key in baselines if content[key][protocol][NDCG] >= test[protocol][NDCG]]
+        if names:
+            rivals.append(f"{' and '.join(names)} among {_name_candidates(protocol, number)}")
     lines = []
-    if better:
-        lines.append(f"Counting is as good or better: {', '.join(better)}.")
+    if rivals:
+        lines.append(f"Counting is as good or better: {', '.join(rivals)}.")
     if content.get("beyond_counting") and model not in COUNTING_MODELS:
         lines.append(_compare_with_transitions(content["beyond_counting"]))
     return "\n".join(lines)

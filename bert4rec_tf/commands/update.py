@@ -43,11 +43,11 @@ class UpdateOptions(Settings):
 def find_newest(path: Path) -> tuple[Path, Path]:
     """Returns the folder of the SavedModel to update, and the folder to write. Raises UserError if there is none."""
     folder = find_model_folder(path)
-    newest = find_newest_version(folder)
-    if newest is None:
+    version = find_newest_version(folder)
+    if version is None:
         require_saved_model(folder)
         return folder, folder
-    return folder / str(newest), folder / str(newest + 1)
+    return folder / str(version), folder / str(version + 1)
 
 
 def main(arguments: list[str]) -> None:
@@ -71,11 +71,11 @@ def update(options: UpdateOptions, columns: Mapping[str, Any], folder: Path, tar
     refuse_unused_new_items(options.new_items, options.item_features)
     saved = SavedRecommender(folder, options.trust_model)
     interactions = Interactions(options.interactions, **columns)
-    new = inputs.load_any(interactions, to_train=False, known_columns=saved.columns)[1]
-    if not new.num_actions:
+    new_data = inputs.load_any(interactions, to_train=False, known_columns=saved.columns)[1]
+    if not new_data.num_actions:
         print(f"{options.interactions}: no rows; nothing changed")
         return
-    data = join_more(saved, new)
+    data = join_more(saved, new_data)
     has_only_known = data.num_actions == saved.require_histories().num_actions
     if has_only_known and options.item_features is None and options.output is None:
         print(f"{options.interactions}: no new actions; nothing changed")

@@ -106,14 +106,14 @@ class Interactions(Settings):
     """Whether these are a data set's own files. They are read as published: see `PublishedFile`."""
 
     def __post_init__(self) -> None:
-        many = isinstance(self.path, (list, tuple))
-        paths = tuple(self.path if many else [self.path])
+        is_list = isinstance(self.path, (list, tuple))
+        paths = tuple(self.path if is_list else [self.path])
         for path in paths:
             if not isinstance(path, (str, os.PathLike)):
                 kind = type(path).__name__
                 raise UserError(f"`interactions` must name files; `b4r.interactions` reads a table. Received: a {kind}")
         paths = tuple(map(str, paths))
-        object.__setattr__(self, "path", paths if many else paths[0])
+        object.__setattr__(self, "path", paths if is_list else paths[0])
         if isinstance(self.events, (list, tuple)):
             object.__setattr__(self, "events", join_names(map(str, self.events)))
         if self.test_from is not None:

@@ -84,11 +84,11 @@ class Machines:
             raise UserError(
                 f"`{VARIABLE}`: this machine cannot listen on port {port} ({os.strerror(error.errno or 0)})"
             ) from error
-        end, missing = time.monotonic() + seconds, {*self.addresses} - {self.addresses[self.index]}
+        end, missing_addresses = time.monotonic() + seconds, {*self.addresses} - {self.addresses[self.index]}
         with listener:
-            while missing := {address for address in missing if not _answers(address)}:
+            while missing_addresses := {address for address in missing_addresses if not _answers(address)}:
                 if time.monotonic() >= end:
-                    names = ", ".join(sorted(missing))
+                    names = ", ".join(sorted(missing_addresses))
                     raise UserError(f"`{VARIABLE}`: no answer within {seconds:g} seconds from {names}")
                 time.sleep(0.2)
 
@@ -98,12 +98,12 @@ class Machines:
 
         TensorFlow tells so only at the end of a step, and compiling the first one can take minutes.
         """
-        is_over, watched = threading.Event(), self.addresses[:1] if self.index else self.addresses[1:]
+        is_over, peers = threading.Event(), self.addresses[:1] if self.index else self.addresses[1:]
 
         def watch() -> None:
-            last_answers = dict.fromkeys(watched, time.monotonic())
+            last_answers = dict.fromkeys(peers, time.monotonic())
             while not is_over.wait(check_seconds):
-                last_answers |= {address: time.monotonic() for address in watched if _answers(address)}
+                last_answers |= {address: time.monotonic() for address in peers if _answers(address)}
                 for address, last_answer in last_answers.items():
                     if time.monotonic() - last_answer > lost_seconds and not is_over.is_set():
                         print(f"error: {LOST} (no answer from {address})", file=sys.stderr, flush=True)

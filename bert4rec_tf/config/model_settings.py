@@ -196,8 +196,8 @@ class BERT4RecSettings(AttentionSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        derived = {"num_heads": max(1, self.hidden_dim // 32), "intermediate_dim": 4 * self.hidden_dim}
-        for name, value in derived.items():
+        defaults = {"num_heads": max(1, self.hidden_dim // 32), "intermediate_dim": 4 * self.hidden_dim}
+        for name, value in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         _check_heads(self.num_heads, self.hidden_dim)
@@ -351,8 +351,8 @@ def list_used_features(settings: Settings) -> tuple[str, ...]:
     """Returns which features a model with these settings reads: ITEM_FEATURES, USER_FEATURES, both or none."""
     if not isinstance(settings, AttentionSettings):
         return ()
-    used = {ITEM_FEATURES: settings.use_item_features != NO, USER_FEATURES: settings.use_user_features}
-    return tuple(name for name, is_used in used.items() if is_used)
+    uses = {ITEM_FEATURES: settings.use_item_features != NO, USER_FEATURES: settings.use_user_features}
+    return tuple(name for name, is_used in uses.items() if is_used)
 
 
 def settings_for_features(model: str, kinds: Collection[str]) -> dict[str, Any]:

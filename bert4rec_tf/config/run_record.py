@@ -224,13 +224,13 @@ class Run:
         if None not in mix:
             return
         if mix != (None, None) or settings.evidence_temperature != 1.0:
-            why = "together, and with `evidence_temperature`"
+            condition = "together, and with `evidence_temperature`"
         elif SELECT not in TRAININGS[self.training.protocol]:
-            why = "with protocol=fixed, which has no validation items to choose them"
+            condition = "with protocol=fixed, which has no validation items to choose them"
         else:
             return
         raise UserError(
-            f"`evidence_gain` and `evidence_popularity` must be given {why}. "
+            f"`evidence_gain` and `evidence_popularity` must be given {condition}. "
             f"Received: evidence_gain={mix[0]}, evidence_popularity={mix[1]}"
         )
 
@@ -244,13 +244,13 @@ class Run:
 
     def _check_rows(self) -> None:
         """Raises UserError if a step reads whole tables, which ROWWISE cannot update by rows."""
-        loss, whose, other = getattr(self.architecture, "loss", None), f"for {self.model}", ""
+        loss, context, hint = getattr(self.architecture, "loss", None), f"for {self.model}", ""
         if loss in LOSSES and LOSSES[loss].negatives == ALL_ITEMS:
-            whose, other = f"with loss={loss}", f"; {ROWWISE} goes with loss=sampled_softmax"
+            context, hint = f"with loss={loss}", f"; {ROWWISE} goes with loss=sampled_softmax"
         elif self.model != "caser":  # the norm of all its weights is in its loss
             return
         raise UserError(
-            f"`optimizer` must be adam or adagrad {whose}, where a step reads all items{other}. "
+            f"`optimizer` must be adam or adagrad {context}, where a step reads all items{hint}. "
             f"Received: optimizer={ROWWISE}"
         )
 
@@ -284,8 +284,8 @@ class Run:
         Raises UserError for a value out of its range.
         """
         groups = {name: getattr(self, name) for name in _list_groups(self.model)}
-        changed = {name: dataclasses.replace(group, **_select(settings, group)) for name, group in groups.items()}
-        return dataclasses.replace(self, **changed)
+        new_groups = {name: dataclasses.replace(group, **_select(settings, group)) for name, group in groups.items()}
+        return dataclasses.replace(self, **new_groups)
 
     def refuse_unused(self, names: Collection[str]) -> None:
         """Raises UserError if a setting that the user named has no effect beside the others."""
@@ -301,34 +301,34 @@ class Run:
                     f"Received: {name}={getattr(self.masking, name)}, mask_copies=0"
                 )
         settings = self.flatten()
-        given = {name for name in names if settings.get(name) is not None}
+        given_names = {name for name in names if settings.get(name) is not None}
         if self.model in COUNTING_MODELS:  # they are not trained
-            given -= {field.name for field in dataclasses.fields(TrainingSettings)}
-        if "evidence_gain" in given and settings.get("network_share", 1.0) is None:
+            given_names -= {field.name for field in dataclasses.fields(TrainingSettings)}
+        if "evidence_gain" in given_names and settings.get("network_share", 1.0) is None:
             raise UserError(
                 f"`network_share` must be given to {self.model} with `evidence_gain` and `evidence_popularity`: it is "
                 "chosen only together with them. Received: network_share=None"
             )
         fields = _list_fields(self.model)
-        for name, is_read, needed in self._list_conditions():
-            if name in given and not is_read and settings[name] != fields[name].default:
-                raise UserError(f"`{name}` needs {needed}. Received: {name}={settings[name]}")
+        for name, is_read, requirement in self._list_conditions():
+            if name in given_names and not is_read and settings[name] != fields[name].default:
+                raise UserError(f"`{name}` needs {requirement}. Received: {name}={settings[name]}")
         for name, field in fields.items():
-            for other, values in field.metadata["only_with"].items() if name in given else ():
-                if other in settings and settings[other] not in values:
-                    allowed = " or ".join(map(str, values))
-                    raise UserError(f"`{name}` needs {other}={allowed}. Received: {other}={settings[other]}")
+            for key, values in field.metadata["only_with"].items() if name in given_names else ():
+                if key in settings and settings[key] not in values:
+                    choices = " or ".join(map(str, values))
+                    raise UserError(f"`{name}` needs {key}={choices}. Received: {key}={settings[key]}")
 
     def _list_conditions(self) -> list[tuple[str, bool, str]]:
         """Returns settings, whether something reads them, and what they need."""
         protocol, share = self.training.protocol, self.training.final_share
         selects, trains_again = SELECT in TRAININGS[protocol], protocol in (SELECT_AND_RETRAIN, ALL)
-        one = f"a protocol that selects: select, select_and_retrain or all, not {protocol}"
-        another = f"a protocol that trains again after a selection: select_and_retrain or all, not {protocol}"
+        select_need = f"a protocol that selects: select, select_and_retrain or all, not {protocol}"
+        retrain_need = f"a protocol that trains again after a selection: select_and_retrain or all, not {protocol}"
         return [
-            ("selection_metric", selects, one),
-            ("final_share", trains_again, another),
-            ("scale_final_steps", trains_again, another),
+            ("selection_metric", selects, select_need),
+            ("final_share", trains_again, retrain_need),
+            ("scale_final_steps", trains_again, retrain_need),
             ("scale_final_steps", share == 0, f"final_share=0, not {share}"),
             ("alpha", getattr(self.architecture, "extra_negatives", 1) > 0, "extra_negatives above 0"),
         ]
@@ -387,8 +387,8 @@ def check_values(model: str, settings: Mapping[str, Any]) -> None:
     fields = _list_fields(model)
     for name, value in settings.items():
         if name not in fields and name in list_settings():
-            others = [other for other in MODEL_SETTINGS if name in _list_fields(other)]
-            raise UserError(f"Unknown setting of model {model!r}: {name!r}. It is one of {', '.join(others)}")
+            models = [kind for kind in MODEL_SETTINGS if name in _list_fields(kind)]
+            raise UserError(f"Unknown setting of model {model!r}: {name!r}. It is one of {', '.join(models)}")
         if name not in fields:
             raise unknown_name_error(f"setting of model {model!r}", name, fields)
         check_value(fields[name], value)

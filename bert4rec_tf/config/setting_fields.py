@@ -103,9 +103,9 @@ class Settings:
 
         So settings without them have the same record in every version.
         """
-        later = [field for field in dataclasses.fields(self) if field.metadata.get("is_later")]
-        left_out = {field.name for field in later if getattr(self, field.name) == field.default}
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
+        later_fields = [field for field in dataclasses.fields(self) if field.metadata.get("is_later")]
+        default_names = {field.name for field in later_fields if getattr(self, field.name) == field.default}
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in default_names}
 
 
 def resolve_settings(kind: type[Settings], settings: Settings | None, fields: dict[str, Any]) -> Settings:

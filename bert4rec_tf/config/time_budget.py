@@ -28,14 +28,14 @@ class Budget:
 
     Attributes:
         minutes: for everything, from reading the data to the exported model.
-        named: the settings that the user named, which stay.
+        named_settings: the settings that the user named, which stay.
         begin: when it began, by `time.monotonic()`.
 
     Raises UserError if `minutes` is no number above 0.
     """
 
     minutes: float
-    named: Collection[str] = ()
+    named_settings: Collection[str] = ()
     begin: float = dataclasses.field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -44,13 +44,13 @@ class Budget:
             raise UserError(f"`minutes` must be a number above 0. Received: minutes={self.minutes!r}")
 
     @property
-    def spent(self) -> float:
+    def spent_seconds(self) -> float:
         """The seconds since it began."""
         return time.monotonic() - self.begin
 
     def record(self) -> dict[str, Any]:
         """Returns what a folder keeps until the run is planned."""
-        return {"minutes": float(self.minutes), "named": sorted(self.named)}
+        return {"minutes": float(self.minutes), "named": sorted(self.named_settings)}
 
     def check(self, run: Run) -> None:
         """Raises UserError if a run cannot be planned."""
@@ -59,7 +59,7 @@ class Budget:
     def check_settings(self, model: str, protocol: str = SELECT_AND_RETRAIN, replicas: int = 1, **others: Any) -> None:
         """Does what `check` does, for the settings that are known before the data are read."""
         for name in ("steps", "stop_after"):
-            if name in self.named:
+            if name in self.named_settings:
                 raise UserError(f"`minutes` must be left out with `{name}`, which it plans. Received: both")
         if model in COUNTING_MODELS:
             raise UserError(

@@ -61,8 +61,8 @@ def _weigh_distances(power: float, decay: float) -> dict[str, float]:
 
 
 def _weigh_ages(power: float, decay: float, recent_items: int = 1_000_000, recent_share: float = 1.0) -> dict[str, Any]:
-    recent = {"recent_items": recent_items, "recent_share": recent_share}
-    return {"history_power": power, "history_decay": decay, **recent}
+    recency = {"recent_items": recent_items, "recent_share": recent_share}
+    return {"history_power": power, "history_decay": decay, **recency}
 
 
 TIES_BROKEN = 1e-4

@@ -50,11 +50,11 @@ def make_deterministic() -> None:
     tf.config.experimental.enable_op_determinism()
 
 
-def explain_exhausted(error: tf.errors.OpError, what: str, remedy: str) -> UserError:
+def explain_exhausted(error: tf.errors.OpError, clause: str, remedy: str) -> UserError:
     """Returns the error that a user gets in place of a trace of TensorFlow's if the memory does not suffice.
 
-    `what`: subject and verb, such as "A training step does". `remedy`: what takes less memory.
+    `clause`: subject and verb, such as "A training step does". `remedy`: what takes less memory.
     """
-    where = "the accelerator's memory" if has_accelerator() else "memory"
+    memory = "the accelerator's memory" if has_accelerator() else "memory"
     reason = error.message.splitlines()[0]
-    return UserError(f"{what} not fit into {where}: {remedy} needs less ({reason})")
+    return UserError(f"{clause} not fit into {memory}: {remedy} needs less ({reason})")

@@ -15,8 +15,8 @@ PACKAGES = ("tensorflow", "keras", "numpy")
 
 def list_versions() -> dict[str, str]:
     """Returns package -> version, from the module itself, because TensorFlow is installed under several names."""
-    installed = {name: importlib.import_module(name).__version__ for name in PACKAGES}
-    return {"bert4rec_tf": bert4rec_tf.__version__, **installed}
+    versions = {name: importlib.import_module(name).__version__ for name in PACKAGES}
+    return {"bert4rec_tf": bert4rec_tf.__version__, **versions}
 
 
 def describe_environment() -> dict[str, Any]:
@@ -24,14 +24,14 @@ def describe_environment() -> dict[str, Any]:
 
     With a GPU also the names of the `accelerators`, and whether `float32_products` are exact.
     """
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpus: dict[str, Any] = {}
     if devices.has_accelerator():
         products = "exact" if devices.has_exact_products() else "TensorFloat-32"
         gpus = {"accelerators": devices.describe_accelerators(), "float32_products": products}
     return {
         "versions": list_versions(),
-        "threads": tf.config.threading.get_intra_op_parallelism_threads() or available,
+        "threads": tf.config.threading.get_intra_op_parallelism_threads() or num_cpus,
         "devices": sorted({device.device_type for device in tf.config.list_physical_devices()}),
         **gpus,
     }

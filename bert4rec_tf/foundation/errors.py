@@ -45,12 +45,12 @@ def word_for_caller(line: str) -> str:
     return f"{line} (options of `b4r.Interactions` and `b4r.interactions`)" if re.search(_OF_DATA, line) else line
 
 
-def unknown_name_error(what: str, name: Any, known_names: Iterable[str]) -> UserError:
+def unknown_name_error(kind: str, name: Any, known_names: Iterable[str]) -> UserError:
     """Returns the error for a `name` that is not among `known_names`. It suggests the closest of them."""
     known_names = sorted(known_names)
-    nearest = find_nearest(str(name), known_names)
-    hint = f" Did you mean {nearest!r}?" if nearest else ""
-    return UserError(f"Unknown {what}: {name!r}.{hint} Known: {', '.join(known_names)}")
+    suggestion = find_nearest(str(name), known_names)
+    hint = f" Did you mean {suggestion!r}?" if suggestion else ""
+    return UserError(f"Unknown {kind}: {name!r}.{hint} Known: {', '.join(known_names)}")
 
 
 def find_nearest(name: str, known_names: Iterable[str]) -> str | None:

@@ -38,16 +38,16 @@ def atomic_write(path: Path) -> Iterator[Path]:
     file cannot be written.
     """
     writer = make_writer_name()
-    aside = path.with_name(f".{path.name}.{writer}{PARTIAL}")
+    temp_path = path.with_name(f".{path.name}.{writer}{PARTIAL}")
     try:
         with report_write_errors(path):
-            yield aside
-            _flush_to_disk(aside)
-            os.replace(aside, path)
+            yield temp_path
+            _flush_to_disk(temp_path)
+            os.replace(temp_path, path)
             _flush_to_disk(path.parent)
     finally:
         with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
+            temp_path.unlink(missing_ok=True)
         own_writers.discard(writer)
 
 
@@ -64,7 +64,7 @@ def report_write_errors(path: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
+def replace_directory(path: Path, last_name: str | None = None) -> Iterator[Path]:
     """Yields a temporary folder to fill, which replaces the folder at `path` when the block ends without an error.
 
     Until then the folder at `path` is unchanged. Its parents are created.
@@ -73,8 +73,8 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     `path`. After a kill between the two renames there is none, until the next call for `path`, `finish_replacement`, or
     the next lock on its parent, moves the new folder there.
 
-    A folder that cannot be renamed, such as a mount point, is emptied and filled in place. There the file `last` makes
-    a folder complete: it is deleted first and written last.
+    A folder that cannot be renamed, such as a mount point, is emptied and filled in place. There the file `last_name`
+    makes a folder complete: it is deleted first and written last.
 
     Raises UserError if `path` is a file, or the folder cannot be written.
     """
@@ -82,35 +82,35 @@ def replace_directory(path: Path, last: str | None = None) -> Iterator[Path]:
     if place.exists() and not place.is_dir():
         raise UserError(f"{path}: is not a folder")
     is_fixed = place.exists() and not can_be_renamed(place)
-    above, writer = place if is_fixed else place.parent, make_writer_name()
-    aside, old = (above / f".{place.name}.{writer}.{part}{PARTIAL}" for part in ("new", "old"))
+    parent, writer = place if is_fixed else place.parent, make_writer_name()
+    temp_folder, old_folder = (parent / f".{place.name}.{writer}.{part}{PARTIAL}" for part in ("new", "old"))
     try:
         with report_write_errors(path):
-            remove_partials(above, of=place.name)
-            aside.mkdir(parents=True)
-            yield aside
-            for written in (*aside.rglob("*"), aside):
-                _flush_to_disk(written)
+            remove_partials(parent, target_name=place.name)
+            temp_folder.mkdir(parents=True)
+            yield temp_folder
+            for entry in (*temp_folder.rglob("*"), temp_folder):
+                _flush_to_disk(entry)
             if is_fixed:
-                _move_content(aside, place, last)
+                _move_content(temp_folder, place, last_name)
             else:
                 if place.exists():
-                    os.replace(place, old)
-                os.replace(aside, place)
-            _flush_to_disk(above)
+                    os.replace(place, old_folder)
+                os.replace(temp_folder, place)
+            _flush_to_disk(parent)
     finally:
-        if old.exists() and not place.exists():
-            os.replace(old, place)
-        for leftover in (old, aside):
+        if old_folder.exists() and not place.exists():
+            os.replace(old_folder, place)
+        for leftover in (old_folder, temp_folder):
             remove_folder(leftover)
         own_writers.discard(writer)
 
 
-def _move_content(source: Path, target: Path, last: str | None) -> None:
-    for old in sorted(list_content(target), key=lambda path: path.name != last):
-        shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
-    for new in sorted(source.iterdir(), key=lambda path: path.name == last):
-        os.replace(new, target / new.name)
+def _move_content(source: Path, target: Path, last_name: str | None) -> None:
+    for old_path in sorted(list_content(target), key=lambda path: path.name != last_name):
+        shutil.rmtree(old_path) if old_path.is_dir() and not old_path.is_symlink() else old_path.unlink()
+    for new_path in sorted(source.iterdir(), key=lambda path: path.name == last_name):
+        os.replace(new_path, target / new_path.name)
 
 
 def can_be_renamed(folder: Path) -> bool:
@@ -126,9 +126,9 @@ def check_replaceable(path: Path) -> None:
     """Raises UserError if `replace_directory` could not write a folder. Call it before long work."""
     place = path.resolve()
     is_fixed = place.exists() and not can_be_renamed(place)
-    nearest = place if is_fixed else next(above for above in place.parents if above.exists())
-    if not os.access(nearest, os.W_OK):
-        raise UserError(f"{path}: cannot be written (no permission to write in {nearest})")
+    folder = place if is_fixed else next(parent for parent in place.parents if parent.exists())
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{path}: cannot be written (no permission to write in {folder})")
 
 
 def list_content(folder: Path) -> list[Path]:
@@ -148,8 +148,8 @@ def _flush_to_disk(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    with atomic_write(path) as aside:
-        aside.write_text(text, encoding="utf-8", newline="\n")
+    with atomic_write(path) as temp_path:
+        temp_path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -214,14 +214,14 @@ def is_leftover(path: Path) -> bool:
     return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(PARTIAL))
 
 
-def remove_partials(folder: Path, of: str | None = None) -> None:
+def remove_partials(folder: Path, target_name: str | None = None) -> None:
     """Deletes the temporary files and folders of killed processes, not those of processes that still run.
 
-    Finishes a replacement that was killed between its two renames (`replace_directory`). `of`: the name of the file or
-    folder that they were to become; None for all names, which is safe only while `folder` is locked.
+    Finishes a replacement that was killed between its two renames (`replace_directory`). `target_name`: the name of the
+    file or folder that they were to become; None for all names, which is safe only while `folder` is locked.
     """
     # Old folders are deleted first, so a new one beside an old one is always complete.
-    partials = sorted(_list_partials(folder, of), reverse=True)
+    partials = sorted(_list_partials(folder, target_name), reverse=True)
     for path in partials:
         _finish_replacement(path)
     for path in partials:
@@ -229,12 +229,12 @@ def remove_partials(folder: Path, of: str | None = None) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _list_partials(folder: Path, of: str | None) -> list[Path]:
-    """Returns what killed processes left in a folder, of the file or folder `of` or, if it is None, of all."""
+def _list_partials(folder: Path, target_name: str | None) -> list[Path]:
+    """Returns what killed processes left in a folder, of the file or folder `target_name` or, if it is None, of all."""
     partials = [path for path in folder.glob(f".*{PARTIAL}") if not _may_be_in_use(path)]
-    if of is None:
+    if target_name is None:
         return partials
-    return [path for path in partials if (name := _PARTIAL_NAME.fullmatch(path.name)) and name["name"] == of]
+    return [path for path in partials if (name := _PARTIAL_NAME.fullmatch(path.name)) and name["name"] == target_name]
 
 
 def finish_replacement(path: Path) -> None:
@@ -294,22 +294,22 @@ class FolderLock:
     Locking creates the folder, and removes the temporary files of killed processes. The lock is reentrant; entering it
     again removes nothing.
 
-    `busy`: error message if another process has the lock; None to wait for that process.
+    `busy_message`: error message if another process has the lock; None to wait for that process.
     """
 
-    def __init__(self, folder: Path, busy: str | None = None) -> None:
+    def __init__(self, folder: Path, busy_message: str | None = None) -> None:
         self.folder = folder
-        self.busy = busy
+        self.busy_message = busy_message
         self._lock = filelock.FileLock(folder / LOCK)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
         """Holds the lock inside the block. Yields whether this is the outermost entry.
 
-        Raises UserError if another process has the lock and `busy` is given, or the folder cannot be written.
+        Raises UserError if another process has the lock and `busy_message` is given, or the folder cannot be written.
         """
         make_folder(self.folder)
-        acquire_lock(self._lock, self.folder, "another process works in it; waiting for that one", self.busy)
+        acquire_lock(self._lock, self.folder, "another process works in it; waiting for that one", self.busy_message)
         try:
             first = self._lock.lock_counter == 1
             if first:
@@ -319,16 +319,16 @@ class FolderLock:
             self._lock.release()
 
 
-def acquire_lock(lock: filelock.BaseFileLock, path: Path, waiting: str, busy: str | None = None) -> None:
-    """Takes a lock on `path`. If another process has it, warns with the text `waiting`, and waits.
+def acquire_lock(lock: filelock.BaseFileLock, path: Path, wait_message: str, busy_message: str | None = None) -> None:
+    """Takes a lock on `path`. If another process has it, warns with the text `wait_message`, and waits.
 
-    With a text `busy`, raises a UserError with this text instead.
+    With a text `busy_message`, raises a UserError with this text instead.
     """
     with report_write_errors(path):
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            if busy is not None:
-                raise UserError(f"{path}: {busy}") from None
-            warn(f"{path}: {waiting}", FileWarning)
+            if busy_message is not None:
+                raise UserError(f"{path}: {busy_message}") from None
+            warn(f"{path}: {wait_message}", FileWarning)
             lock.acquire()

@@ -24,7 +24,7 @@ class CorruptFileError(UserError):
 def write(path: Path, arrays: Mapping[str, np.ndarray], compressed: bool = False) -> None:
     """Writes arrays under their names, atomically. Equal arrays give equal bytes."""
     save = np.savez_compressed if compressed else np.savez
-    with files.atomic_write(path) as aside, open(aside, "wb") as file:
+    with files.atomic_write(path) as temp_path, open(temp_path, "wb") as file:
         save(file, allow_pickle=False, **arrays)
 
 

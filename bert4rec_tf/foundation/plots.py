@@ -33,21 +33,21 @@ def plot_curve(path: Path, curve: Sequence[dict[str, float]], title: str) -> Non
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     _draw_curve(figure.add_subplot(title=title), curve)
-    with files.atomic_write(path) as aside:
-        figure.savefig(aside, format="png", dpi=120, metadata={"Software": None})
+    with files.atomic_write(path) as temp_path:
+        figure.savefig(temp_path, format="png", dpi=120, metadata={"Software": None})
 
 
 def _draw_curve(
-    axes: Any, curve: Sequence[dict[str, float]], measured: str = "NDCG@10 on the validation items"
+    axes: Any, curve: Sequence[dict[str, float]], metric_title: str = "NDCG@10 on the validation items"
 ) -> None:
     steps, style = [row["step"] for row in curve], {"marker": "."}
     lines = axes.plot(steps, [row["loss"] for row in curve], color="black", label="loss", **style)
     axes.set(xlabel="step", ylabel="training loss")
     if METRIC in curve[0]:
-        right = axes.twinx()
-        right.set(ylabel=measured)
-        lines += right.plot(steps, [row[METRIC] for row in curve], label="NDCG@10", **style)
-        right.set_ylim(bottom=0)
+        right_axes = axes.twinx()
+        right_axes.set(ylabel=metric_title)
+        lines += right_axes.plot(steps, [row[METRIC] for row in curve], label="NDCG@10", **style)
+        right_axes.set_ylim(bottom=0)
     axes.legend(handles=lines, loc="center right")
     axes.grid(alpha=0.3)
 
@@ -77,7 +77,7 @@ def plot_quality(
     values: Mapping[str, np.ndarray],
     traits: Mapping[str, np.ndarray],
     title: str,
-    measured: str,
+    metric_title: str,
 ) -> Any:
     """Returns a figure of the training curve, if it has two points, and of the mean metric of users who are alike.
 
@@ -96,7 +96,7 @@ def plot_quality(
     has_curve = len(curve) > 1
     panels = figure.subplots(1, len(traits) + has_curve).tolist()
     if has_curve:
-        _draw_curve(panels.pop(0), curve, measured)
+        _draw_curve(panels.pop(0), curve, metric_title)
     for axes, (trait, numbers) in zip(panels, traits.items()):
         edges = np.quantile(numbers, np.arange(1, GROUPS) / GROUPS, method="inverted_cdf")
         _, groups = np.unique(np.searchsorted(edges, numbers), return_inverse=True)

@@ -141,9 +141,9 @@ class Url:
         """Returns the files that match this address as a pattern."""
         entries = self.call_store("glob", detail=True)
         pairs = zip(reversed(self.text), reversed(self.place))
-        shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
-        before, start = self.text[:-shared], len(self.place) - shared  # above 0 for logs/... of abfs://logs@server/...
-        return [Url(before + place[start:]) for place, facts in entries.items() if facts["type"] == "file"]
+        length = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        prefix, start = self.text[:-length], len(self.place) - length  # above 0 for logs/... of abfs://logs@server/...
+        return [Url(prefix + place[start:]) for place, facts in entries.items() if facts["type"] == "file"]
 
     def list_stamps(self) -> dict[str, str]:
         """Returns path in this folder -> a text that changes when the file does, for all files, also in subfolders."""
@@ -193,15 +193,15 @@ def expand_path(path: Path | str | Url) -> Path:
         return cast(Path, Url(str(path)))
     if not isinstance(path, (str, os.PathLike)):
         raise UserError(f"A path must be text or a Path. Received: {' '.join(repr(path).split())[:100]}")
-    expanded = os.path.expanduser(path)
-    if expanded == str(path) and expanded.startswith("~"):
+    full_path = os.path.expanduser(path)
+    if full_path == str(path) and full_path.startswith("~"):
         raise UserError(f"{path}: no such user (for a file whose name begins with ~, write ./~name)")
     try:
-        os.stat(expanded)
+        os.stat(full_path)
     except (OSError, ValueError) as error:
         if getattr(error, "errno", None) == errno.ELOOP:
             raise UserError(f"{path}: is a link that leads to itself") from error
-    return Path(expanded)
+    return Path(full_path)
 
 
 def finish_replacement(path: Path) -> None:
@@ -226,33 +226,33 @@ def expand_local_path(path: Path | str | Url, argument: str) -> Path:
     return path
 
 
-def _upload_file(local: Path, url: Url) -> None:
+def _upload_file(local_path: Path, url: Url) -> None:
     """Writes a file to a store, where it replaces the one before."""
     with _raise_os_errors(url):
         if url.text.partition("://")[0] not in FILE_SYSTEMS:
-            url.store.put_file(str(local), url.place)
+            url.store.put_file(str(local_path), url.place)
             return
-        folder, aside = url.parent, url.parent / f".{url.name}.partial"
+        folder, temp_url = url.parent, url.parent / f".{url.name}.partial"
         url.store.makedirs(folder.place, exist_ok=True)
-        url.store.put_file(str(local), aside.place)
+        url.store.put_file(str(local_path), temp_url.place)
         if url.exists():
             url.store.rm_file(url.place)
-        url.store.mv(aside.place, url.place)
+        url.store.mv(temp_url.place, url.place)
 
 
-def _upload_folder(local: Path, url: Url, last: str | None) -> None:
-    """Replaces a folder in a store, file by file. `last`: a file that makes the folder complete, uploaded last.
+def _upload_folder(local_folder: Path, url: Url, last_name: str | None) -> None:
+    """Replaces a folder in a store, file by file. `last_name`: a file that makes the folder complete, uploaded last.
 
     If that fails, no file is left in the folder.
     """
-    names = [str(PurePosixPath(path.relative_to(local))) for path in local.rglob("*") if path.is_file()]
-    _delete_files(url, last)
+    names = [str(PurePosixPath(path.relative_to(local_folder))) for path in local_folder.rglob("*") if path.is_file()]
+    _delete_files(url, last_name)
     try:
-        for name in sorted(names, key=lambda name: (name == last, name)):
-            _upload_file(local / name, url / name)
+        for name in sorted(names, key=lambda name: (name == last_name, name)):
+            _upload_file(local_folder / name, url / name)
     except BaseException:
         with contextlib.suppress(OSError):
-            _delete_files(url, last)
+            _delete_files(url, last_name)
         raise
 
 
@@ -265,8 +265,8 @@ def _delete_files(url: Url, first: str | None) -> None:
 def write_file(path: Path | Url) -> Iterator[Path]:
     """Does what `files.atomic_write` does, also for a file in a store."""
     if isinstance(path, Path):
-        with files.atomic_write(path) as aside:
-            yield aside
+        with files.atomic_write(path) as temp_path:
+            yield temp_path
         return
     with files.report_write_errors(path), tempfile.TemporaryDirectory() as scratch:
         yield Path(scratch, path.name)
@@ -274,15 +274,15 @@ def write_file(path: Path | Url) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def write_folder(path: Path | Url, last: str) -> Iterator[Path]:
+def write_folder(path: Path | Url, last_name: str) -> Iterator[Path]:
     """Does what `files.replace_directory` does, also for a folder in a store, which is filled file by file."""
     if isinstance(path, Path):
-        with files.replace_directory(path, last) as aside:
-            yield aside
+        with files.replace_directory(path, last_name) as temp_folder:
+            yield temp_folder
         return
     with files.report_write_errors(path), tempfile.TemporaryDirectory() as scratch:
         yield Path(scratch)
-        _upload_folder(Path(scratch), path, last)
+        _upload_folder(Path(scratch), path, last_name)
 
 
 def check_replaceable(path: Path | Url) -> None:

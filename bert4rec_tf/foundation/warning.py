@@ -51,11 +51,11 @@ def warn(line: str, category: type[Bert4RecWarning]) -> None:
     warnings.warn(word_for_caller(line), category, stacklevel=level)
 
 
-def warn_of_unknown(unknown: Sequence[str], total: int, what: str) -> None:
-    """Warns of unknown ids, if there are any among the `total`. `what`: whose ids."""
-    if len(unknown):
+def warn_of_unknown(unknown_ids: Sequence[str], total: int, kind: str) -> None:
+    """Warns of unknown ids, if there are any among the `total`. `kind`: whose ids."""
+    if len(unknown_ids):
         warn(
-            f"{len(unknown)} of the {total} {what} are unknown and were skipped (such as {unknown[0]!r})",
+            f"{len(unknown_ids)} of the {total} {kind} are unknown and were skipped (such as {unknown_ids[0]!r})",
             UnknownIdWarning,
         )
 

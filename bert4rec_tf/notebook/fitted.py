@@ -143,10 +143,10 @@ class FittedModel:
         if not explain:
             return table
         answers = self.saved.explain(items, user_id, answer.items[0])
-        for reason in (reason for one in answers for reason in one["reasons"]):
+        for reason in (reason for answer in answers for reason in answer["reasons"]):
             (reason["item"],) = self._restore_ids("item", [reason["item"]])
         names = ("reasons", "lift") if self.saved.card.get("scores") == LOG_PROBABILITIES else ("reasons",)
-        return table.assign(**{name: [one[name] for one in answers] for name in names})
+        return table.assign(**{name: [answer[name] for answer in answers] for name in names})
 
     @speak_python()
     def recommend_all(
@@ -183,8 +183,8 @@ class FittedModel:
         else:
             sequences = self.saved.require_histories() if user_ids is None else self.saved.select_histories(user_ids)
             rows = batch.list_rows(sequences, 0, sequences.num_users)
-        if wrong := options.keys() - CHOICES:
-            raise unknown_name_error("argument", min(wrong), sorted(CHOICES))
+        if unknown_names := options.keys() - CHOICES:
+            raise unknown_name_error("argument", min(unknown_names), sorted(CHOICES))
         choices = self._read_choices(k, where, attributes, **options)
         progress = Progress("recommending", -(-len(rows) // batch.BATCH_USERS), 0, batch.BATCH_USERS, silent=silent)
         has_users = histories is None or user_ids is not None
@@ -227,8 +227,8 @@ class FittedModel:
         is_list = pd.api.types.is_list_like(item)
         queries = self._texts("item", item) if is_list else [to_text("item", item, self.saved.knows_item)]
         answer = self.saved.similar(queries, k, where, attributes)
-        for query, unknown in zip(queries, answer.unknown):
-            if unknown:
+        for query, is_unknown in zip(queries, answer.unknown):
+            if is_unknown:
                 raise UserError(f"`item` must be an item of the data. Received: item={query}")
         parts = [self._table(*pair) for pair in zip(answer.items, answer.scores)]
         if not is_list:
@@ -236,8 +236,8 @@ class FittedModel:
         names = self.saved.restore_ids("item", queries)
         for part, name in zip(parts, names):
             part.insert(0, "similar_to", name)
-        empty = self._table([], np.empty(0)).assign(similar_to=[])
-        return pd.concat(parts, ignore_index=True) if parts else empty[["similar_to", *empty.columns[:-1]]]
+        empty_table = self._table([], np.empty(0)).assign(similar_to=[])
+        return pd.concat(parts, ignore_index=True) if parts else empty_table[["similar_to", *empty_table.columns[:-1]]]
 
     @property
     def items(self) -> list[Any]:
@@ -265,11 +265,11 @@ class FittedModel:
         if self.saved.needs_users:
             if ids is None:
                 raise UserError("`users` must be given: the model needs to know the users. Received: users=None")
-            unknown = list(itertools.compress(ids, ~self.saved.users.contains_each(ids)))
-            if unknown:
+            strangers = list(itertools.compress(ids, ~self.saved.users.contains_each(ids)))
+            if strangers:
                 warn(
-                    f"{len(unknown):,} of the {len(ids):,} users are unknown, and their vectors are zeros (such as "
-                    f"{unknown[0]!r})",
+                    f"{len(strangers):,} of the {len(ids):,} users are unknown, and their vectors are zeros (such as "
+                    f"{strangers[0]!r})",
                     UnknownIdWarning,
                 )
         self.saved.warn_of_unknown_items([item for _, history in rows for item in history], "items in the histories")
@@ -349,8 +349,8 @@ class FittedModel:
         options_of_training = options.keys() - {"silent"} | ({"test_from"} if test_from is not None else set())
         if train is False and options_of_training:
             raise UserError(f"`{min(options_of_training)}` needs a training. Received: train=False")
-        if fixed := options.keys() & FIXED:
-            raise UserError(f"`{min(fixed)}` cannot be given to `continue_training`, which keeps that of this model")
+        if names := options.keys() & FIXED:
+            raise UserError(f"`{min(names)}` cannot be given to `continue_training`, which keeps that of this model")
         if train or options_of_training:
             self._require_workdir()
         new = inputs.load_any(more, **columns, test_from=test_from, to_train=False, known_columns=self.saved.columns)[1]
@@ -367,21 +367,21 @@ class FittedModel:
         if not train:
             return self._update(data)
         workdir = self._require_workdir()
-        passed_on = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
-        check_callbacks(passed_on.get("callbacks", ()))
+        run_options = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
+        check_callbacks(run_options.get("callbacks", ()))
         run = workdir.read_config().run
-        given = {name: options.pop(name, None) for name in (ITEM_FEATURES, USER_FEATURES)}
-        new_features = {name: source for name, source in given.items() if source is not None}
+        sources = {name: options.pop(name, None) for name in (ITEM_FEATURES, USER_FEATURES)}
+        new_features = {name: source for name, source in sources.items() if source is not None}
         settings_for_features(run.model, new_features.keys() - {ITEM_FEATURES})  # refuses those that nothing reads
         features = workdir.read_features()
         features |= {name: new.features[name] for name in features if name in new.features} | new_features
-        new_items, silent = options.pop("new_items", False), passed_on.get("silent", False)
+        new_items, silent = options.pop("new_items", False), run_options.get("silent", False)
         data = with_features(data, **features, new_items=new_items, silent=silent)
         run = presets.change_run(run, inputs.FRAME, **options)
         attributes = self.saved.attributes and self.saved.attributes.frame.reset_index()
-        selected, start_weights = workdir.path / SELECT, None
+        select_folder, start_weights = workdir.path / SELECT, None
         if MODELS[run.model].examples is not None:
-            start_weights = selected if selected.exists() else workdir.path
+            start_weights = select_folder if select_folder.exists() else workdir.path
         return train_and_open(
             run,
             data,
@@ -389,7 +389,7 @@ class FittedModel:
             titles=self.titles,
             init_from=start_weights,
             item_features=new_features.get(ITEM_FEATURES, attributes),
-            **passed_on,
+            **run_options,
         )
 
     def _require_workdir(self) -> WorkDirectory:
@@ -446,23 +446,23 @@ class FittedModel:
         if target.exists():
             raise UserError(f"`path` must be a new folder. Received: path={target}")
         self.saved.locate(Path(MODEL))  # refuses a model that was replaced
-        with stores.write_folder(target, CONFIG if self.workdir else MODEL) as aside:
+        with stores.write_folder(target, CONFIG if self.workdir else MODEL) as temp_folder:
             origin = LocalCopy(self.workdir or self.saved.local_folder)
-            shutil.copytree(origin.folder, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+            shutil.copytree(origin.folder, temp_folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
             if self._is_updated:
-                shutil.rmtree(aside / SAVED_MODEL)
-                shutil.copytree(self.saved.local_folder, aside / SAVED_MODEL)
+                shutil.rmtree(temp_folder / SAVED_MODEL)
+                shutil.copytree(self.saved.local_folder, temp_folder / SAVED_MODEL)
             if self.titles != self.saved.titles:  # they were given to `open`
-                model_folder = aside / SAVED_MODEL if self.workdir else aside
-                for file in [model_folder / TITLES, *([aside / TITLES.name] if self.workdir else [])]:
+                model_folder = temp_folder / SAVED_MODEL if self.workdir else temp_folder
+                for file in [model_folder / TITLES, *([temp_folder / TITLES.name] if self.workdir else [])]:
                     files.write_text(file, format_titles(self.titles))
         return target
 
     @property
     def metrics(self) -> dict[str, Any]:
         """What the training measured: `metrics.json`, or what the model card has of it; empty if there is neither."""
-        measured = WorkDirectory(self.workdir).read_metrics() if self.workdir else None
-        return measured or self.saved.card.get("metrics") or {}
+        metrics = WorkDirectory(self.workdir).read_metrics() if self.workdir else None
+        return metrics or self.saved.card.get("metrics") or {}
 
     def plot(self) -> Any:
         """Returns a matplotlib figure of the training curve, and of NDCG@10 among all unseen items on the test items.
@@ -501,8 +501,8 @@ class FittedModel:
         choices = Choices(k, exclude=self._texts("exclude", exclude), candidates=candidate_ids, **options)
         return self.saved.restrict(choices, where, attributes)
 
-    def _texts(self, name: str, raw: Iterable[Any]) -> list[str]:
-        return to_texts(name, raw, self.saved.knows_item)
+    def _texts(self, name: str, ids: Iterable[Any]) -> list[str]:
+        return to_texts(name, ids, self.saved.knows_item)
 
     def _restore_ids(self, role: str, texts: list[str]) -> list[Any]:
         """Returns ids as `SavedRecommender.restore_ids`, as texts or Python's integers."""
@@ -576,8 +576,8 @@ def open(path: Path | str, titles: Any = None, trust_model: bool = False) -> Fit
     stores.finish_replacement(folder)
     is_model = (folder / MODEL).exists()
     if not is_model and not (folder / CONFIG).exists():
-        newest = find_newest_version(folder)
-        received = f"path={folder}" if newest is None else f"a folder of versions; open {folder / str(newest)}"
+        version = find_newest_version(folder)
+        received = f"path={folder}" if version is None else f"a folder of versions; open {folder / str(version)}"
         raise UserError(f"`path` must be a work directory or a SavedModel. Received: {received}")
     if not isinstance(folder, Url):
         folder = folder.absolute()

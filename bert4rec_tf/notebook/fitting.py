@@ -148,11 +148,11 @@ def fit(
             best_settings, trials = tune_settings(make_run, settings, sequences, tune, folder, silent)
             _refuse_outdone_model(path, make_run(**best_settings), folder)
     run = make_run(**best_settings)
-    fitted = train_and_open(
+    fitted_model = train_and_open(
         run, sequences, interactions, title_by_id, init_from, workdir, callbacks, silent, budget, item_features
     )
-    fitted.trials = trials
-    return fitted
+    fitted_model.trials = trials
+    return fitted_model
 
 
 def _refuse_outdone_model(path: Path, best_run: Run, search: Path) -> None:
@@ -179,18 +179,18 @@ def _read_settings(
 
     Raises UserError for a mistake, as far as it can be known before the data are read.
     """
-    budget = None if minutes is None else Budget(minutes, named=settings)
-    read = {**settings_for_features(model, features), **settings}
+    budget = None if minutes is None else Budget(minutes, named_settings=settings)
+    all_settings = {**settings_for_features(model, features), **settings}
     if not (isinstance(holdout, str) and holdout == PRESET):
         if not isinstance(holdout, int | None) or holdout not in HELD_OUT:
             raise UserError(f"`holdout` must be None, 0, 1 or 2. Received: holdout={holdout!r}")
         if "protocol" in settings:
             raise UserError("`holdout` must be left out with `protocol`, which it chooses. Received: both")
-        read["protocol"] = HELD_OUT[holdout]
-    presets.check_settings(dataset, model, preset, seed, **read)
+        all_settings["protocol"] = HELD_OUT[holdout]
+    presets.check_settings(dataset, model, preset, seed, **all_settings)
     if budget is not None:
-        budget.check_settings(model, **read)
-    return read, budget
+        budget.check_settings(model, **all_settings)
+    return all_settings, budget
 
 
 def _list_arguments(function: Callable[..., Any]) -> set[str]:
@@ -204,9 +204,9 @@ def _check_names(settings: Iterable[str], arguments: Collection[str]) -> None:
             raise UserError('`user`, `item` and `time` name the columns, as in `fit(data, user="customer")`')
         if name in OPTIONS_OF_DATA:
             raise UserError(f"Unknown argument: {name!r}. `b4r.interactions` takes it, and `fit` takes its result")
-        nearest = find_nearest(name, [*list_settings(), *arguments])
-        if nearest in arguments:
-            raise UserError(f"Unknown argument: {name!r}. Did you mean {nearest!r}?")
+        suggestion = find_nearest(name, [*list_settings(), *arguments])
+        if suggestion in arguments:
+            raise UserError(f"Unknown argument: {name!r}. Did you mean {suggestion!r}?")
 
 
 @speak_python()
@@ -290,9 +290,9 @@ def _check_models(
         raise UserError(f"`model` must be left out: `models` has the names. Received: model={options['model']!r}")
     if options.get("workdir") is not None:
         raise UserError("`workdir` must be left out: each model would need its own. Fit the best one with a `workdir`")
-    others = _list_arguments(fit) - {"model"}
-    settings = {name: value for name, value in options.items() if name not in others}
-    _check_names(settings, others | set(arguments))
+    fit_options = _list_arguments(fit) - {"model"}
+    settings = {name: value for name, value in options.items() if name not in fit_options}
+    _check_names(settings, fit_options | set(arguments))
     features = {kind: options[kind] for kind in (ITEM_FEATURES, USER_FEATURES) if options.get(kind) is not None}
     preset, seed = options.get("preset", "fast"), options.get("seed", 1)
     holdout, minutes = options.get("holdout", PRESET), options.get("minutes")
@@ -307,8 +307,8 @@ def _check_models(
 def _measure(source: Any, model: str, options: dict[str, Any]) -> np.ndarray:
     """Trains a model, and returns the rank of each test item among all items that recommendations include."""
     left_out = set() if MODELS[model].examples else {"tune", "minutes"}  # what only counts has its own search
-    fitted = fit(source, model=model, **{name: value for name, value in options.items() if name not in left_out})
-    protocols = npz.read(WorkDirectory(fitted.saved.folder.parent).ranks)
+    result = fit(source, model=model, **{name: value for name, value in options.items() if name not in left_out})
+    protocols = npz.read(WorkDirectory(result.saved.folder.parent).ranks)
     return protocols.get(ANY, protocols[FULL])
 
 
@@ -317,8 +317,8 @@ def _compare(ranks: Mapping[str, np.ndarray], model: str, cases: Any = slice(Non
     first, own_ranks = next(iter(ranks)), ranks[model][cases]
     gains, difference = compute_per_user(NDCG, own_ranks), [np.nan] * 3
     if model != first and len(own_ranks) >= MIN_USERS:
-        better = compute_difference(compute_per_user(NDCG, ranks[first][cases]), gains)
-        difference = [better.mean, better.low, better.high]
+        gain = compute_difference(compute_per_user(NDCG, ranks[first][cases]), gains)
+        difference = [gain.mean, gain.low, gain.high]
     return [gains.mean(), compute_per_user("hr@10", own_ranks).mean(), *difference]
 
 

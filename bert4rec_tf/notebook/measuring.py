@@ -50,12 +50,12 @@ def measure_actions(
     """
     users, targets = _select_known(histories, match_types(histories, test))
     _warn_of_known_actions(saved, histories, users, targets)
-    extended = _append_targets(histories, users, targets)
+    all_data = _append_targets(histories, users, targets)
     sizes = EvaluationSettings()
     num_negatives = min(sizes.num_negatives, histories.num_items)
-    negatives = {name: draw(extended, users, num_negatives, sizes.candidates_seed) for name, draw in SAMPLERS.items()}
+    negatives = {name: draw(all_data, users, num_negatives, sizes.candidates_seed) for name, draw in SAMPLERS.items()}
     with_seen = not saved.card.get("exclude_seen", True)
-    task = RankingTask(histories, users, targets, negatives, all_items=True, excluded=extended, with_seen=with_seen)
+    task = RankingTask(histories, users, targets, negatives, all_items=True, excluded=all_data, with_seen=with_seen)
 
     penalties = tf.constant(saved.read_penalties())
 
@@ -67,23 +67,23 @@ def measure_actions(
         scores = saved.scores(tf.gather(items, batch["items"]), owners, tf.gather(items, numbers))
         return scores - tf.gather(penalties, numbers)
 
-    ranked = Ranker(score, saved.card.get("max_history")).rank_and_list(task, with_lists=distances)
-    between = {protocol: np.empty([len(users), 0]) for protocol in ranked.ranks}
+    result = Ranker(score, saved.card.get("max_history")).rank_and_list(task, with_lists=distances)
+    list_distances = {protocol: np.empty([len(users), 0]) for protocol in result.ranks}
     if distances:
         case_histories = [histories[user] for user in users.tolist()]
         vectors = make_cooccurrence_vectors(histories, DISTANCE_WIDTH)
-        for protocol, lists in ranked.lists.items():
-            between[protocol] = compute_distances_per_user(lists, targets, case_histories, vectors)
+        for protocol, lists in result.lists.items():
+            list_distances[protocol] = compute_distances_per_user(lists, targets, case_histories, vectors)
     if not per_user:
-        means = {name: values.mean(axis=0) for name, values in task.add_new_protocol(between).items()}
-        measured = ranked.compute_metrics(names)
-        return pd.DataFrame({name: {**ours, **dict(zip(DISTANCES, means[name]))} for name, ours in measured.items()})
+        means = {name: values.mean(axis=0) for name, values in task.add_new_protocol(list_distances).items()}
+        results = result.compute_metrics(names)
+        return pd.DataFrame({name: {**row, **dict(zip(DISTANCES, means[name]))} for name, row in results.items()})
     protocol = ANY if with_seen else FULL
     ids = {"user": np.asarray(histories.users, object)[users].tolist(), "item": histories.vocabulary.decode(targets)}
     table = pd.DataFrame({role: saved.restore_ids(role, texts) for role, texts in ids.items()})
-    ranks = ranked.ranks[protocol]
+    ranks = result.ranks[protocol]
     metrics = {name: compute_per_user(name, ranks) for name in names}
-    return table.assign(rank=ranks + 1, **metrics, **dict(zip(DISTANCES, between[protocol].T)))
+    return table.assign(rank=ranks + 1, **metrics, **dict(zip(DISTANCES, list_distances[protocol].T)))
 
 
 def _select_known(histories: Sequences, test: Sequences) -> tuple[np.ndarray, np.ndarray]:

@@ -37,23 +37,23 @@ def plot_quality(workdir: WorkDirectory, card: Mapping[str, Any]) -> Any:
         "how often training saw the target": arrays[TARGET_COUNTS],
     }
     title = f"{card['model']} of {card['data']['name']}: NDCG@10 among all unseen items"
-    among = "all unseen items" if run.training.selection_metric == FULL else f"{run.evaluation.num_negatives} popular"
-    return plots.plot_quality(curve, gains, traits, title, f"NDCG@10 of validation items among {among}")
+    items = "all unseen items" if run.training.selection_metric == FULL else f"{run.evaluation.num_negatives} popular"
+    return plots.plot_quality(curve, gains, traits, title, f"NDCG@10 of validation items among {items}")
 
 
-def describe_model(card: Mapping[str, Any], measured: Mapping[str, Any], trials: pd.DataFrame | None) -> list[str]:
+def describe_model(card: Mapping[str, Any], metrics: Mapping[str, Any], trials: pd.DataFrame | None) -> list[str]:
     """Returns lines with the model, its data and its metrics.
 
-    `card`: the model card. `measured`: the content of `metrics.json`. `trials`: of a search, the best first.
+    `card`: the model card. `metrics`: the content of `metrics.json`. `trials`: of a search, the best first.
     """
     data = card.get("data", {})
     sizes = ", ".join(f"{data[name]:,} {name}" for name in ("users", "items", "actions") if name in data)
     lines = [f"{card.get('model')} of {data.get('name')}: {sizes}"]
     prefixes = {"test": "", **{name: f"{title} " for name, title in COUNT_BASELINES.items()}}
-    for protocol, among in ((POPULAR, "popular items"), (FULL, "all unseen items"), (ANY, "all items")):
-        parts = {title: measured.get(key, {}).get(protocol) for key, title in prefixes.items()}
+    for protocol, items in ((POPULAR, "popular items"), (FULL, "all unseen items"), (ANY, "all items")):
+        parts = {title: metrics.get(key, {}).get(protocol) for key, title in prefixes.items()}
         cells = [f"{title}{values['ndcg@10']:.3f}" for title, values in parts.items() if values]
-        lines += [f"  NDCG@10 among {among}: {', '.join(cells)}"] * bool(cells)
+        lines += [f"  NDCG@10 among {items}: {', '.join(cells)}"] * bool(cells)
     if card.get("run", {}).get("training", {}).get("protocol") == ALL:
         lines.append("  (measured with a model that held out the last actions; this one was trained on them too)")
     if trials is not None:

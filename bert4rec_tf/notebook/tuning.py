@@ -56,8 +56,8 @@ BUSY = "another process searches in this folder; wait for it, or name another `w
 
 def find_space(run: Run, fixed: Collection[str]) -> dict[str, list[Any]]:
     """Returns setting -> the values to try, which include the run's own. Settings in `fixed` keep their value."""
-    usual = {name: value for name, value in run.flatten().items() if value and name in FACTORS and name not in fixed}
-    space = {name: sorted({value, *(_multiply(value, by) for by in FACTORS[name])}) for name, value in usual.items()}
+    start = {name: value for name, value in run.flatten().items() if value and name in FACTORS and name not in fixed}
+    space = {name: sorted({value, *(_multiply(value, by) for by in FACTORS[name])}) for name, value in start.items()}
     if "dropout" in run.flatten().keys() - fixed:
         space["dropout"] = sorted({*DROPOUTS, run.flatten()["dropout"]})
     return space
@@ -88,22 +88,20 @@ def tune_settings(
 
     Raises UserError as `run_trials` does, and if the model has nothing to search.
     """
-    usual = make_run()
-    space = find_space(usual, fixed)
-    if MODELS[usual.model].examples is None or not space:
-        raise UserError(
-            f"`tune` needs a model with settings to search. Received: tune={num_trials}, model={usual.model}"
-        )
-    if "protocol" in fixed and SELECT not in TRAININGS[usual.training.protocol]:
+    run = make_run()
+    space = find_space(run, fixed)
+    if MODELS[run.model].examples is None or not space:
+        raise UserError(f"`tune` needs a model with settings to search. Received: tune={num_trials}, model={run.model}")
+    if "protocol" in fixed and SELECT not in TRAININGS[run.training.protocol]:
         raise UserError(
             f"`tune` needs a protocol with validation items. Received: tune={num_trials}, "
-            f"protocol={usual.training.protocol}"
+            f"protocol={run.training.protocol}"
         )
     # What only a later training reads has its default, which is no mistake beside SELECT.
-    of_trials = {"protocol": SELECT, **{name: list_settings()[name].default for name in FINAL if name in fixed}}
+    trial_settings = {"protocol": SELECT, **{name: list_settings()[name].default for name in FINAL if name in fixed}}
     trials = run_trials(
-        lambda values: make_run(**derive_settings(usual, fixed, values), **of_trials),
-        usual,
+        lambda values: make_run(**derive_settings(run, fixed, values), **trial_settings),
+        run,
         space,
         sequences,
         num_trials,
@@ -111,14 +109,14 @@ def tune_settings(
         silent,
     )
     best = find_best_trial(trials)
-    ranked = sorted(trials, key=lambda trial: (trial is best, get_ndcg(trial) or 0), reverse=True)
-    table = pd.DataFrame([{**trial.params, NDCG: get_ndcg(trial)} for trial in ranked])
-    return derive_settings(usual, fixed, best.params), table
+    sorted_trials = sorted(trials, key=lambda trial: (trial is best, get_ndcg(trial) or 0), reverse=True)
+    table = pd.DataFrame([{**trial.params, NDCG: get_ndcg(trial)} for trial in sorted_trials])
+    return derive_settings(run, fixed, best.params), table
 
 
 def run_trials(
     make_run: Callable[[dict[str, Any]], Run],
-    usual: Run,
+    run: Run,
     space: dict[str, list[Any]],
     sequences: Sequences,
     num_trials: int,
@@ -135,13 +133,13 @@ def run_trials(
     Raises UserError without Optuna, or if `folder` holds another search; and the error of the usual run's trial.
     """
     with files.FolderLock(folder, BUSY).lock():
-        study = _open_study(usual, space, sequences, folder)
+        study = _open_study(run, space, sequences, folder)
         _repeat_interrupted(study)
         progress = Progress("tuning", num_trials, silent=silent)
-        while (trial := _ask_for_next_trial(study, space, usual.seed, num_trials)) is not None:
+        while (trial := _ask_for_next_trial(study, space, run.seed, num_trials)) is not None:
             try:
-                is_first = not any(other.state.is_finished() for other in list_trials(study))
-                must_succeed = is_first and trial.params == _find_usual_values(usual, space)
+                is_first = not any(past_trial.state.is_finished() for past_trial in list_trials(study))
+                must_succeed = is_first and trial.params == _find_usual_values(run, space)
                 state = _copy_equal(study, trial) or _train(make_run, sequences, folder, trial, must_succeed)
             except BaseException:  # but not if the process is killed
                 trial.set_user_attr(REPEATED, STOPPED)
@@ -171,25 +169,25 @@ def get_ndcg(trial: Any) -> float | None:
 
 def find_best_trial(trials: Sequence[Any]) -> Any:
     """Returns the trial with the best NDCG@10 of those that were trained to their end. Raises UserError without one."""
-    complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
-    if not complete:
+    complete_trials = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    if not complete_trials:
         errors = dict.fromkeys(trial.user_attrs[ERROR] for trial in trials if ERROR in trial.user_attrs)
         raise UserError(f"no trial could be trained to its end: {'; '.join(errors)}")
-    return max(complete, key=lambda trial: trial.value)
+    return max(complete_trials, key=lambda trial: trial.value)
 
 
-def derive_settings(usual: Run, fixed: Collection[str], values: dict[str, Any]) -> dict[str, Any]:
+def derive_settings(run: Run, fixed: Collection[str], values: dict[str, Any]) -> dict[str, Any]:
     """Returns the values of a trial, and the settings that follow from them: with other batches, those of the steps."""
-    batch_ratio = usual.training.batch_size / values.get("batch_size", usual.training.batch_size)
-    scaled = {"steps", "evaluate_every"} - {*fixed} if batch_ratio != 1 and "steps" not in fixed else set()
-    if scaled and usual.training.stop_after:
-        scaled.add("stop_after")
-    steps = {name: max(1, round(getattr(usual.training, name) * batch_ratio)) for name in sorted(scaled)}
+    batch_ratio = run.training.batch_size / values.get("batch_size", run.training.batch_size)
+    scaled_names = {"steps", "evaluate_every"} - {*fixed} if batch_ratio != 1 and "steps" not in fixed else set()
+    if scaled_names and run.training.stop_after:
+        scaled_names.add("stop_after")
+    steps = {name: max(1, round(getattr(run.training, name) * batch_ratio)) for name in sorted(scaled_names)}
     return {**values, **steps}
 
 
-def _find_usual_values(usual: Run, space: dict[str, list[Any]]) -> dict[str, Any]:
-    settings = usual.flatten()
+def _find_usual_values(run: Run, space: dict[str, list[Any]]) -> dict[str, Any]:
+    settings = run.flatten()
     return {name: settings[name] for name in space if settings[name] in space[name]}
 
 
@@ -202,10 +200,10 @@ def _import_optuna() -> Any:
     return optuna
 
 
-def _open_study(usual: Run, space: dict[str, list[Any]], sequences: Sequences, folder: Path) -> Any:
+def _open_study(run: Run, space: dict[str, list[Any]], sequences: Sequences, folder: Path) -> Any:
     optuna = _import_optuna()
-    identity = json.loads(json.dumps({"run": usual.to_dict(), "data": sequences.fingerprint, "space": space}))
-    first = _find_usual_values(usual, space)
+    identity = json.loads(json.dumps({"run": run.to_dict(), "data": sequences.fingerprint, "space": space}))
+    first = _find_usual_values(run, space)
     _cut_torn_line(folder / TRIALS)
     journal = optuna.storages.journal.JournalFileBackend(str(folder / TRIALS))
     try:
@@ -240,10 +238,10 @@ def _cut_torn_line(path: Path) -> None:
 def _ask_for_next_trial(study: Any, space: dict[str, list[Any]], seed: int, num_trials: int) -> Any:
     """Returns the next trial, which depends on the others and the seed alone; None if there are enough."""
     optuna = _import_optuna()
-    begun = [trial for trial in list_trials(study) if trial.state.name != "WAITING"]
-    if len(begun) >= num_trials:
+    started_trials = [trial for trial in list_trials(study) if trial.state.name != "WAITING"]
+    if len(started_trials) >= num_trials:
         return None
-    study.sampler = optuna.samplers.TPESampler(seed=(seed + len(begun)) % 2**32)
+    study.sampler = optuna.samplers.TPESampler(seed=(seed + len(started_trials)) % 2**32)
     choices = optuna.distributions.CategoricalDistribution
     return study.ask({name: choices(values) for name, values in space.items()})
 
@@ -253,33 +251,33 @@ def _repeat_interrupted(study: Any) -> None:
     optuna = _import_optuna()
     for trial in study.trials:
         if trial.state.name == "RUNNING":
-            interrupted = optuna.trial.Trial(study, trial._trial_id)
-            equal = [other for other in study.trials if other.params == trial.params]
-            kills = sum(other.user_attrs.get(REPEATED) == KILLED for other in equal)
+            interrupted_trial = optuna.trial.Trial(study, trial._trial_id)
+            equal_trials = [past_trial for past_trial in study.trials if past_trial.params == trial.params]
+            kills = sum(past_trial.user_attrs.get(REPEATED) == KILLED for past_trial in equal_trials)
             if REPEATED not in trial.user_attrs and kills == MAX_ATTEMPTS - 1:
-                interrupted.set_user_attr(ERROR, f"its process was killed {MAX_ATTEMPTS} times")
+                interrupted_trial.set_user_attr(ERROR, f"its process was killed {MAX_ATTEMPTS} times")
             else:
-                interrupted.set_user_attr(REPEATED, trial.user_attrs.get(REPEATED, KILLED))
+                interrupted_trial.set_user_attr(REPEATED, trial.user_attrs.get(REPEATED, KILLED))
                 if not _is_waiting(study, trial.params):  # a kill may have come before `tell`
                     study.enqueue_trial(trial.params)
-            study.tell(interrupted, state=optuna.trial.TrialState.FAIL)
+            study.tell(interrupted_trial, state=optuna.trial.TrialState.FAIL)
 
 
 def _is_waiting(study: Any, values: dict[str, Any]) -> bool:
     """Returns whether a trial with these values has been queued."""
-    waiting = (trial for trial in study.trials if trial.state.name == "WAITING")
-    return any(trial.system_attrs.get("fixed_params") == values for trial in waiting)
+    waiting_trials = (trial for trial in study.trials if trial.state.name == "WAITING")
+    return any(trial.system_attrs.get("fixed_params") == values for trial in waiting_trials)
 
 
 def _copy_equal(study: Any, trial: Any) -> Any:
     """Gives a trial the result of an earlier one with the same values. Returns its state; None if there is none."""
-    for other in list_trials(study):
-        if other.params == trial.params and other.state.is_finished():
-            for step, value in other.intermediate_values.items():
+    for past_trial in list_trials(study):
+        if past_trial.params == trial.params and past_trial.state.is_finished():
+            for step, value in past_trial.intermediate_values.items():
                 trial.report(value, step)
-            if ERROR in other.user_attrs:
-                trial.set_user_attr(ERROR, other.user_attrs[ERROR])
-            return other.state
+            if ERROR in past_trial.user_attrs:
+                trial.set_user_attr(ERROR, past_trial.user_attrs[ERROR])
+            return past_trial.state
     return None
 
 

@@ -53,7 +53,7 @@ def label_cases(sequences: Sequences, by: str, attributes: Any) -> np.ndarray:
                     f"`attributes` must have ids of items or of users, in a column `item` or `user`. Those of the "
                     f"column {id_column!r} may be either"
                 )
-            labels[id_column] = np.array([values.get(one) for one in ids], object)
+            labels[id_column] = np.array([values.get(raw_id) for raw_id in ids], object)
     if not labels:
         raise UserError(f"`attributes` must have a column with ids of the data's items or users, beside {by!r}")
     labels_of_cases = next(iter(labels.values()))  # items come first

@@ -94,7 +94,7 @@ def run_mode(experiment: Experiment, mode: str = "all") -> Result:
     What is already prepared or trained is skipped. The result of `prepare` and `train` has no metrics, and neither has
     that of a machine which only helps to train.
     """
-    measured: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     model: Any = None
     with experiment.workdir.lock():
         if mode in ("all", "train"):
@@ -105,8 +105,8 @@ def run_mode(experiment: Experiment, mode: str = "all") -> Result:
             model = experiment.train()
         if not experiment.workdir.is_read_only and mode in ("all", "evaluate"):
             model = model or experiment.load_trained_model()
-            measured = experiment.evaluate(model)
-    return Result(measured, model, experiment.sequences, experiment.workdir.path)
+            content = experiment.evaluate(model)
+    return Result(content, model, experiment.sequences, experiment.workdir.path)
 
 
 def open_experiment(
@@ -155,7 +155,7 @@ def open_experiment(
     return experiment
 
 
-class _Trained(NamedTuple):
+class _Outcome(NamedTuple):
     """A trained model, and its best step on the validation items; 0 without validation."""
 
     model: Recommender
@@ -185,7 +185,7 @@ class Experiment:
     silent: bool = False
     execution: ExecutionSettings = field(default_factory=ExecutionSettings)
     watch: Callable[[dict[str, float]], None] | None = None
-    _prepared: dict[tuple[str, int], StoredExamples] = field(init=False, default_factory=dict)
+    _stored_examples: dict[tuple[str, int], StoredExamples] = field(init=False, default_factory=dict)
 
     @property
     def sequences(self) -> Sequences:
@@ -263,20 +263,20 @@ class Experiment:
 
     def _prepare_examples(self, training: str) -> StoredExamples:
         max_length = self.run.architecture.max_length
-        if (training, max_length) not in self._prepared:
+        if (training, max_length) not in self._stored_examples:
             data, folder = self.select_data(training), self.workdir.prepared
             examples = preparation.prepare_examples(data, self.run.masking, max_length, self.run.seed, folder)
-            self._prepared[training, max_length] = examples
-        return self._prepared[training, max_length]
+            self._stored_examples[training, max_length] = examples
+        return self._stored_examples[training, max_length]
 
     @cached_property
     def negatives(self) -> dict[str, np.ndarray]:
         """The frozen candidates of each sampled protocol, [evaluated users, c], of a short integer type."""
         settings = self.run.evaluation
-        drawn = candidates.load_or_draw(
+        arrays = candidates.load_or_draw(
             self.workdir.prepared, self.sequences, self.split.users, settings.num_negatives, settings.candidates_seed
         )
-        return {name: items.astype(np.min_scalar_type(-self.sequences.num_items - 1)) for name, items in drawn.items()}
+        return {name: items.astype(np.min_scalar_type(-self.sequences.num_items - 1)) for name, items in arrays.items()}
 
     @cached_property
     def transitions(self) -> ItemTransitionsSettings:
@@ -284,8 +284,8 @@ class Experiment:
         with self.workdir.lock():
             record = self.workdir.read_transitions()
             if not record:
-                own = self.run.architecture
-                settings = own if isinstance(own, ItemTransitionsSettings) else ItemTransitionsSettings()
+                group = self.run.architecture
+                settings = group if isinstance(group, ItemTransitionsSettings) else ItemTransitionsSettings()
                 best, ndcg = search_settings(self.split, settings)
                 record = {"settings": best.record(), NDCG: ndcg}
                 self.workdir.write_transitions(record)
@@ -309,18 +309,18 @@ class Experiment:
         """
         with self.workdir.lock():
             strategy = workers.make_strategy(self.run.training.replicas)
-            trained: dict[str, _Trained] = {}
+            outcomes: dict[str, _Outcome] = {}
             for name in self.trainings:
                 model = self._new_model(name, strategy)
                 if model.examples is None:
                     loop.save_counted_model(model, self.workdir.path / name)
-                    trained[name] = _Trained(model)
+                    outcomes[name] = _Outcome(model)
                     continue
-                training = self._open_training(name, model, trained.get(SELECT))
+                training = self._open_training(name, model, outcomes.get(SELECT))
                 if self.budget is not None:
                     training = self._plan(training, self.budget)
-                trained[name] = self._run_training(training)
-            return trained[self.measured_training].model
+                outcomes[name] = self._run_training(training)
+            return outcomes[self.measured_training].model
 
     def _new_model(self, name: str, strategy: tf.distribute.Strategy | None = None) -> Recommender:
         """Returns the model of a training, with new weights, and with what it counts."""
@@ -329,30 +329,30 @@ class Experiment:
         model.adapt(self.select_data(name), self.transitions)
         return model
 
-    def _open_training(self, name: str, model: Recommender, selected: _Trained | None) -> loop.Training:
-        """Returns a training to run or to resume. `selected`: the result of SELECT, if it came before."""
+    def _open_training(self, name: str, model: Recommender, selection: _Outcome | None) -> loop.Training:
+        """Returns a training to run or to resume. `selection`: the result of SELECT, if it came before."""
         folder = self.workdir.path / name
         if not loop.has_begun(folder):
-            self._set_first_weights(model, name, selected)
+            self._set_first_weights(model, name, selection)
         if self.run.uses_evidence:
-            if selected:
-                model.set_mix(selected.model.evidence.mix, selected.model.get_network_share())
+            if selection:
+                model.set_mix(selection.model.evidence.mix, selection.model.get_network_share())
             elif self.run.given_mix is not None:
                 model.set_mix(self.run.given_mix, model.get_network_share())
         validate = self.make_validation(model) if name == SELECT else None
-        settings = self._make_loop_settings(name, selected)
-        title = "final training" if selected else "training"
+        settings = self._make_loop_settings(name, selection)
+        title = "final training" if selection else "training"
         watch = loop.Watch(title, self.silent, self._count_later_steps(name), self.watch)
         return loop.Training(model, self.make_feed(name, model), settings, folder, validate, watch)
 
     def _count_later_steps(self, name: str) -> int:
         """Returns the steps of the trainings after one."""
-        last = self.trainings[-1]
-        return 0 if name == last else scale_steps(self.run.training.steps, self._compute_final_share(last))
+        last_name = self.trainings[-1]
+        return 0 if name == last_name else scale_steps(self.run.training.steps, self._compute_final_share(last_name))
 
-    def _set_first_weights(self, model: Recommender, name: str, selected: _Trained | None) -> None:
-        if selected and self.run.training.final_share:
-            warm_start.copy_weights(selected.model, model)
+    def _set_first_weights(self, model: Recommender, name: str, selection: _Outcome | None) -> None:
+        if selection and self.run.training.final_share:
+            warm_start.copy_weights(selection.model, model)
         elif self.run.initial_weights is None:
             model.initialise(self.select_data(name))
         elif self.start is None:
@@ -370,13 +370,13 @@ class Experiment:
     def _compute_final_share(self, name: str) -> float:
         return compute_final_share(self.run.training, self._compute_growth(name))
 
-    def _make_loop_settings(self, name: str, selected: _Trained | None) -> loop.LoopSettings:
+    def _make_loop_settings(self, name: str, selection: _Outcome | None) -> loop.LoopSettings:
         training = self.run.training
-        if selected is None:
+        if selection is None:
             plan = self.workdir.read_config().plan or {}
             return loop.LoopSettings(training, self.execution, plan.get("max_seconds"))
-        final = make_final_settings(training, selected.best_step, self._compute_final_share(name))
-        return loop.LoopSettings(final, self.execution)
+        final_settings = make_final_settings(training, selection.best_step, self._compute_final_share(name))
+        return loop.LoopSettings(final_settings, self.execution)
 
     def make_feed(self, name: str, model: Recommender) -> Feed | JoinedFeed:
         """Returns the training batches of a training."""
@@ -392,10 +392,10 @@ class Experiment:
     def make_validation(self, model: Recommender) -> Callable[[], dict[str, float]]:
         """Returns what measures the model on the validation items, and first chooses how evidence joins its scores."""
         ranked_among, team = self.run.training.selection_metric, workers.current_team()
-        among_all = self.make_selection_task()
-        task = among_all if ranked_among == FULL else self.make_task("validation")
+        selection_task = self.make_selection_task()
+        task = selection_task if ranked_among == FULL else self.make_task("validation")
         is_chosen = self.run.uses_evidence and self.run.given_mix is None
-        search = MixSearch(model, among_all, self.transitions) if is_chosen else None
+        search = MixSearch(model, selection_task, self.transitions) if is_chosen else None
         ranker = None if search is not None and ranked_among == FULL else Ranker(model)
 
         def measure() -> dict[str, float]:
@@ -428,9 +428,9 @@ class Experiment:
         training.watch = replace(training.watch, later_steps=self._count_later_steps(SELECT))
         return training
 
-    def _run_training(self, training: loop.Training) -> _Trained:
+    def _run_training(self, training: loop.Training) -> _Outcome:
         try:
-            return _Trained(training.model, training.run().best_step)
+            return _Outcome(training.model, training.run().best_step)
         except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
             raise UserError(
                 f"{self.workdir.prepared}: examples were damaged while they were read; run the same command again "

@@ -95,8 +95,8 @@ def keep_attributes(workdir: WorkDirectory, features: Any, columns: Mapping[str,
     """
     attributes = read_attributes(features, columns)
     if attributes is not None:
-        with files.atomic_write(workdir.attributes) as aside:
-            saved_model.write_attributes(attributes, aside)
+        with files.atomic_write(workdir.attributes) as temp_path:
+            saved_model.write_attributes(attributes, temp_path)
 
 
 def _refuse_lost_updates(folder: Path, ids: RawIds) -> None:
@@ -117,7 +117,7 @@ def _refuse_lost_updates(folder: Path, ids: RawIds) -> None:
 
 def make_model_card(workdir: WorkDirectory, ids: RawIds) -> dict[str, Any]:
     """Returns the model card: settings, data, versions, and metrics (None before the evaluation)."""
-    config, measured = workdir.read_config(), workdir.read_metrics()
+    config, metrics = workdir.read_config(), workdir.read_metrics()
     parts = ("measured", "repeats", COLD, "validation", "test", *COUNT_BASELINES, "random", "ceiling", "paper")
     return {
         "run": config.run.to_dict(),
@@ -131,7 +131,7 @@ def make_model_card(workdir: WorkDirectory, ids: RawIds) -> dict[str, Any]:
             "training_actions": int(ids.training_counts.sum()),
         },
         "trained_with": config.environment,
-        "metrics": measured and {part: measured[part] for part in parts if part in measured},
+        "metrics": metrics and {part: metrics[part] for part in parts if part in metrics},
         "transitions": workdir.read_transitions().get("settings"),
         **({} if config.columns is None else {"columns": config.columns}),
     }

@@ -144,7 +144,7 @@ class WorkDirectory:
         self.vocabulary, self.transitions = path / "vocabulary.npz", path / "transitions.json"
         self.titles, self.attributes = path / TITLES.name, path / ATTRIBUTES.name
         self.export = path / SAVED_MODEL
-        self._lock = files.FolderLock(path, busy=IN_USE)
+        self._lock = files.FolderLock(path, busy_message=IN_USE)
 
     @classmethod
     def from_run(
@@ -157,8 +157,8 @@ class WorkDirectory:
         """Returns the folder at `path`, else `runs/<dataset>-<model>-<digest>`. `budget`: of a run to be planned."""
         if path is not None and not str(path):
             raise UserError("`workdir` must name a folder. Received: an empty name")
-        planned = "" if budget is None else f"-{budget.minutes:g}min"
-        return cls(path or Path("runs") / f"{run.dataset}-{run.model}-{run.digest}{planned}", prepared)
+        suffix = "" if budget is None else f"-{budget.minutes:g}min"
+        return cls(path or Path("runs") / f"{run.dataset}-{run.model}-{run.digest}{suffix}", prepared)
 
     def features_path(self, name: str) -> Path:
         """Returns the file of the features `name`, with rows in the order of the vocabulary or users."""
@@ -230,11 +230,11 @@ class WorkDirectory:
 
     def _check_prepared(self) -> None:
         """Raises UserError if the folder of examples is that of a run or a training, which may be deleted to repeat."""
-        prepared = self.prepared.resolve()
-        is_training = prepared.name in TRAINING_NAMES and (
-            prepared.parent == self.path.resolve() or (prepared.parent / CONFIG).exists()
+        folder = self.prepared.resolve()
+        is_training = folder.name in TRAINING_NAMES and (
+            folder.parent == self.path.resolve() or (folder.parent / CONFIG).exists()
         )
-        if is_training or prepared == self.path.resolve() or (prepared / CONFIG).exists():
+        if is_training or folder == self.path.resolve() or (folder / CONFIG).exists():
             raise UserError(
                 "`prepared_dir` must be another folder than those of runs and trainings. "
                 f"Received: prepared_dir={self.prepared}"
@@ -244,10 +244,10 @@ class WorkDirectory:
         """Raises UserError if the folder holds another run."""
         config = self.read_config()
         if config.run.digest != run.digest:
-            changed = _describe_first_difference(config.run.to_dict(), run.to_dict())
+            difference = _describe_first_difference(config.run.to_dict(), run.to_dict())
             plan = f", planned with --minutes={config.plan['minutes']:g}" if config.plan else ""
             raise UserError(
-                f"{self.path}: holds another run ({changed}){plan}; name another --workdir or change it back"
+                f"{self.path}: holds another run ({difference}){plan}; name another --workdir or change it back"
             )
 
     def check_data(self, sequences: Sequences) -> None:
@@ -260,16 +260,16 @@ class WorkDirectory:
     def _check(self, run: Run, sequences: Sequences, environment: dict[str, Any]) -> None:
         self.check_run(run)
         config = self.read_config()
-        recorded, current = config.features or {}, {name: f.fingerprint for name, f in sequences.features.items()}
-        for name in sorted({*recorded, *current}):
-            if recorded.get(name) != current.get(name):
-                difference = "was made with other features" if name in recorded else "was made without features"
+        record, features = config.features or {}, {name: f.fingerprint for name, f in sequences.features.items()}
+        for name in sorted({*record, *features}):
+            if record.get(name) != features.get(name):
+                difference = "was made with other features" if name in record else "was made without features"
                 raise UserError(f"{self.path}: {difference} than --{name} has now; {ELSEWHERE}")
         self.check_data(sequences)
         if config.environment != environment:
-            changed = _describe_first_difference(config.environment, environment)
+            change = _describe_first_difference(config.environment, environment)
             warn(
-                f"{self.path}: was started in another environment ({changed}); the last bits of its results may differ",
+                f"{self.path}: was started in another environment ({change}); the last bits of its results may differ",
                 TrainingWarning,
             )
 
@@ -334,14 +334,14 @@ class WorkDirectory:
         config = self.read_config()
         plan, settings = config.plan or {}, config.run.flatten()
         if plan.get("minutes") != budget.minutes:
-            has = f"{plan['minutes']:g}" if plan else "left out"
-            raise UserError(f"`minutes` must be {has}, as in {self.path}. Received: minutes={budget.minutes:g}")
-        planned = {name: settings[name] for name in PLANNED if name in settings and name not in budget.named}
-        if "warmup_steps" in budget.named:
-            planned["warmup_steps"] = shorten_warmup(
+            minutes = f"{plan['minutes']:g}" if plan else "left out"
+            raise UserError(f"`minutes` must be {minutes}, as in {self.path}. Received: minutes={budget.minutes:g}")
+        changes = {name: settings[name] for name in PLANNED if name in settings and name not in budget.named_settings}
+        if "warmup_steps" in budget.named_settings:
+            changes["warmup_steps"] = shorten_warmup(
                 run.training.warmup_steps, run.training.steps, config.run.training.steps
             )
-        return run.change(**planned)
+        return run.change(**changes)
 
     def can_be_planned(self) -> bool:
         """Returns whether no plan was made, and no training has begun without one."""
@@ -360,9 +360,9 @@ class WorkDirectory:
 
     def write_plan(self, run: Run, plan: dict[str, Any] | None) -> None:
         """Puts the planned run and the record of its plan in place of those before."""
-        before = self.read_config()
-        if (before.run.digest, before.plan) != (run.digest, plan):
-            files.write_json(self.config, dataclasses.replace(before, run=run, plan=plan).to_dict())
+        config = self.read_config()
+        if (config.run.digest, config.plan) != (run.digest, plan):
+            files.write_json(self.config, dataclasses.replace(config, run=run, plan=plan).to_dict())
 
     def write_transitions(self, record: dict[str, Any]) -> None:
         """Writes how transitions are counted."""
@@ -383,11 +383,11 @@ class WorkDirectory:
             ) from error
 
 
-def _describe_first_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    for name in sorted({*old, *new}, key=lambda name: (name != "model", name in FOLLOWING, name)):
-        value, other = old.get(name), new.get(name)
-        if isinstance(value, dict) and isinstance(other, dict) and value != other:
-            return _describe_first_difference(value, other)
-        if value != other:
-            return f"there {name}={value}, now {name}={other}"
+def _describe_first_difference(old_values: dict[str, Any], new_values: dict[str, Any]) -> str:
+    for name in sorted({*old_values, *new_values}, key=lambda name: (name != "model", name in FOLLOWING, name)):
+        value, new_value = old_values.get(name), new_values.get(name)
+        if isinstance(value, dict) and isinstance(new_value, dict) and value != new_value:
+            return _describe_first_difference(value, new_value)
+        if value != new_value:
+            return f"there {name}={value}, now {name}={new_value}"
     return "with other settings"

@@ -28,43 +28,43 @@ history, and how often training saw the target."""
 
 def measure(experiment: Experiment, model: Recommender) -> dict[str, Any]:
     """Measures a model of a run on its test items. Writes the ranks and `metrics.json`, and returns the latter."""
-    workdir, measured = experiment.workdir, experiment.measured_training
-    task, learned = experiment.make_task("test", all_items=True), experiment.select_data(measured)
-    ranked = Ranker(model).rank_and_list(task, None if experiment.silent else "measuring on test")
-    baselines, counted = measure_baselines(
-        experiment.run, experiment.split, task, ranked.num_candidates, learned, experiment.transitions
+    workdir, training = experiment.workdir, experiment.measured_training
+    task, training_data = experiment.make_task("test", all_items=True), experiment.select_data(training)
+    result = Ranker(model).rank_and_list(task, None if experiment.silent else "measuring on test")
+    baselines, counting_ranks = measure_baselines(
+        experiment.run, experiment.split, task, result.num_candidates, training_data, experiment.transitions
     )
-    target_counts = learned.count_items()[task.targets]
+    target_counts = training_data.count_items()[task.targets]
     arrays = {
         "users": task.users,
-        **ranked.ranks,
-        **{f"{protocol}_candidates": number for protocol, number in ranked.num_candidates.items()},
+        **result.ranks,
+        **{f"{protocol}_candidates": number for protocol, number in result.num_candidates.items()},
         **({"is_repeat": task.is_repeat} if task.is_repeat.any() else {}),
-        COUNTED: counted[FULL],
+        COUNTED: counting_ranks[FULL],
         TARGET_COUNTS: target_counts,
         HISTORY_LENGTHS: task.histories.lengths[task.users],
     }
     npz.write(workdir.ranks, arrays)
-    has_fewer_candidates = ranked.num_candidates[POPULAR] < experiment.run.evaluation.num_negatives
+    has_fewer_candidates = result.num_candidates[POPULAR] < experiment.run.evaluation.num_negatives
     content = {
         **_describe_run(experiment),
         "users": len(task.users),
         "users_not_evaluated": experiment.split.num_not_evaluated,
         "users_with_fewer_candidates": int(has_fewer_candidates.sum()),
         "repeats": {**experiment.repeats, "test": float(task.is_repeat.mean())},
-        "test": ranked.compute_metrics(),
-        "measured": measured,
+        "test": result.compute_metrics(),
+        "measured": training,
         **baselines,
-        "beyond_counting": _compare_with_counting(ranked.ranks[FULL], counted[FULL]),
+        "beyond_counting": _compare_with_counting(result.ranks[FULL], counting_ranks[FULL]),
     }
     if SELECT in experiment.trainings:
-        selected = model if measured == SELECT else experiment.load_trained_model(SELECT)
-        content["validation"] = Ranker(selected).measure(experiment.make_task("validation", all_items=True))
-        if selected.networks:
-            content["networks"] = _compare_networks(experiment, selected)
+        selected_model = model if training == SELECT else experiment.load_trained_model(SELECT)
+        content["validation"] = Ranker(selected_model).measure(experiment.make_task("validation", all_items=True))
+        if selected_model.networks:
+            content["networks"] = _compare_networks(experiment, selected_model)
     if experiment.sequences.features:
-        cold = metrics.compute_cold_metrics(ranked.ranks[FULL], target_counts)
-        content[metrics.COLD] = {"below": metrics.COLD_BELOW, **cold}
+        cold_metrics = metrics.compute_cold_metrics(result.ranks[FULL], target_counts)
+        content[metrics.COLD] = {"below": metrics.COLD_BELOW, **cold_metrics}
     files.write_json(workdir.metrics, content)
     return content
 
@@ -92,14 +92,14 @@ def _compare_with_counting(ranks: np.ndarray, counted_ranks: np.ndarray) -> dict
     """Returns by how much NDCG@10 among all items exceeds that of counting; None for too few users."""
     if len(ranks) < metrics.MIN_USERS:
         return None
-    counted, ours = (metrics.compute_per_user(NDCG, some_ranks) for some_ranks in (counted_ranks, ranks))
-    return asdict(metrics.compute_difference(counted, ours))
+    baseline, values = (metrics.compute_per_user(NDCG, part) for part in (counted_ranks, ranks))
+    return asdict(metrics.compute_difference(baseline, values))
 
 
 def _compare_networks(experiment: Experiment, model: Recommender) -> dict[str, Any]:
     """Returns how networks were joined on the validation items: their shares, and NDCG@10 of both and of each."""
     search = MixSearch(model, experiment.make_selection_task(), experiment.transitions)
-    together, alone = search.compare_networks()
+    joint, singles = search.compare_networks()
     first, second = model.networks
     share = model.get_network_share()
-    return {"shares": {first: share, second: 1 - share}, "joined": together, "alone": alone}
+    return {"shares": {first: share, second: 1 - share}, "joined": joint, "alone": singles}

@@ -61,7 +61,7 @@ class Planner:
         time of a step. If that is not enough, the longest history is halved too. What the user named stays, and so do
         the sizes of weights to start from.
         """
-        named_settings = self._budget.named
+        named_settings = self._budget.named_settings
         may_shorten = not {"final_share", "scale_final_steps"} & {*named_settings}
         if may_shorten and self._count_steps() < SHORT_SHARE * self._preset_steps:
             self.run = self.run.change(final_share=SHORT_FINAL)
@@ -74,7 +74,7 @@ class Planner:
         """Returns the run with the steps that fit. Raises UserError if they are too few."""
         self._check_steps(MIN_PLANNED_STEPS)
         steps = self._count_steps()
-        is_named = "evaluate_every" in self._budget.named
+        is_named = "evaluate_every" in self._budget.named_settings
         self.run = self.run.change(
             steps=steps,
             warmup_steps=shorten_warmup(self.run.training.warmup_steps, self._preset_steps, steps),
@@ -85,7 +85,7 @@ class Planner:
     def record(self) -> dict[str, Any]:
         """Returns what `config.json` keeps: `minutes`, and `max_seconds` for the first training."""
         rest = self._estimate_rest(self.run.training.steps)
-        max_seconds = round(60 * self._budget.minutes - self._budget.spent - rest, 1)
+        max_seconds = round(60 * self._budget.minutes - self._budget.spent_seconds - rest, 1)
         return {"minutes": float(self._budget.minutes), "max_seconds": max_seconds}
 
     def describe(self) -> str:
@@ -93,24 +93,24 @@ class Planner:
         sizes = {name: getattr(self.run.architecture, name, None) for name in MIN_SIZES}
         settings = "".join(f", {name} {value}" for name, value in sizes.items() if value is not None)
         training = self.run.training
-        final = f"; the final training adds {training.final_share:.0%} of them" if training.final_share else ""
-        steps = f"{training.steps:,} steps of {training.batch_size}{settings}{final}"
+        final_note = f"; the final training adds {training.final_share:.0%} of them" if training.final_share else ""
+        steps = f"{training.steps:,} steps of {training.batch_size}{settings}{final_note}"
         return f"Planned for {self._budget.minutes:g} minutes: {steps}"
 
     def _count_steps(self) -> int:
         """Returns how many steps fit into what is left of the budget, at most MAX_STEPS_RATIO times the preset's."""
-        left = 60 * self._budget.minutes * (1 - RESERVE) - self._budget.spent
+        seconds = 60 * self._budget.minutes * (1 - RESERVE) - self._budget.spent_seconds
         numbers = range(1, MAX_STEPS_RATIO * self._preset_steps + 1)
-        return bisect.bisect_right(numbers, left, key=self._estimate_total)
+        return bisect.bisect_right(numbers, seconds, key=self._estimate_total)
 
     def _check_steps(self, steps: int) -> None:
         """Raises UserError if the budget has no time for so many steps."""
-        needed = self._budget.spent + self._estimate_total(steps)
-        if needed > 60 * self._budget.minutes * (1 - RESERVE):
-            seconds = (self._budget.spent + self._estimate_total(MIN_PLANNED_STEPS)) / (1 - RESERVE)
-            least = "at least" if self._costs.measurement else "above"  # what is measured later takes time too
+        needed_seconds = self._budget.spent_seconds + self._estimate_total(steps)
+        if needed_seconds > 60 * self._budget.minutes * (1 - RESERVE):
+            seconds = (self._budget.spent_seconds + self._estimate_total(MIN_PLANNED_STEPS)) / (1 - RESERVE)
+            bound = "at least" if self._costs.measurement else "above"  # what is measured later takes time too
             raise UserError(
-                f"`minutes` must be {least} {math.ceil(seconds / 6) / 10} for these data on this machine "
+                f"`minutes` must be {bound} {math.ceil(seconds / 6) / 10} for these data on this machine "
                 "(model=item_transitions takes seconds). "
                 f"Received: minutes={self._budget.minutes:g}"
             )
@@ -118,7 +118,7 @@ class Planner:
     def _estimate_total(self, steps: int) -> float:
         """Returns the seconds of everything that is left after `measure`, with a first training of so many steps."""
         costs = self._costs
-        is_named = "evaluate_every" in self._budget.named
+        is_named = "evaluate_every" in self._budget.named_settings
         number = max(1, math.ceil(steps / self.run.training.evaluate_every)) if is_named else MEASUREMENTS
         return steps * costs.step + number * costs.measurement + self._estimate_rest(steps)
 
@@ -136,15 +136,15 @@ def _choose_sizes(run: Run, named_settings: Collection[str], share: float) -> di
     The heads that stay divide the width, and windows still slide.
     """
     defaults = {field.name: field.default for field in dataclasses.fields(run.architecture)}
-    following = {name: None for name in FOLLOWING if name not in named_settings and defaults.get(name, 1) is None}
-    heads = 1 if "num_heads" in following else getattr(run.architecture, "num_heads", 1)
-    shortest = next(length for length in itertools.count(1) if int(run.masking.window_step * length))
+    followers = {name: None for name in FOLLOWING if name not in named_settings and defaults.get(name, 1) is None}
+    heads = 1 if "num_heads" in followers else getattr(run.architecture, "num_heads", 1)
+    min_length = next(length for length in itertools.count(1) if int(run.masking.window_step * length))
     change: dict[str, Any] = {}
-    for name, least in MIN_SIZES.items():
+    for name, min_size in MIN_SIZES.items():
         size = getattr(run.architecture, name, 0)
-        smaller = max(size // 2, least)
-        smaller = math.ceil(smaller / heads) * heads if name == "hidden_dim" else max(smaller, shortest)
-        if share < WANTED_SHARE and size > smaller and name not in named_settings:
-            change[name] = smaller
+        new_size = max(size // 2, min_size)
+        new_size = math.ceil(new_size / heads) * heads if name == "hidden_dim" else max(new_size, min_length)
+        if share < WANTED_SHARE and size > new_size and name not in named_settings:
+            change[name] = new_size
             share *= 2
-    return {**change, **(following if "hidden_dim" in change else {})}
+    return {**change, **(followers if "hidden_dim" in change else {})}

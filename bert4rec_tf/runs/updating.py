@@ -45,19 +45,19 @@ class Update(NamedTuple):
 
 def read_all_histories(saved: SavedRecommender) -> Sequences:
     """Returns the histories of an export, with times and columns. Raises UserError if it has none."""
-    stored, path = saved.require_histories(), saved.local_folder / TIMES
-    vocabulary = Vocabulary(np.array(list(saved.items), object), stored.vocabulary.counts)
+    histories, path = saved.require_histories(), saved.local_folder / TIMES
+    vocabulary = Vocabulary(np.array(list(saved.items), object), histories.vocabulary.counts)
     times = read_times(path) if path.exists() else None
-    return replace(stored, vocabulary=vocabulary, columns=saved.columns, times=times)
+    return replace(histories, vocabulary=vocabulary, columns=saved.columns, times=times)
 
 
 def find_cut(saved: SavedRecommender) -> str | None:
     """Returns a line that says how many actions an export holds, if these are not all; else None."""
-    held, total = saved.require_histories().num_actions, saved.card.get("data", {}).get("actions", 0)
-    return f"{saved.folder}: holds {held:,} of the {total:,} actions" if held < total else None
+    num_held, total = saved.require_histories().num_actions, saved.card.get("data", {}).get("actions", 0)
+    return f"{saved.folder}: holds {num_held:,} of the {total:,} actions" if num_held < total else None
 
 
-def join_more(saved: SavedRecommender, new: Sequences) -> Sequences:
+def join_more(saved: SavedRecommender, new_data: Sequences) -> Sequences:
     """Returns the known and the new actions, and warns of new ones that are known.
 
     Raises UserError if there are no new ones, the export is not of a run or does not hold all known actions, or as
@@ -67,11 +67,11 @@ def join_more(saved: SavedRecommender, new: Sequences) -> Sequences:
         raise UserError(f"{saved.folder}: was not exported from a run, so it cannot be updated")
     if (name := saved.card["run"]["model"]) not in MODELS:
         raise UserError(f"{saved.folder}: its model is {name}, of your own; import its class in Python first")
-    if not new.num_actions:
+    if not new_data.num_actions:
         raise UserError("the new data must have rows. Received: none")
     if cut := find_cut(saved):
         raise UserError(f"{cut}; an update needs all: {make_histories_command(saved.folder)}")
-    data, num_repeats = join_actions(read_all_histories(saved), new)
+    data, num_repeats = join_actions(read_all_histories(saved), new_data)
     if num_repeats:
         warn(f"{num_repeats:,} new rows repeat user, item and time of a known one, which count once", DataWarning)
     return data
@@ -132,28 +132,28 @@ def _resize(saved: SavedRecommender, data: Sequences) -> Recommender:
     """Returns the model of an export for the items and users of `data`, with all that is counted counted in these."""
     arrays, run = saved.read_weights(), Run.from_dict(saved.card["run"])
     old_users = saved.users
-    old = _make_model(run, len(saved.items), len(old_users))
-    if old.evidence is not None:
-        old.evidence.build(next(array.shape for name, array in arrays if name.endswith("evidence/neighbors")))
+    old_model = _make_model(run, len(saved.items), len(old_users))
+    if old_model.evidence is not None:
+        old_model.evidence.build(next(array.shape for name, array in arrays if name.endswith("evidence/neighbors")))
     model = _make_model(run, data.num_items, data.num_users if saved.needs_users else 0)
     names = {
         kinds.ITEMS: (list(saved.items), data.vocabulary.items),
         kinds.USERS: (list(old_users), data.users),
     }
     links = _link_items(data)
-    values = {id(weight): array for weight, (_, array) in zip(old.weights, arrays, strict=True)}
-    for weight, old_weight in zip(select_transferable(model), select_transferable(old), strict=True):
+    values = {id(weight): array for weight, (_, array) in zip(old_model.weights, arrays, strict=True)}
+    for weight, old_weight in zip(select_transferable(model), select_transferable(old_model), strict=True):
         kind, value = model.row_kind(weight), values[id(old_weight)]
         if kind in names:
             first = int(kind == kinds.ITEMS)  # the row of padding
-            last = first + len(names[kind][0])
-            rows = _move_rows(value[first:last], *names[kind], links if first else links.T.tocsr()[: data.num_users])
-            value = np.concatenate([value[:first], rows, value[last:]])
+            end = first + len(names[kind][0])
+            rows = _move_rows(value[first:end], *names[kind], links if first else links.T.tocsr()[: data.num_users])
+            value = np.concatenate([value[:first], rows, value[end:]])
         weight.assign(value)
     transitions = saved.card.get("transitions")
     if transitions is None and model.evidence is not None:
         raise UserError(f"{saved.folder}: does not say how transitions are counted; export it again to update it")
-    mix = None if old.evidence is None else values[id(old.evidence.mix)]
+    mix = None if old_model.evidence is None else values[id(old_model.evidence.mix)]
     model.adapt(data, ItemTransitionsSettings(**(transitions or {})))
     if model.evidence is not None and model.examples is not None:
         model.evidence.mix.assign(mix)  # how counts and the network are mixed was trained
@@ -189,15 +189,15 @@ def _move_rows(rows: np.ndarray, old_names: list[str], names: Any, links: sparse
     """
     places = Vocabulary(np.array(old_names, object), np.empty(0)).encode(list(names)) - 1
     is_new = places < 0
-    moved = rows[places]
+    new_rows = rows[places]
     if is_new.any():
         sums = links[~is_new].T @ rows[places[~is_new]].reshape(len(places) - is_new.sum(), -1).astype(np.float64)
         sizes = np.asarray(links[~is_new].sum(axis=0)).ravel()
         means = sums / np.maximum(sizes, 1)[:, None]
-        of_new = links[is_new]
-        num_links = of_new @ (sizes > 0)
-        filled = np.where(
-            num_links[:, None] > 0, of_new @ means / np.maximum(num_links, 1)[:, None], rows.mean(axis=0).ravel()
+        new_links = links[is_new]
+        num_links = new_links @ (sizes > 0)
+        values = np.where(
+            num_links[:, None] > 0, new_links @ means / np.maximum(num_links, 1)[:, None], rows.mean(axis=0).ravel()
         )
-        moved[is_new] = filled.reshape(-1, *rows.shape[1:])
-    return moved
+        new_rows[is_new] = values.reshape(-1, *rows.shape[1:])
+    return new_rows

@@ -57,9 +57,9 @@ class StartWeights:
     @cached_property
     def fingerprint(self) -> str:
         """The first half of the SHA-256 of the fixed settings, all ids and names of rows, and the weights."""
-        recorded, names = self.model.settings.record(), _list_fixed_settings(self.model.settings)
-        fixed = {name: recorded[name] for name in names if name in recorded}
-        header = json.dumps({"model": self.name, "settings": fixed}, sort_keys=True)
+        settings, names = self.model.settings.record(), _list_fixed_settings(self.model.settings)
+        fixed_settings = {name: settings[name] for name in names if name in settings}
+        header = json.dumps({"model": self.name, "settings": fixed_settings}, sort_keys=True)
         lists = {"header": [header], ITEMS: self.items, USERS: self.users, **list_feature_names(self.model)}
         arrays = {name: npz.encode_lines(texts) for name, texts in lists.items()}
         weights = map(np.asarray, select_transferable(self.model))
@@ -68,16 +68,16 @@ class StartWeights:
 
     def check(self, run: Run) -> None:
         """Raises UserError if a run cannot start from these weights."""
-        where = f"init_from={self.origin.get('path')}"
+        option = f"init_from={self.origin.get('path')}"
         if MODELS[run.model].examples is None:
-            raise UserError(f"`init_from` must be left out for {run.model}, which is not trained. Received: {where}")
-        required = {"model": self.name}
+            raise UserError(f"`init_from` must be left out for {run.model}, which is not trained. Received: {option}")
+        settings = {"model": self.name}
         if run.model == self.name:
-            required |= {name: getattr(self.model.settings, name) for name in _list_fixed_settings(run.architecture)}
-        for name, value in required.items():
-            requested = run.model if name == "model" else getattr(run.architecture, name)
-            if requested != value:
-                raise UserError(f"`{name}` must be {value}, as in the weights. Received: {name}={requested}, {where}")
+            settings |= {name: getattr(self.model.settings, name) for name in _list_fixed_settings(run.architecture)}
+        for name, value in settings.items():
+            setting = run.model if name == "model" else getattr(run.architecture, name)
+            if setting != value:
+                raise UserError(f"`{name}` must be {value}, as in the weights. Received: {name}={setting}, {option}")
 
     def apply_to(self, model: Recommender, items: Sequence[str], users: Sequence[str]) -> None:
         """Copies the weights into a model with the same settings, which may have other items, users and features.
@@ -159,5 +159,5 @@ def _list_fixed_settings(settings: Settings) -> list[str]:
 
 
 def _count_matches(source_ids: Sequence[str], ids: Sequence[str]) -> dict[str, int]:
-    shared = len(set(source_ids) & set(ids))
-    return {"shared": shared, "added": len(ids) - shared, "removed": len(source_ids) - shared}
+    num_shared = len(set(source_ids) & set(ids))
+    return {"shared": num_shared, "added": len(ids) - num_shared, "removed": len(source_ids) - num_shared}

@@ -85,8 +85,8 @@ def recommend_file(
     if isinstance(target, Url):
         if cluster is not None:
             raise UserError(f"--output must be a file on a disk that all machines see. Received: {target}")
-        with stores.write_file(target) as aside:
-            return recommend_file(model, sequences, aside, choices, titles)
+        with stores.write_file(target) as temp_path:
+            return recommend_file(model, sequences, temp_path, choices, titles)
     folder = model.local_folder
     model_files = sorted(path for path in folder.rglob("*") if path.is_file())
     job = {
@@ -102,11 +102,11 @@ def recommend_file(
         _discard_other_parts(job, parts)
         part = Part(model.folder.absolute(), model.trusted, choices, titles)
         paths = _make_parts(model, sequences, parts, part, cluster)
-        files.remove_partials(target.parent, of=target.name)
-        with files.atomic_write(target) as aside, WRITERS[target.suffix](aside, part.schema) as whole:
+        files.remove_partials(target.parent, target_name=target.name)
+        with files.atomic_write(target) as temp_path, WRITERS[target.suffix](temp_path, part.schema) as writer:
             for path in paths:
                 table = _read_part(path)
-                whole.write_table(table)
+                writer.write_table(table)
                 is_popular = compute.equal(table["basis"], POPULAR)
                 popular += table.filter(compute.and_(is_popular, compute.equal(table["rank"], 1)))["user"].to_pylist()
     files.remove_folder(parts)
@@ -129,10 +129,10 @@ def _discard_other_parts(job: dict, parts: Path) -> None:
     with suppress(UserError):
         if job_file.exists() and files.read_json(job_file) == job:
             return
-    old = [path for path in parts.iterdir() if path.name.startswith("part-")]
-    if old:
+    old_paths = [path for path in parts.iterdir() if path.name.startswith("part-")]
+    if old_paths:
         warn(f"{parts}: holds parts of another job; starting again", FileWarning)
-    for path in old:
+    for path in old_paths:
         path.unlink()
     files.write_json(job_file, job)
 
@@ -153,8 +153,8 @@ class Part:
     def write(self, model: SavedRecommender, rows: Sequence[Row], path: Path, progress: Progress) -> None:
         """Recommends to some users and writes their part, a Parquet file."""
         columns = recommend_rows(model, rows, self.choices, self.titles or {}, progress)
-        with files.atomic_write(path) as aside:
-            parquet.write_table(pyarrow.table({name: columns[name] for name in self.schema.names}, self.schema), aside)
+        with files.atomic_write(path) as file:
+            parquet.write_table(pyarrow.table({name: columns[name] for name in self.schema.names}, self.schema), file)
 
 
 def _make_parts(model: SavedRecommender, sequences: Sequences, folder: Path, part: Part, cluster: Any) -> list[Path]:
@@ -162,12 +162,12 @@ def _make_parts(model: SavedRecommender, sequences: Sequences, folder: Path, par
     size, num_users = PART_BATCHES * BATCH_USERS, sequences.num_users
     paths = {begin: folder / f"part-{begin // size:06d}" for begin in range(0, num_users, size)}
     num_batches = {begin: len(range(begin, min(begin + size, num_users), BATCH_USERS)) for begin in paths}
-    missing = [begin for begin, path in paths.items() if not path.exists()]
+    starts = [begin for begin, path in paths.items() if not path.exists()]
     total = sum(num_batches.values())
-    num_finished = total - sum(num_batches[begin] for begin in missing)
+    num_finished = total - sum(num_batches[begin] for begin in starts)
     num_at_once = 1 if cluster is None else cluster.tasks_in_flight
     with closing(Progress("recommending", total, num_finished, BATCH_USERS)) as progress:
-        for begins in (missing[place : place + num_at_once] for place in range(0, len(missing), num_at_once)):
+        for begins in (starts[place : place + num_at_once] for place in range(0, len(starts), num_at_once)):
             rows = [list_rows(sequences, begin, begin + size) for begin in begins]
             if cluster is None:
                 part.write(model, rows[0], paths[begins[0]], progress)

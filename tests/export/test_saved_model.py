@@ -277,7 +277,7 @@ def test_looking_for_a_model_deletes_nothing(tmp_path):
     leftover.mkdir()
     find_model_folder(tmp_path / "served")
     assert leftover.exists()
-    files.remove_partials(tmp_path, of="served")  # as a writer does
+    files.remove_partials(tmp_path, target_name="served")  # as a writer does
     assert not leftover.exists()
 
 

@@ -60,7 +60,7 @@ def test_processes_of_two_containers_lock_and_clear_up_as_those_of_one(tmp_path,
     writing = elsewhere(tmp_path / "work", program=WRITING, before=inside)
     holding = elsewhere(tmp_path / "locked", before=inside)
     program = "from bert4rec_tf.foundation.files import *; from pathlib import Path; import sys; " + (
-        "remove_partials(Path(sys.argv[1])); FolderLock(Path(sys.argv[2]), busy='is busy').lock().__enter__()"
+        "remove_partials(Path(sys.argv[1])); FolderLock(Path(sys.argv[2]), busy_message='is busy').lock().__enter__()"
     )
     command = [*outside, sys.executable, "-c", program, str(tmp_path / "work"), str(tmp_path / "locked")]
     assert (
@@ -95,7 +95,7 @@ def elsewhere(folder, *arguments, program=HOLD, before=()):
 
 
 def test_a_lock_can_be_entered_again_and_is_held_until_the_outermost_end(tmp_path):
-    lock, other = FolderLock(tmp_path / "new"), FolderLock(tmp_path / "new", busy="is busy")
+    lock, other = FolderLock(tmp_path / "new"), FolderLock(tmp_path / "new", busy_message="is busy")
 
     def held_elsewhere():
         with ThreadPoolExecutor(1) as thread:
@@ -111,7 +111,7 @@ def test_a_lock_can_be_entered_again_and_is_held_until_the_outermost_end(tmp_pat
 
 def test_a_folder_that_another_process_holds_is_refused_until_it_ends(tmp_path):
     process = elsewhere(tmp_path)
-    lock = FolderLock(tmp_path, busy="is busy")
+    lock = FolderLock(tmp_path, busy_message="is busy")
     with pytest.raises(UserError) as raised, lock.lock():
         pass
     assert str(raised.value) == f"{tmp_path}: is busy"
@@ -152,7 +152,7 @@ def test_a_deleted_lock_costs_a_running_process_nothing(tmp_path):
     """Another process can then lock the folder too, but removes only what killed ones left."""
     process = elsewhere(tmp_path, program=BEGUN)
     (tmp_path / files.LOCK).unlink()
-    with FolderLock(tmp_path, busy="is busy").lock():
+    with FolderLock(tmp_path, busy_message="is busy").lock():
         pass
     process.communicate("end\n")
     assert process.returncode == 0

@@ -191,13 +191,13 @@ def test_a_folder_keeps_its_plan(tmp_path):
     with pytest.raises(UserError, match="holds another run"):
         execute(make_run(batch_size=4), budget=Budget(60), **options)
     with pytest.raises(UserError, match=r"holds another run \(there hidden_dim=8, now hidden_dim=16\)"):
-        execute(make_run(hidden_dim=16), budget=Budget(60, named=("hidden_dim",)), **options)
+        execute(make_run(hidden_dim=16), budget=Budget(60, named_settings=("hidden_dim",)), **options)
 
 
 @pytest.mark.parametrize("warmup_steps", [4, 15])
 def test_a_planned_folder_takes_the_same_named_settings_again(tmp_path, warmup_steps):
     """Also a warm-up that the plan has shortened, but no other one."""
-    run, budget = make_run(steps=1_000, warmup_steps=500), Budget(60, named=("warmup_steps", "hidden_dim"))
+    run, budget = make_run(steps=1_000, warmup_steps=500), Budget(60, named_settings=("warmup_steps", "hidden_dim"))
     opened = open_experiment(run, SEQUENCES, tmp_path, budget=budget, silent=True)
     opened.workdir.write_plan(run.change(steps=100, warmup_steps=50), {"minutes": 60, "max_seconds": 9})
     again = open_experiment(run, SEQUENCES, tmp_path, budget=budget, silent=True)
@@ -210,7 +210,7 @@ def test_a_budget_that_nothing_was_planned_for_can_be_left_out_or_come_later(tmp
     def begin(budget):
         return open_experiment(make_run(), SEQUENCES, tmp_path, budget=budget, silent=True)
 
-    for budget in (Budget(60, named=("hidden_dim",)), None, Budget(5)):
+    for budget in (Budget(60, named_settings=("hidden_dim",)), None, Budget(5)):
         opened = begin(budget)
         plan = json.loads((tmp_path / "config.json").read_text()).get("plan")
         assert opened.budget is budget and plan == (budget and budget.record())
@@ -227,11 +227,11 @@ def test_a_run_that_is_killed_before_its_plan_is_planned_when_it_starts_again(tm
     """Also if nothing but the folder is named, as `bert4rec run --workdir=...` does."""
     options = {"sequences": SEQUENCES, "workdir": tmp_path, "silent": True}
     with killed_at_step(1):
-        execute(make_run(), budget=Budget(60, named=("hidden_dim",)), **options)
+        execute(make_run(), budget=Budget(60, named_settings=("hidden_dim",)), **options)
     record = json.loads((tmp_path / "config.json").read_text())
     assert record["plan"] == {"minutes": 60, "named": ["hidden_dim"]} and record["run"]["training"]["steps"] == 16
     budget = read_budget(Request.from_flags({"workdir": str(tmp_path)}), time.monotonic())
-    assert (budget.minutes, budget.named) == (60, ["hidden_dim"])
+    assert (budget.minutes, budget.named_settings) == (60, ["hidden_dim"])
     planned = execute(make_run(), budget=budget, **options).metrics["run"]["training"]
     assert planned["steps"] == MAX_STEPS_RATIO * 16
 

@@ -110,9 +110,9 @@ def _no_preset_error(name: str, dataset: str, model: str) -> UserError:
     """Returns the error for a preset that does not exist. It names what is unknown, or the presets that exist."""
     data = _find_preset_data(dataset)
     datasets = {entry.dataset for entry in PRESETS.values()}
-    for what, requested, choices in (("preset", name, NAMES), ("model", model, MODEL_SETTINGS)):
-        if requested not in [*choices]:  # as above
-            return unknown_name_error(what, requested, choices)
+    for kind, value, choices in (("preset", name, NAMES), ("model", model, MODEL_SETTINGS)):
+        if value not in [*choices]:  # as above
+            return unknown_name_error(kind, value, choices)
     if data not in datasets:
         return unknown_name_error("dataset", data, datasets - {OWN})
     names = [entry.name for entry in PRESETS.values() if (entry.dataset, entry.model) == (data, model)]
@@ -121,7 +121,7 @@ def _no_preset_error(name: str, dataset: str, model: str) -> UserError:
             f"`size` must be the data: {model} on {dataset!r} has the settings of your own data, which follow their "
             "size. Received: none"
         )
-    names = names or [other for other in NAMES if (other, OWN, model) in PRESETS]
+    names = names or [preset for preset in NAMES if (preset, OWN, model) in PRESETS]
     return UserError(f"Model {model!r} has no preset {name!r} for {dataset!r}. It has: {', '.join(names)}")
 
 
@@ -172,42 +172,42 @@ def make_run(
 
 
 def make_defaults(
-    entry: Preset, size: Size | None, usual: Mapping[str, Any], given: Mapping[str, Any]
+    entry: Preset, size: Size | None, data_defaults: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the settings in place of those that are not given.
 
-    They are the preset's, then those of its rule for the size of the data, then the `usual` ones of the kind of data;
-    adapted to the given protocol and steps.
+    They are the preset's, then those of its rule for the size of the data, then `data_defaults`, those of the kind of
+    data; adapted to the given protocol and steps.
     """
     defaults = dict(entry.settings)
     if entry.rule is not None:
         defaults |= entry.rule(*(own.SHOP if size is None else (size.num_users, size.num_actions)))
-    defaults |= usual
-    protocol, is_fixed = given.get("protocol"), defaults.get("protocol") == FIXED_STEPS
-    is_other = entry.search and _changes_architecture(entry, given)
-    if is_fixed and protocol != FIXED_STEPS and (protocol or is_other or _leaves_gain_open({**defaults, **given})):
+    defaults |= data_defaults
+    protocol, is_fixed = settings.get("protocol"), defaults.get("protocol") == FIXED_STEPS
+    is_other = entry.search and _changes_architecture(entry, settings)
+    if is_fixed and protocol != FIXED_STEPS and (protocol or is_other or _leaves_gain_open({**defaults, **settings})):
         defaults |= {"protocol": SELECT_AND_RETRAIN, **entry.search}
-    if not is_fixed and protocol == FIXED_STEPS and "evidence_gain" not in given:
+    if not is_fixed and protocol == FIXED_STEPS and "evidence_gain" not in settings:
         defaults.pop("evidence", None)  # nothing would choose its gain
-    defaults |= _follow_given_settings(defaults, given)
-    if entry.rule is not None and isinstance(given.get("steps"), int) and given["steps"] > 0:
-        defaults["evaluate_every"] = own.space_measurements(given["steps"])
+    defaults |= _follow_given_settings(defaults, settings)
+    if entry.rule is not None and isinstance(settings.get("steps"), int) and settings["steps"] > 0:
+        defaults["evaluate_every"] = own.space_measurements(settings["steps"])
     return defaults
 
 
-def _follow_given_settings(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _follow_given_settings(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings that follow given ones, such as the batches of BERT4Rec in a pair, and the warm-up."""
     followers: dict[str, Any] = {}
-    if given.get("protocol") == FIXED_STEPS and "patience" in defaults:
+    if settings.get("protocol") == FIXED_STEPS and "patience" in defaults:
         followers["patience"] = 0  # nothing is measured during a fixed training
-    if given.get("use_item_features") == ALONE and "initial_vectors" in defaults:
+    if settings.get("use_item_features") == ALONE and "initial_vectors" in defaults:
         followers["initial_vectors"] = "random"  # items have no vectors of their own
-    if isinstance(given.get("batch_size"), int) and defaults.get("masked_batch_size"):
-        masked_batch_size = defaults["masked_batch_size"] * given["batch_size"] // defaults["batch_size"]
+    if isinstance(settings.get("batch_size"), int) and defaults.get("masked_batch_size"):
+        masked_batch_size = defaults["masked_batch_size"] * settings["batch_size"] // defaults["batch_size"]
         followers["masked_batch_size"] = max(1, masked_batch_size)
-    if "steps" in given:
+    if "steps" in settings:
         steps, warmup = (defaults.get(name, getattr(TrainingSettings, name)) for name in ("steps", "warmup_steps"))
-        followers["warmup_steps"] = shorten_warmup(warmup, steps, given["steps"])
+        followers["warmup_steps"] = shorten_warmup(warmup, steps, settings["steps"])
     return followers
 
 
@@ -217,15 +217,15 @@ def change_run(run: Run, dataset: str, **settings: Any) -> Run:
     Raises UserError for a setting that is unknown, out of its range or has no effect.
     """
     settings = {name: convert_value(value) for name, value in settings.items()}
-    before = run.flatten()
-    values = {**before, **_follow_given_settings(before, settings)}
+    old_settings = run.flatten()
+    values = {**old_settings, **_follow_given_settings(old_settings, settings)}
     if isinstance(settings.get("steps"), int):
         most_steps_apart = own.space_measurements(max(settings["steps"], 1))
-        values["evaluate_every"] = min(before["evaluate_every"], most_steps_apart)
+        values["evaluate_every"] = min(old_settings["evaluate_every"], most_steps_apart)
         values["stop_after"] = 0
-    changed = Run.make(dataset, run.model, settings.pop("seed", run.seed), **{**values, **settings})
-    changed.refuse_unused(settings)
-    return changed
+    new_run = Run.make(dataset, run.model, settings.pop("seed", run.seed), **{**values, **settings})
+    new_run.refuse_unused(settings)
+    return new_run
 
 
 def check_settings(
@@ -251,6 +251,6 @@ def _leaves_gain_open(settings: Mapping[str, Any]) -> bool:
     return settings.get("evidence") == TRANSITIONS and settings.get("evidence_gain") is None
 
 
-def _changes_architecture(entry: Preset, given: Mapping[str, Any]) -> bool:
+def _changes_architecture(entry: Preset, settings: Mapping[str, Any]) -> bool:
     architecture = Run.make(entry.dataset, entry.model, **entry.settings).architecture
-    return any(getattr(architecture, name, value) != value for name, value in given.items())
+    return any(getattr(architecture, name, value) != value for name, value in settings.items())

@@ -51,8 +51,8 @@ DROPOUT = {
 def get_released_dropout(dataset: str, hidden_dim: int) -> dict[str, float]:
     """Returns the released dropout of the largest known width up to `hidden_dim`, else of the smallest."""
     widths = DROPOUT[dataset]
-    nearest = max((width for width in widths if width <= hidden_dim), default=min(widths))
-    return dict(zip(("dropout", "attention_dropout"), widths[nearest]))
+    nearest_width = max((width for width in widths if width <= hidden_dim), default=min(widths))
+    return dict(zip(("dropout", "attention_dropout"), widths[nearest_width]))
 
 
 def _make_settings(hidden_dims: dict[str, int]) -> dict[str, dict[str, Any]]:

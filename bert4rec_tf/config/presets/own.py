@@ -128,13 +128,13 @@ def make_auto_settings(num_users: int, num_actions: int) -> dict[str, Any]:
     """
     is_long = has_long_histories(num_users, num_actions)
     bert4rec = make_bert4rec_settings(num_users, num_actions)
-    masked = {"masked_batch_size": bert4rec["batch_size"], "positions_from_last": False}
+    masked_settings = {"masked_batch_size": bert4rec["batch_size"], "positions_from_last": False}
     if num_actions >= (MANY_ACTIONS if is_long else FEW_ACTIONS):
-        return {**bert4rec, **(LONG_OF_TWO if is_long else SHORT_OF_TWO), **masked}
-    shared = make_sasrec_settings(num_users, num_actions, MIN_STEPS_OF_TWO)
+        return {**bert4rec, **(LONG_OF_TWO if is_long else SHORT_OF_TWO), **masked_settings}
+    sasrec = make_sasrec_settings(num_users, num_actions, MIN_STEPS_OF_TWO)
     names = ("attention_dropout", "initial_layers", *MaskingSettings.__dataclass_fields__)
-    own = {name: bert4rec[name] for name in names if name in bert4rec}
-    return {**shared, **own, "hidden_dim": WIDTH_OF_TWO, **masked}
+    masking = {name: bert4rec[name] for name in names if name in bert4rec}
+    return {**sasrec, **masking, "hidden_dim": WIDTH_OF_TWO, **masked_settings}
 
 
 RULES = {"bert4rec": make_bert4rec_settings, "sasrec": make_sasrec_settings, AUTO: make_auto_settings}
