@@ -16,11 +16,11 @@ TIMES = HISTORIES.with_name("times.npz")
 """The file of the items' times, if they are known. Only continued training reads it."""
 
 
-def keep_last(sequences: Sequences, most: int) -> Sequences:
-    """Returns the last `most` items of every user."""
-    from_end = np.repeat(sequences.splits[1:], sequences.lengths) - np.arange(sequences.num_actions)
-    is_kept, times = from_end <= most, sequences.times
-    splits = make_splits(np.minimum(sequences.lengths, most))
+def keep_last(sequences: Sequences, max_length: int) -> Sequences:
+    """Returns the last `max_length` items of every user."""
+    places_from_end = np.repeat(sequences.splits[1:], sequences.lengths) - np.arange(sequences.num_actions)
+    is_kept, times = places_from_end <= max_length, sequences.times
+    splits = make_splits(np.minimum(sequences.lengths, max_length))
     times = None if times is None else replace(times, values=times.values[is_kept])
     return Sequences(sequences.items[is_kept], splits, sequences.users, sequences.vocabulary, times=times)
 

@@ -77,9 +77,9 @@ def find_versions(folder: Path) -> dict[int, Stamp]:
     stamps: dict[int, Stamp] = {}
     if isinstance(folder, stores.Url):
         for name, stamp in sorted(folder.list_stamps().items()):
-            number, _, below = name.partition("/")
+            number, _, subpath = name.partition("/")
             if VERSION.fullmatch(number):
-                stamps[int(number)] = (*stamps.get(int(number), ()), (below, stamp))
+                stamps[int(number)] = (*stamps.get(int(number), ()), (subpath, stamp))
         return {number: stamp for number, stamp in stamps.items() if MODEL in dict(stamp)}
     for path in folder.glob("*"):
         with contextlib.suppress(OSError):  # The folder is being moved or deleted.
@@ -110,9 +110,9 @@ def require_saved_model(path: Path) -> None:
     """
     file = find_model_folder(path) / MODEL
     if not file.exists():
-        newest = find_newest_version(path)
+        version = find_newest_version(path)
         raise UserError(
-            f"{path}: holds versions of a model; name one of them, such as {path / str(newest)}"
-            if newest is not None
+            f"{path}: holds versions of a model; name one of them, such as {path / str(version)}"
+            if version is not None
             else f"{file}: cannot be read (no such file)"
         )

@@ -61,14 +61,14 @@ def export(
         (_convert_to_onnx, _make_onnx_runner) if form == "onnx" else (_convert_to_litert, _make_litert_runner)
     )
     batch, width = (None, None) if form == "onnx" else (1, model.max_history or 1)
-    with stores.write_folder(folder, CARD) as aside:
+    with stores.write_folder(folder, CARD) as temp_folder:
         for name, function, inputs in _make_parts(model, batch, width):
-            converted = convert(function, model)
-            (aside / f"{name}{suffix}").write_bytes(converted)
-            _compare(f"{name}{suffix}", runner(converted), function, inputs)
+            program = convert(function, model)
+            (temp_folder / f"{name}{suffix}").write_bytes(program)
+            _compare(f"{name}{suffix}", runner(program), function, inputs)
         for name, lines in content.items():
-            (aside / name).write_bytes(lines)
-        files.write_json(aside / CARD, {**describe_model(model), **(card or {})})
+            (temp_folder / name).write_bytes(lines)
+        files.write_json(temp_folder / CARD, {**describe_model(model), **(card or {})})
 
 
 def check_export(folder: Path, form: str) -> None:
@@ -110,18 +110,18 @@ def _make_parts(model: Recommender, batch: int | None, width: int | None) -> Ite
 
 def _make_test_batches(model: Recommender, batch: int | None) -> list[Numbers]:
     """Returns test batches with empty, short and full histories."""
-    longest = model.max_history or 1
-    lengths = [0, 1, longest // 2, longest]
-    rows = np.zeros([len(lengths), longest], np.int32)
+    max_length = model.max_history or 1
+    lengths = [0, 1, max_length // 2, max_length]
+    rows = np.zeros([len(lengths), max_length], np.int32)
     for row, length in enumerate(lengths):
         rows[row, :length] = 1 + (row + 7 * np.arange(length)) % model.num_items
     users = np.arange(len(lengths), dtype=np.int32) % (model.num_users or 1)
-    whole = {"items": rows, "lengths": np.array(lengths, np.int32), "users": users}
+    full_inputs = {"items": rows, "lengths": np.array(lengths, np.int32), "users": users}
     if batch is None:
-        half = max(longest // 2, 1)
-        short = {**whole, "items": rows[:, :half], "lengths": np.minimum(lengths, half)}
-        return [whole, {name: column.astype(np.int32) for name, column in short.items()}]
-    return [{name: column[[row]] for name, column in whole.items()} for row in range(len(lengths))]
+        half = max(max_length // 2, 1)
+        short_inputs = {**full_inputs, "items": rows[:, :half], "lengths": np.minimum(lengths, half)}
+        return [full_inputs, {name: column.astype(np.int32) for name, column in short_inputs.items()}]
+    return [{name: column[[row]] for name, column in full_inputs.items()} for row in range(len(lengths))]
 
 
 def _convert_to_onnx(function: Any, _: Recommender) -> bytes:
@@ -164,7 +164,7 @@ def _compare(name: str, run: Callable[[Numbers], Numbers], function: Part, batch
     """Raises UserError if a file's outputs differ from TensorFlow's."""
     for inputs in batches:
         outputs = run(inputs)
-        for output, expected in function(**inputs).items():
-            if not np.allclose(outputs[output], expected, rtol=TOLERANCE, atol=TOLERANCE):
-                error = np.abs(outputs[output] - np.asarray(expected)).max()
+        for output, value in function(**inputs).items():
+            if not np.allclose(outputs[output], value, rtol=TOLERANCE, atol=TOLERANCE):
+                error = np.abs(outputs[output] - np.asarray(value)).max()
                 raise UserError(f"{name}: `{output}` differ from TensorFlow's by {error:.2g}; nothing was written")

@@ -63,7 +63,7 @@ def export(
         "popularity_correction": float(options.popularity_correction),
         "exclude_seen": options.exclude_seen is None or bool(options.exclude_seen),
     }
-    with stores.write_folder(folder, MODEL) as aside, tempfile.TemporaryDirectory() as scratch:
+    with stores.write_folder(folder, MODEL) as temp_folder, tempfile.TemporaryDirectory() as scratch:
         for name, lines in content.items():
             (Path(scratch) / name).write_bytes(lines)
         service = Service(
@@ -74,19 +74,19 @@ def export(
             defaults,
             Path(scratch, USERS) if model.needs_users else None,
         )
-        _save(service, aside, folder)
-        (aside / CARD_OF_SAVED_MODEL).parent.mkdir()
+        _save(service, temp_folder, folder)
+        (temp_folder / CARD_OF_SAVED_MODEL).parent.mkdir()
         checksums = {name: hashlib.sha256(lines).hexdigest() for name, lines in content.items()}
         facts: dict[str, Any] = {**defaults, "histories": None, "checksums": checksums}
         if options.histories is not None:
-            write_histories(options.histories, aside)
-            longest = int(options.histories.lengths.max(initial=0))
-            facts["histories"] = {"users": options.histories.num_users, "longest": longest}
+            write_histories(options.histories, temp_folder)
+            max_length = int(options.histories.lengths.max(initial=0))
+            facts["histories"] = {"users": options.histories.num_users, "longest": max_length}
         if options.titles is not None:
-            files.write_text(aside / TITLES, options.titles)
+            files.write_text(temp_folder / TITLES, options.titles)
         if options.attributes is not None:
-            write_attributes(options.attributes, aside / ATTRIBUTES)
-        files.write_json(aside / CARD_OF_SAVED_MODEL, {**describe_model(model), **facts, **(card or {})})
+            write_attributes(options.attributes, temp_folder / ATTRIBUTES)
+        files.write_json(temp_folder / CARD_OF_SAVED_MODEL, {**describe_model(model), **facts, **(card or {})})
 
 
 def write_attributes(attributes: pd.DataFrame, path: Path) -> None:
@@ -94,11 +94,11 @@ def write_attributes(attributes: pd.DataFrame, path: Path) -> None:
     attributes.rename_axis(ITEM_ID).to_parquet(path)
 
 
-def _save(service: Service, aside: Path, folder: Path) -> None:
-    """Writes the service into the folder `aside`. Raises UserError, which names `folder`."""
+def _save(service: Service, temp_folder: Path, folder: Path) -> None:
+    """Writes the service into the folder `temp_folder`. Raises UserError, which names `folder`."""
     try:
-        tf.saved_model.save(service, str(aside), signatures=service.functions)
-        _name_tables(aside / MODEL)
+        tf.saved_model.save(service, str(temp_folder), signatures=service.functions)
+        _name_tables(temp_folder / MODEL)
     except tf.errors.OpError as error:
         raise UserError(f"{folder}: cannot be written ({error.message})") from error
 
@@ -154,14 +154,14 @@ def encode_id_files(model: Recommender, vocabulary: Vocabulary, users: Sequence[
     return content
 
 
-def _encode_lines(raw: Sequence[str]) -> bytes:
-    if isinstance(raw, Lines):
-        return raw.content
+def _encode_lines(raw_ids: Sequence[str]) -> bytes:
+    if isinstance(raw_ids, Lines):
+        return raw_ids.content
     try:
-        return Lines.from_texts(raw).content
+        return Lines.from_texts(raw_ids).content
     except UnicodeEncodeError as error:
-        bad = next(raw_id for raw_id in raw if any(0xD800 <= ord(letter) < 0xE000 for letter in raw_id))
-        raise UserError(f"A raw id must be text that UTF-8 can hold. Received: {bad!r}") from error
+        bad_id = next(raw_id for raw_id in raw_ids if any(0xD800 <= ord(letter) < 0xE000 for letter in raw_id))
+        raise UserError(f"A raw id must be text that UTF-8 can hold. Received: {bad_id!r}") from error
 
 
 def refuse_other_content(folder: Path, marker: str = MODEL) -> None:
@@ -179,8 +179,8 @@ def _count_recent(counts: np.ndarray, histories: Sequences | None) -> np.ndarray
         return counts
     times = histories.times.values
     is_recent = times >= np.quantile(times, 1 - RECENT_SHARE, method="lower")
-    recent = np.bincount(histories.items[is_recent], minlength=len(counts) + 1)[1:]
-    return counts + recent * (max(counts.sum(), 1) / recent.sum())
+    recent_counts = np.bincount(histories.items[is_recent], minlength=len(counts) + 1)[1:]
+    return counts + recent_counts * (max(counts.sum(), 1) / recent_counts.sum())
 
 
 def _compute_log_shares(counts: np.ndarray) -> np.ndarray:

@@ -37,9 +37,9 @@ class EncodedRequest(NamedTuple):
     """
 
     vectors: Tensor
-    cold: Tensor
-    seen: Tensor
-    unknown: Tensor
+    is_cold: Tensor
+    seen_items: Tensor
+    num_unknown: Tensor
 
 
 class Service(tf.Module):
@@ -140,13 +140,13 @@ class Service(tf.Module):
         # One column more than the longest row, because some models cannot read a width of 0.
         items = tf.pad(known_items.to_tensor(PAD), [[0, 0], [0, 1]])
         vectors = self._user_vectors({"users": rows, "items": items, "lengths": lengths})
-        cold = self._find_cold(lengths, vectors) if is_stranger is None else is_stranger
-        unknown = tf.math.count_nonzero((numbers == PAD) & (histories != ""), axis=1, dtype=tf.int32)
-        return EncodedRequest(tf.where(cold[:, None], tf.zeros_like(vectors), vectors), cold, items, unknown)
+        is_cold = self._find_cold(lengths, vectors) if is_stranger is None else is_stranger
+        num_unknown = tf.math.count_nonzero((numbers == PAD) & (histories != ""), axis=1, dtype=tf.int32)
+        return EncodedRequest(tf.where(is_cold[:, None], tf.zeros_like(vectors), vectors), is_cold, items, num_unknown)
 
-    def _encode_ids(self, raw: Tensor) -> tf.Tensor:
+    def _encode_ids(self, raw_ids: Tensor) -> tf.Tensor:
         """Returns the item numbers of raw ids, int32 of the same shape; 0 for unknown ids."""
-        return tf.cast(self._numbers.lookup(raw), tf.int32) + 1
+        return tf.cast(self._numbers.lookup(raw_ids), tf.int32) + 1
 
     def _answer_encode(self, **users: Tensor) -> dict[str, Tensor]:
         """Returns the `vectors`, float32 [b, d], and each history's number of `unknown` ids, int32 [b].
@@ -154,8 +154,8 @@ class Service(tf.Module):
         Here and below, `users` are raw `histories`, string [b, any], and raw `users`, string [b], if the model has user
         embeddings.
         """
-        encoded = self._encode(**users)
-        return {"vectors": tf.cast(encoded.vectors, tf.float32), "unknown": encoded.unknown}
+        request = self._encode(**users)
+        return {"vectors": tf.cast(request.vectors, tf.float32), "unknown": request.num_unknown}
 
     def _answer_recommend(
         self,
@@ -177,49 +177,49 @@ class Service(tf.Module):
             candidates: string [b or 1, any], the items to rank; all items for a row without candidates.
             popularity_correction: [] float32, at least 0 and finite; scores are lowered by this x log(count + 1).
         """
-        encoded = self._encode(**users)
-        number = tf.shape(encoded.vectors)[0]
+        request = self._encode(**users)
+        number = tf.shape(request.vectors)[0]
         exclude, candidates = _check_rows("exclude", exclude, number), _check_rows("candidates", candidates, number)
         find_excluded, find_candidates = self._make_row_lookup(exclude), self._make_row_lookup(candidates)
-        seen = tf.where(exclude_seen, encoded.seen, PAD)
+        seen_items = tf.where(exclude_seen, request.seen_items, PAD)
         k, correct = self._limit_k(k), self._make_correction(popularity_correction)
 
         def find_hidden(rows: Tensor) -> tf.Tensor:
-            return tf.concat([tf.gather(seen, rows), find_excluded(rows)], axis=1)
+            return tf.concat([tf.gather(seen_items, rows), find_excluded(rows)], axis=1)
 
         def rank_all_items(rows: Tensor) -> tuple[Tensor, Tensor]:
-            return self._rank_all(encoded, rows, find_hidden(rows), correct, k)
+            return self._rank_all(request, rows, find_hidden(rows), correct, k)
 
         def rank_candidates(rows: Tensor) -> tuple[Tensor, Tensor]:
             items = top_items.drop_repeated(find_candidates(rows))
-            scores = correct(self._score_items(encoded, rows, items), top_items.gather_rows(self._log_counts, items))
+            scores = correct(self._score_items(request, rows, items), top_items.gather_rows(self._log_counts, items))
             scores = tf.where(top_items.is_contained(items, find_hidden(rows)), HIDDEN, scores)
             return top_items.select_top(scores, items, k)
 
         has_candidates = tf.broadcast_to(tf.reduce_any(candidates != "", axis=1), [number])
-        parts = [tf.cast(tf.where(which)[:, 0], tf.int32) for which in (~has_candidates, has_candidates)]
-        widths = [self._scores_per_row, self._elements_per_row(encoded, candidates)]
+        parts = [tf.cast(tf.where(mask)[:, 0], tf.int32) for mask in (~has_candidates, has_candidates)]
+        widths = [self._scores_per_row, self._elements_per_row(request, candidates)]
         pairs = [
             top_items.map_row_blocks(function, rows, width, (tf.int32, tf.float32))
             for function, rows, width in zip((rank_all_items, rank_candidates), parts, widths)
         ]
         items, scores = (tf.dynamic_stitch(parts, pair) for pair in zip(*pairs))
-        basis = tf.where(encoded.cold, POPULAR, HISTORY)
-        return {"items": self._decode_items(items), "scores": scores, "unknown": encoded.unknown, "basis": basis}
+        basis = tf.where(request.is_cold, POPULAR, HISTORY)
+        return {"items": self._decode_items(items), "scores": scores, "unknown": request.num_unknown, "basis": basis}
 
     def _answer_score(self, candidates: Tensor, **users: Tensor) -> dict[str, Tensor]:
         """Returns the `scores` of raw candidates, string [b or 1, c]: float32 [b, c], HIDDEN for unknown ids."""
-        encoded = self._encode(**users)
-        number = tf.shape(encoded.vectors)[0]
+        request = self._encode(**users)
+        number = tf.shape(request.vectors)[0]
         find_candidates = self._make_row_lookup(_check_rows("candidates", candidates, number))
-        width = self._elements_per_row(encoded, candidates)
+        width = self._elements_per_row(request, candidates)
         (scores,) = top_items.map_row_blocks(
-            lambda rows: (self._score_items(encoded, rows, find_candidates(rows)),),
+            lambda rows: (self._score_items(request, rows, find_candidates(rows)),),
             tf.range(number),
             width,
             (tf.float32,),
         )
-        return {"scores": scores, "unknown": encoded.unknown}
+        return {"scores": scores, "unknown": request.num_unknown}
 
     def _answer_similar(self, items: Tensor, k: Tensor) -> dict[str, Tensor]:
         """Returns the most similar `items` to raw items, string [b]: string [b, k], and the `scores`, float32 [b, k].
@@ -230,14 +230,14 @@ class Service(tf.Module):
 
         def find_similar(rows: Tensor) -> tuple[Tensor, Tensor]:
             queries = tf.gather(numbers, rows)[:, None]
-            similar, scores, _ = find_best(self._compare_in_blocks(queries[:, 0]), k, queries)
-            return tf.where(queries == PAD, PAD, similar), tf.where(queries == PAD, HIDDEN, scores)
+            matches, scores, _ = find_best(self._compare_in_blocks(queries[:, 0]), k, queries)
+            return tf.where(queries == PAD, PAD, matches), tf.where(queries == PAD, HIDDEN, scores)
 
         dtypes = (tf.int32, tf.float32)
-        similar, scores = top_items.map_row_blocks(
+        matches, scores = top_items.map_row_blocks(
             find_similar, tf.range(tf.size(numbers)), self._scores_per_row, dtypes
         )
-        return {"items": self._decode_items(similar), "scores": scores, "unknown": tf.cast(numbers == PAD, tf.int32)}
+        return {"items": self._decode_items(matches), "scores": scores, "unknown": tf.cast(numbers == PAD, tf.int32)}
 
     def _answer_item_vectors(self, items: Tensor) -> dict[str, Tensor]:
         """Returns the `vectors` of raw items, string [b]: float32 [b, d], zeros for unknown ids."""
@@ -271,12 +271,12 @@ class Service(tf.Module):
 
         return correct
 
-    def _make_row_lookup(self, raw: Tensor) -> Callable[[Tensor], Tensor]:
-        """Returns a function: row numbers, int32 [r] -> the item numbers in these rows of `raw`, int32 [r, any].
+    def _make_row_lookup(self, raw_ids: Tensor) -> Callable[[Tensor], Tensor]:
+        """Returns a function: row numbers, int32 [r] -> the item numbers in these rows of `raw_ids`, int32 [r, any].
 
-        `raw`: raw ids, string [b or 1, any]. A single row counts for every row of the request.
+        `raw_ids`: raw ids, string [b or 1, any]. A single row counts for every row of the request.
         """
-        items = self._encode_ids(raw)
+        items = self._encode_ids(raw_ids)
         return lambda rows: tf.gather(items, tf.minimum(rows, tf.shape(items)[0] - 1))
 
     @property
@@ -284,36 +284,36 @@ class Service(tf.Module):
         """How many scores per row are computed at once if all items are ranked."""
         return min(FEWEST_ROWS, self._num_items) if self._has_products else self._num_items
 
-    def _elements_per_row(self, encoded: EncodedRequest, candidates: Tensor) -> Tensor:
+    def _elements_per_row(self, request: EncodedRequest, candidates: Tensor) -> Tensor:
         """Returns how many elements per row scoring the candidates needs, int32 []."""
-        rows_of_table = tf.shape(candidates)[1] * tf.shape(encoded.vectors)[1]
+        rows_of_table = tf.shape(candidates)[1] * tf.shape(request.vectors)[1]
         return tf.maximum(rows_of_table, self._scores_per_row) if self._scores_are_logits else rows_of_table
 
     def _rank_all(
-        self, encoded: EncodedRequest, rows: Tensor, hidden: Tensor, correct: Callable[..., Tensor], k: Tensor
+        self, request: EncodedRequest, rows: Tensor, hidden_items: Tensor, correct: Callable[..., Tensor], k: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Returns the best of all items, int32 [r, k], and their scores. `hidden`: int32 [r, any], left out."""
-        vectors, cold = tf.gather(encoded.vectors, rows), tf.gather(encoded.cold, rows)[:, None]
-        any_cold = tf.reduce_any(cold)
+        """Returns the best of all items, int32 [r, k], and their scores. `hidden_items`: int32 [r, any], left out."""
+        vectors, is_cold = tf.gather(request.vectors, rows), tf.gather(request.is_cold, rows)[:, None]
+        has_cold = tf.reduce_any(is_cold)
 
         def adjust(block: top_items.Block) -> Tensor:
             places = block.first, block.begin, block.end
             shares = top_items.hide_passed(self._log_shares[block.begin : block.end], *places)
-            scores = tf.cond(any_cold, lambda: tf.where(cold, shares, block.scores), lambda: block.scores)
+            scores = tf.cond(has_cold, lambda: tf.where(is_cold, shares, block.scores), lambda: block.scores)
             return correct(scores, self._log_counts[block.begin : block.end])
 
         items, scores, normalisers = find_best(
-            self._score_in_blocks(vectors), k, hidden, adjust, self._scores_are_logits
+            self._score_in_blocks(vectors), k, hidden_items, adjust, self._scores_are_logits
         )
-        return items, scores - tf.where(cold, 0.0, normalisers)
+        return items, scores - tf.where(is_cold, 0.0, normalisers)
 
     def _compute_normalisers(self, vectors: Tensor) -> tf.Tensor:
         """Returns log-normalisers, float32 [r, 1], 0 if scores are no logits."""
         number = tf.shape(vectors)[0]
         if not self._scores_are_logits:
             return tf.zeros([number, 1])
-        nothing = tf.zeros([number, 0], tf.int32)
-        return find_best(self._score_in_blocks(vectors), tf.constant(0), nothing, is_logits=True)[2]
+        no_items = tf.zeros([number, 0], tf.int32)
+        return find_best(self._score_in_blocks(vectors), tf.constant(0), no_items, is_logits=True)[2]
 
     def _score_in_blocks(self, vectors: Tensor) -> Blocks:
         """Returns the scores of all items for vectors, float32 [r, d]."""
@@ -337,14 +337,14 @@ class Service(tf.Module):
         height = tf.minimum(height, self._num_items + 1)
         return Blocks.from_products(self._score_products(), vectors, self._num_items, height, is_cosine)
 
-    def _score_items(self, encoded: EncodedRequest, rows: Tensor, items: Tensor) -> tf.Tensor:
+    def _score_items(self, request: EncodedRequest, rows: Tensor, items: Tensor) -> tf.Tensor:
         """Returns the scores of `items`, int32 [r, c]: float32 [r, c], HIDDEN for item 0."""
-        return self._candidate_scores(tf.gather(encoded.vectors, rows), tf.gather(encoded.cold, rows), items)
+        return self._candidate_scores(tf.gather(request.vectors, rows), tf.gather(request.is_cold, rows), items)
 
-    def _score_candidates(self, vectors: Tensor, cold: Tensor, items: Tensor) -> tf.Tensor:
-        """Returns what `_score_items` does for vectors, float32 [r, d], of users who are `cold`, bool [r], or not."""
+    def _score_candidates(self, vectors: Tensor, is_cold: Tensor, items: Tensor) -> tf.Tensor:
+        """Returns what `_score_items` does for vectors, float32 [r, d], of users; `is_cold`, bool [r]."""
         scores = tf.cast(self._score_vectors(vectors, items), tf.float32) - self._compute_normalisers(vectors)
-        scores = tf.where(cold[:, None], top_items.gather_rows(self._log_shares, items), scores)
+        scores = tf.where(is_cold[:, None], top_items.gather_rows(self._log_shares, items), scores)
         return tf.where(items == PAD, HIDDEN, scores)
 
 
@@ -354,11 +354,11 @@ def _make_function(answer: Callable, inputs: Sequence[tf.TensorSpec], defaults: 
     def answer_in_order(*values):
         return answer(**{spec.name: value for spec, value in zip(inputs, values)})
 
-    ordered: Any = answer_in_order
-    kind, required = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-    parameters = [inspect.Parameter(spec.name, kind, default=defaults.get(spec.name, required)) for spec in inputs]
-    ordered.__signature__ = inspect.Signature(parameters)  # TensorFlow reads names and defaults here
-    return tf_function(ordered, input_signature=inputs)
+    function: Any = answer_in_order
+    kind, no_default = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    parameters = [inspect.Parameter(spec.name, kind, default=defaults.get(spec.name, no_default)) for spec in inputs]
+    function.__signature__ = inspect.Signature(parameters)  # TensorFlow reads names and defaults here
+    return tf_function(function, input_signature=inputs)
 
 
 def _share_trace(function: Callable) -> Callable:
@@ -367,12 +367,12 @@ def _share_trace(function: Callable) -> Callable:
     return lambda *values: graph(*values)
 
 
-def _check_rows(name: str, raw: Tensor, number: Tensor) -> tf.Tensor:
-    """Returns `raw`, string [any, any], after checking that it has one row or `number` rows."""
-    height = tf.shape(raw)[0]
+def _check_rows(name: str, rows: Tensor, number: Tensor) -> tf.Tensor:
+    """Returns `rows`, string [any, any], after checking that it has one row or `number` rows."""
+    height = tf.shape(rows)[0]
     message = f"`{name}` must have 1 row, or as many as `histories`. Rows received:"
     with tf.control_dependencies([tf.debugging.Assert((height == 1) | (height == number), [message, height])]):
-        return tf.identity(raw)
+        return tf.identity(rows)
 
 
 def _make_line_table(asset: tf.saved_model.Asset) -> tf.lookup.StaticHashTable:

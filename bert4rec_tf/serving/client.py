@@ -110,10 +110,10 @@ class SavedRecommender(LoadedModel):
     def knows_item(self, item: str) -> bool:
         return item in self.items
 
-    def warn_of_unknown_items(self, ids: Sequence[str], what: str) -> None:
-        """Warns of ids that are no items of the model. `what`: whose ids."""
-        unknown = [item for item, is_known in zip(ids, self.items.contains_each(ids)) if not is_known]
-        warn_of_unknown(unknown, len(ids), what)
+    def warn_of_unknown_items(self, ids: Sequence[str], kind: str) -> None:
+        """Warns of ids that are no items of the model. `kind`: whose ids."""
+        unknown_ids = [item for item, is_known in zip(ids, self.items.contains_each(ids)) if not is_known]
+        warn_of_unknown(unknown_ids, len(ids), kind)
 
     def warn_about_history(self, history: Sequence[str], user: str, answer: Recommendations) -> None:
         """Warns of unknown items in a history, and of one that does not count because the user is unknown.
@@ -143,8 +143,8 @@ class SavedRecommender(LoadedModel):
         """
         self.warn_of_unknown_items(choices.exclude, "items in `exclude`")
         self.warn_of_unknown_items(choices.candidates, "items in `candidates`")
-        allowed = self._select_allowed(where, attributes)
-        (exclude,), (candidates,) = rules.restrict([choices.exclude], [choices.candidates], allowed)
+        selection = self._select_allowed(where, attributes)
+        (exclude,), (candidates,) = rules.restrict([choices.exclude], [choices.candidates], selection)
         return replace(choices, exclude=exclude, candidates=candidates)
 
     def similar(
@@ -155,13 +155,13 @@ class SavedRecommender(LoadedModel):
         `where`, `attributes`: as for `restrict`. Raises UserError for a k below 1, or if items cannot be compared.
         """
         inputs = {"items": pad_ids([items])[0], **Choices(k).to_scalars()}
-        allowed = self._select_allowed(where, attributes)
-        if allowed is None:
+        selection = self._select_allowed(where, attributes)
+        if selection is None:
             return _make_recommendations(self._call("similar", inputs))
         k = k or self.card.get("k", 10)
-        wide = rules.widen_similar(k, len(self.items), allowed)
-        outputs = self._call("similar", {**inputs, **Choices(wide).to_scalars()})
-        return _make_recommendations(rules.filter_similar(outputs, k, allowed))
+        wide_k = rules.widen_similar(k, len(self.items), selection)
+        outputs = self._call("similar", {**inputs, **Choices(wide_k).to_scalars()})
+        return _make_recommendations(rules.filter_similar(outputs, k, selection))
 
     def explain(self, history: Sequence[str], user: str, items: Sequence[str]) -> list[dict[str, Any]]:
         """Returns why items are recommended (`explanation.read_reasons`)."""
@@ -180,7 +180,7 @@ class SavedRecommender(LoadedModel):
     def read_penalties(self) -> np.ndarray:
         """Returns by how much `recommend` lowers the scores of padding and of each item, float32 [1 + items]."""
         strength = np.float32(self.card.get("popularity_correction", 0))
-        return np.minimum(strength * self._loaded._log_counts.numpy(), np.float32(popularity_option.MAX_PENALTY))
+        return np.minimum(strength * self._module._log_counts.numpy(), np.float32(popularity_option.MAX_PENALTY))
 
     def scores(self, histories: tf.Tensor, users: tf.Tensor, candidates: tf.Tensor) -> tf.Tensor:
         """Scores candidates, string [b or 1, c]: float32 [b, c]. Can be called in a TensorFlow function.
@@ -188,9 +188,9 @@ class SavedRecommender(LoadedModel):
         `histories`: string [b, any]. `users`: string [b], used only if the model has user embeddings.
         """
         inputs = {"histories": histories, **({"users": users} if self.needs_users else {})}
-        return self._loaded.signatures["score"](**inputs, candidates=candidates)["scores"]
+        return self._module.signatures["score"](**inputs, candidates=candidates)["scores"]
 
-    def _select_allowed(self, where: str | None, attributes: Any) -> rules.Allowed | None:
+    def _select_allowed(self, where: str | None, attributes: Any) -> rules.Selection | None:
         """Returns the items for which `where` holds; None for no condition, which needs no attributes of the model."""
         if where is None and attributes is None:
             return None

@@ -21,17 +21,17 @@ class Question(NamedTuple):
     """Inputs of the signature `score`, and the items of the history that each row after the second leaves out."""
 
     inputs: dict[str, np.ndarray]
-    left_out: list[str]
+    omissions: list[str]
 
 
 def make_question(history: Sequence[str], candidates: Sequence[str], user: str | None = None) -> Question:
     """Returns what to ask about recommended items. `user`: for a model that needs users; None for others."""
-    left_out = list(dict.fromkeys(reversed([item for item in history if item])))[:MOST_LEFT_OUT]
-    rows = [history, [], *([item for item in history if item != one] for one in left_out)]
+    omissions = list(dict.fromkeys(reversed([item for item in history if item])))[:MOST_LEFT_OUT]
+    rows = [history, [], *([item for item in history if item != omission] for omission in omissions)]
     inputs = {"histories": pad_ids(rows), "candidates": pad_ids([candidates])}
     if user is not None:
         inputs["users"] = pad_ids([[user] * len(rows)])[0]
-    return Question(inputs, left_out)
+    return Question(inputs, omissions)
 
 
 def read_reasons(question: Question, scores: np.ndarray, kind: Any) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def read_reasons(question: Question, scores: np.ndarray, kind: Any) -> list[dict
             best = np.argsort(-fall, kind="stable")[:MOST_REASONS]
             shares = fall / fall.sum()
             answer["reasons"] = [
-                {"item": question.left_out[row], "share": round(float(shares[row]), 4)} for row in best if fall[row]
+                {"item": question.omissions[row], "share": round(float(shares[row]), 4)} for row in best if fall[row]
             ]
         answers.append(answer)
     return answers

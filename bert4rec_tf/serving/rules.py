@@ -61,7 +61,7 @@ KINDS = {"string": TEXTS, "boolean": TRUE_OR_FALSE, **dict.fromkeys(_NUMBERS, NU
 Content = TypeVar("Content")
 
 
-class Allowed(NamedTuple):
+class Selection(NamedTuple):
     """The model's items, and for which of them a condition holds, bool [items]. The lists of their ids are large."""
 
     items: Lines
@@ -103,7 +103,7 @@ class Attributes:
         self.frame = frame[~is_earlier]
         self.select = functools.lru_cache(MAX_CONDITIONS)(self._select)
 
-    def _select(self, where: str, model_items: Lines) -> Allowed:
+    def _select(self, where: str, model_items: Lines) -> Selection:
         """Returns the items for which a condition holds. Raises UserError if it cannot be computed.
 
         The answers to the last MAX_CONDITIONS conditions are kept.
@@ -115,7 +115,7 @@ class Attributes:
         except Exception as error:  # pandas raises anything for values that cannot be compared
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"`where` cannot be computed ({reason}). {received}") from error
-        return Allowed(model_items, np.fromiter((item in ids for item in model_items), bool, len(model_items)))
+        return Selection(model_items, np.fromiter((item in ids for item in model_items), bool, len(model_items)))
 
     def _parse(self, where: str, received: str) -> ast.expr:
         """Returns a condition as a tree of ALLOWED nodes. Raises UserError with `received` for what is no condition."""
@@ -211,7 +211,7 @@ def _list_values(column: pd.Series, values: Any) -> Any:
     if pd.api.types.is_datetime64_any_dtype(column):
         moments = [pd.Timestamp(value) for value in values if isinstance(value, (str, datetime))]
         zone = column.dt.tz
-        return [one.tz_localize(zone) if one.tz is None and zone is not None else one for one in moments]
+        return [moment.tz_localize(zone) if moment.tz is None and zone is not None else moment for moment in moments]
     return np.array([*values, None], object)[:-1]
 
 
@@ -226,16 +226,16 @@ def _refuse_lists(*sides: Any) -> None:
             raise TypeError(f"`{column.name}` holds lists; look for a value in them, as in 'toys' in {column.name}")
 
 
-def _refuse_other_kind(column: Any, other: Any) -> None:
+def _refuse_other_kind(column: Any, value: Any) -> None:
     """Raises TypeError if texts would be compared with other values alone, from which they differ whatever they say."""
     if not isinstance(column, pd.Series) or (kind := _find_kind(column)) is None:
         return
-    values = other if isinstance(other, list) else [other]
+    values = value if isinstance(value, list) else [value]
     kinds = [_find_kind(value if isinstance(value, pd.Series) else [value]) for value in values]
     if not kinds or any(other_kind is None or (kind == TEXTS) == (other_kind == TEXTS) for other_kind in kinds):
         return
-    if isinstance(other, pd.Series):
-        raise TypeError(f"`{column.name}` holds {kind}, and `{other.name}` {kinds[0]}")
+    if isinstance(value, pd.Series):
+        raise TypeError(f"`{column.name}` holds {kind}, and `{value.name}` {kinds[0]}")
     cells = column[column.notna()]
     if kind == TEXTS:  # a cell that is the reason
         is_other = pd.to_numeric(cells, errors="coerce").isna() & ~cells.str.strip().isin(MISSING)
@@ -261,15 +261,15 @@ def _convert(cells: Sequence[Any]) -> pd.Series:
     values = pd.Series(cells, dtype=object)
     if not all(isinstance(cell, str | None) for cell in cells):
         return _restore_large(values.infer_objects(), values)
-    stripped = pd.Series([None if (cell or "").strip() in MISSING else cell.strip() for cell in cells], dtype=object)
-    texts = set(stripped.dropna())
+    column = pd.Series([None if (cell or "").strip() in MISSING else cell.strip() for cell in cells], dtype=object)
+    texts = set(column.dropna())
     if not texts:
-        return stripped
+        return column
     if {text.lower() for text in texts} <= TRUTHS.keys():
-        truths = [None if cell is None else TRUTHS[cell.lower()] for cell in stripped]
+        truths = [None if cell is None else TRUTHS[cell.lower()] for cell in column]
         return pd.Series(truths, dtype=object if None in truths else bool)
-    numbers = pd.to_numeric(stripped, errors="coerce")
-    return _restore_large(numbers, stripped) if numbers.count() == stripped.count() else values
+    numbers = pd.to_numeric(column, errors="coerce")
+    return _restore_large(numbers, column) if numbers.count() == column.count() else values
 
 
 def _to_number(decimal: Decimal) -> float:
@@ -286,13 +286,13 @@ def _restore_large(numbers: pd.Series, cells: pd.Series) -> pd.Series:
     if not is_large or any(isinstance(cell, float) and cell == cell for cell in cells):
         return numbers
     try:
-        whole = [pd.NA if pd.isna(cell) else int(cell) for cell in cells]
+        integers = [pd.NA if pd.isna(cell) else int(cell) for cell in cells]
     except ValueError:  # such as 1e20
         return numbers
-    for kind, least, most in (("Int64", -(2**63), 2**63), ("UInt64", 0, 2**64)):
-        if all(cell is pd.NA or least <= cell < most for cell in whole):
-            return pd.Series(whole, dtype=kind)
-    return pd.Series([None if cell is pd.NA else str(cell) for cell in whole], dtype=object)
+    for kind, minimum, maximum in (("Int64", -(2**63), 2**63), ("UInt64", 0, 2**64)):
+        if all(cell is pd.NA or minimum <= cell < maximum for cell in integers):
+            return pd.Series(integers, dtype=kind)
+    return pd.Series([None if cell is pd.NA else str(cell) for cell in integers], dtype=object)
 
 
 class WatchedFile(Generic[Content]):
@@ -365,7 +365,7 @@ def read_blocked(path: Path, items: Lines) -> BlockedIds:
     return BlockedIds(ids)
 
 
-def select_allowed(attributes: Attributes | None, where: str | None, model_items: Lines) -> Allowed | None:
+def select_allowed(attributes: Attributes | None, where: str | None, model_items: Lines) -> Selection | None:
     """Returns the items for which `where` holds; None for no condition.
 
     Raises UserError if it holds for none of these, or there are no attributes.
@@ -377,9 +377,9 @@ def select_allowed(attributes: Attributes | None, where: str | None, model_items
         raise UserError(f"`where` must be a text. {received}")
     if attributes is None:
         raise UserError(f"`where` needs attributes of the items: give --attributes=TABLE. {received}")
-    allowed = attributes.select(where, model_items)
-    if allowed.mask.any():
-        return allowed
+    selection = attributes.select(where, model_items)
+    if selection.mask.any():
+        return selection
     ids = attributes.frame.index
     if not any(item in ids for item in model_items):
         raise UserError(
@@ -392,34 +392,34 @@ def select_allowed(attributes: Attributes | None, where: str | None, model_items
 Rows = Sequence[Sequence[str]]
 
 
-def restrict(exclude: Rows, candidates: Rows, allowed: Allowed | None) -> tuple[Rows, Rows]:
+def restrict(exclude: Rows, candidates: Rows, selection: Selection | None) -> tuple[Rows, Rows]:
     """Returns `exclude` and `candidates`, rows of ids, such that only allowed items come back."""
-    if allowed is None:
+    if selection is None:
         return exclude, candidates
     if any(candidates):
-        allowed_items = allowed.list_allowed()
+        allowed_items = selection.list_allowed()
         ids = set(allowed_items)
         allowed_candidates = [[item for item in row if item in ids] if row else allowed_items for row in candidates]
         return exclude, [row or [NO_ITEM] for row in allowed_candidates]
-    if len(exclude) > 1 or len(allowed.mask) <= 2 * allowed.num_forbidden:
-        return exclude, [allowed.list_allowed()]
-    return [[*(exclude[0] if exclude else ()), *allowed.items.select(~allowed.mask)]], candidates
+    if len(exclude) > 1 or len(selection.mask) <= 2 * selection.num_forbidden:
+        return exclude, [selection.list_allowed()]
+    return [[*(exclude[0] if exclude else ()), *selection.items.select(~selection.mask)]], candidates
 
 
-def widen_similar(k: int, num_items: int, allowed: Allowed | None, blocked: BlockedIds = NOTHING_BLOCKED) -> int:
+def widen_similar(k: int, num_items: int, selection: Selection | None, blocked: BlockedIds = NOTHING_BLOCKED) -> int:
     """Returns how many similar items to ask for, such that the rules leave k if there are as many."""
-    return min(num_items, k + len(blocked) + (0 if allowed is None else allowed.num_forbidden))
+    return min(num_items, k + len(blocked) + (0 if selection is None else selection.num_forbidden))
 
 
 def filter_similar(
-    outputs: Mapping[str, np.ndarray], k: int, allowed: Allowed | None, blocked: BlockedIds = NOTHING_BLOCKED
+    outputs: Mapping[str, np.ndarray], k: int, selection: Selection | None, blocked: BlockedIds = NOTHING_BLOCKED
 ) -> dict[str, np.ndarray]:
     """Returns the outputs of `similar` for `widen_similar` items with the first k of each row that the rules leave."""
     items, scores = outputs["items"], outputs["scores"]
     cells = pd.Series(items.ravel())
     is_left = ~cells.isin([b"", *blocked.row[0]])
-    if allowed is not None:
-        is_left &= cells.isin([*map(encode_text, allowed.list_allowed())])
+    if selection is not None:
+        is_left &= cells.isin([*map(encode_text, selection.list_allowed())])
     is_left = is_left.to_numpy().reshape(items.shape)
     places = np.argsort(~is_left, axis=1, kind="stable")[:, :k]
     is_left = np.take_along_axis(is_left, places, axis=1)
@@ -437,14 +437,14 @@ def read_attributes(features: Any, columns: Mapping[str, Mapping[str, str]]) -> 
     return _make_storable(Attributes(features, columns.get("item", {}).get("name")).frame)
 
 
-def join_attributes(known: Attributes | None, new: pd.DataFrame | None) -> pd.DataFrame | None:
+def join_attributes(known: Attributes | None, new_frame: pd.DataFrame | None) -> pd.DataFrame | None:
     """Returns the attributes of all items, of which new rows replace the known ones; None for none at all."""
-    if known is None or new is None:
-        return new if known is None else known.frame
-    parts = known.frame[~known.frame.index.isin(new.index)], new
+    if known is None or new_frame is None:
+        return new_frame if known is None else known.frame
+    parts = known.frame[~known.frame.index.isin(new_frame.index)], new_frame
     cells = pd.concat([part.astype(object).where(part.notna(), None) for part in parts])  # as floats, ids were rounded
-    joined = pd.DataFrame({name: _convert(column.tolist()) for name, column in cells.items()})
-    return _make_storable(joined.set_index(cells.index))
+    frame = pd.DataFrame({name: _convert(column.tolist()) for name, column in cells.items()})
+    return _make_storable(frame.set_index(cells.index))
 
 
 def _make_storable(frame: pd.DataFrame) -> pd.DataFrame:

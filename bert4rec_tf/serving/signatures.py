@@ -112,7 +112,7 @@ class LoadedModel:
         self.description = {name: json_format.MessageToDict(spec, **options) for name, spec in definitions.items()}
         self.card = _read_card(folder / CARD_OF_SAVED_MODEL)
         try:
-            self._loaded = tf.saved_model.load(str(folder), tags=[SERVING])
+            self._module = tf.saved_model.load(str(folder), tags=[SERVING])
         except Exception as error:  # A damaged graph, or an op that is missing here, can raise anything.
             raise UserError(f"{folder}: cannot be loaded ({_explain(error)})") from error
         # After TensorFlow has read them.
@@ -207,17 +207,17 @@ class LoadedModel:
 
     def read_weights(self) -> list[tuple[str, np.ndarray]]:
         """Returns the names and values of the model's weights, in their order."""
-        return [(weight.name.partition(":")[0], weight.numpy()) for weight in self._loaded._weights]
+        return [(weight.name.partition(":")[0], weight.numpy()) for weight in self._module._weights]
 
     def select_histories(self, users: Sequence[str]) -> Sequences:
         """Returns the histories of users, in this order, without times; empty ones of unknown users."""
         histories = self.require_histories()
-        nobody = histories.num_users
-        rows = np.array([self._user_rows.get(user, nobody) for user in users], np.int64)
-        extended = replace(
+        empty_row = histories.num_users
+        rows = np.array([self._user_rows.get(user, empty_row) for user in users], np.int64)
+        all_histories = replace(
             histories, splits=np.append(histories.splits, histories.num_actions), users=np.append(histories.users, "")
         )
-        return replace(extended.select_users(rows), users=np.array(users, object))
+        return replace(all_histories.select_users(rows), users=np.array(users, object))
 
     def call(self, signature: str, arrays: Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs of a signature, by name.
@@ -233,7 +233,7 @@ class LoadedModel:
         inputs = {**{name: default for name, default in defaults.items() if default is not None}, **arrays}
         try:
             tensors = {name: tf.constant(array, INPUTS[name].dtype, array.shape) for name, array in inputs.items()}
-            outputs = self._loaded.signatures[signature](**tensors)
+            outputs = self._module.signatures[signature](**tensors)
             return {name: outputs[name].numpy() for name in sorted(outputs)}
         except tf.errors.OpError as error:
             raise ModelError(_explain(error), isinstance(error, tf.errors.InvalidArgumentError)) from error
@@ -244,12 +244,12 @@ class LoadedModel:
 
         The scores are the same to the bit. The table takes half a gigabyte at most (`nn.evidence.DENSE_ITEMS`).
         """
-        table = getattr(self._loaded, "pair_table", None)
+        table = getattr(self._module, "pair_table", None)
         is_slower = num_histories < MANY_HISTORIES or bool(tf.config.list_logical_devices("GPU"))
         if table is None or is_slower or tf.size(table) > 0:
             yield
             return
-        table.assign(self._loaded.make_pair_table())
+        table.assign(self._module.make_pair_table())
         try:
             yield
         finally:
@@ -258,8 +258,8 @@ class LoadedModel:
     def warm_up(self) -> None:
         """Calls every signature once, because TensorFlow's first call is slow."""
         for name, signature in self.signatures.items():
-            required = [key for key, default in signature.inputs.items() if default is None]
-            self.call(name, {key: np.full([1] * INPUTS[key].shape.rank, b"", object) for key in required})
+            names = [key for key, default in signature.inputs.items() if default is None]
+            self.call(name, {key: np.full([1] * INPUTS[key].shape.rank, b"", object) for key in names})
 
 
 def _read_saved_model(folder: Path) -> saved_model_pb2.SavedModel:
@@ -287,9 +287,9 @@ def _is_export(definitions: Mapping[str, Any]) -> bool:
         return False
     needs_users = "users" in definitions["encode"].inputs
     for name, definition in definitions.items():
-        expected = {spec.name: (spec.dtype, spec.shape.rank) for spec in find_inputs(name, needs_users)}
+        specs = {spec.name: (spec.dtype, spec.shape.rank) for spec in find_inputs(name, needs_users)}
         inputs = {key: (info.dtype, tf.TensorShape(info.tensor_shape).rank) for key, info in definition.inputs.items()}
-        if inputs != expected or definition.outputs.keys() != FUNCTIONS[name][1]:
+        if inputs != specs or definition.outputs.keys() != FUNCTIONS[name][1]:
             return False
     return True
 
@@ -306,7 +306,7 @@ def _read_card(path: Path) -> dict[str, Any]:
     for name, default in (("checksums", {}), ("columns", {}), ("data", {}), ("histories", None)):
         part = content.get(name, default)
         parts = [part, *part.values()] if name == "columns" and isinstance(part, dict) else [part]
-        if part is not default and not all(isinstance(one, dict) for one in parts):
+        if part is not default and not all(isinstance(entry, dict) for entry in parts):
             raise UserError(f"{path}: `{name}` must be what an export writes. Received: {part!r:.60}")
     return content
 
@@ -323,5 +323,5 @@ def _explain(error: Exception) -> str:
     if not lines:
         return type(error).__name__
     line = lines[-1] if lines[0].startswith("Graph execution error") else lines[0]
-    asserted = line.removeprefix("assertion failed: ")
-    return line if asserted == line else re.sub(r"[\s\[\]]+", " ", asserted).strip()
+    assertion = line.removeprefix("assertion failed: ")
+    return line if assertion == line else re.sub(r"[\s\[\]]+", " ", assertion).strip()

@@ -46,7 +46,7 @@ def read_titles_and_tags(source: Any, id_name: str | None = None) -> tuple[dict[
     is_file = isinstance(source, (str, Path, Url))
     title = str(source) if is_file else "`titles` must be a file, a dictionary or a table; a table"
     id_column, columns = read_columns(source, title, IDS, id_name)
-    title_column, tag_column = (guess_column(list(columns), usual) for usual in (TITLES, TAGS))
+    title_column, tag_column = (guess_column(list(columns), names) for names in (TITLES, TAGS))
     if id_column is None or title_column is None:
         if is_file:
             raise UserError(
@@ -56,7 +56,7 @@ def read_titles_and_tags(source: Any, id_name: str | None = None) -> tuple[dict[
         received = ", ".join(columns)[:300]
         raise UserError(f"`titles` must have columns named `id` and `title`, or be a dictionary. Received: {received}")
     pairs = zip(columns[id_column], columns[title_column])
-    titles = {raw: html.unescape(str(title)) for raw, title in pairs if None not in (raw, title)}
+    titles = {raw_id: html.unescape(str(title)) for raw_id, title in pairs if None not in (raw_id, title)}
     tags = dict(zip(columns[id_column], columns[tag_column])) if tag_column is not None else {}
     return titles, {item: _split_tags(cell) for item, cell in tags.items()}
 

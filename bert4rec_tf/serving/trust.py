@@ -81,6 +81,6 @@ def _find_forbidden_ops(graph: Any) -> Iterator[str]:
 def _find_asset_arguments(signature: Any, objects: Any) -> set[str]:
     """Returns a function's arguments that TensorFlow sets to paths of the model's assets when it loads the model."""
     names, functions = [argument.name for argument in signature.input_arg], objects.concrete_functions
-    bound = functions[signature.name].bound_inputs if signature.name in functions else ()
-    pairs = zip(reversed(names), reversed(bound))  # the last arguments are the bound ones
+    bound_inputs = functions[signature.name].bound_inputs if signature.name in functions else ()
+    pairs = zip(reversed(names), reversed(bound_inputs))  # the last arguments are the bound ones
     return {name for name, number in pairs if objects.nodes[number].WhichOneof("kind") == "asset"}

@@ -21,7 +21,7 @@ ROWS = [(f"user{number}", history) for number, history in enumerate(HISTORIES)]
 def test_a_table_of_pairs_changes_no_bit_and_is_emptied(tmp_path, monkeypatch, name, choices):
     export(models.make(name), models.SEQUENCES.vocabulary, tmp_path / "model")
     model, sizes = SavedRecommender(tmp_path / "model"), []
-    call, table = model.call, getattr(model._loaded, "pair_table", tf.zeros([0, 0]))
+    call, table = model.call, getattr(model._module, "pair_table", tf.zeros([0, 0]))
 
     def recommend(many):
         monkeypatch.setattr(signatures, "MANY_HISTORIES", many)

@@ -96,9 +96,9 @@ def open_versions(settings: ServerSettings) -> Versions:
         # Damage must show now and not at the first request.
         orjson.dumps(model.card)
         _ = model.attributes
-        longest = 0 if model.histories is None else int(model.histories.lengths.max(initial=0))
+        max_length = 0 if model.histories is None else int(model.histories.lengths.max(initial=0))
         model.warm_up()
-        return Served(number, model, Catalogue(model.items, *read_titles(model)), longest)
+        return Served(number, model, Catalogue(model.items, *read_titles(model)), max_length)
 
     return Versions(find_model_folder(expand_path(settings.model)), load)
 
@@ -199,8 +199,8 @@ class Service:
         except web.HTTPException as error:
             if error.status < 400:
                 raise
-            allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-            return make_error_response(_REASONS.get(error.status, error.reason), error.status, allowed)
+            headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+            return make_error_response(_REASONS.get(error.status, error.reason), error.status, headers)
         except Exception:
             LOG.exception("%s %s failed", request.method, request.path)
             return make_error_response("Internal error; see the server's log", 500)
@@ -210,8 +210,8 @@ class Service:
         async with self._batcher:
             stop = threading.Event()
             # Daemons, because the end must not wait for ever for a disk that hangs; one each, because others can go on.
-            watched = [self._versions, *self._rules.list_files()]
-            threads = [threading.Thread(target=self._watch, args=(one, stop), daemon=True) for one in watched]
+            sources = [self._versions, *self._rules.list_files()]
+            threads = [threading.Thread(target=self._watch, args=(source, stop), daemon=True) for source in sources]
             for thread in threads:
                 thread.start()
             yield
@@ -220,10 +220,10 @@ class Service:
         for pool in (self._converters, self._searcher):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _watch(self, watched: Versions | WatchedFile, stop: threading.Event) -> None:
+    def _watch(self, source: Versions | WatchedFile, stop: threading.Event) -> None:
         while not stop.wait(self._settings.poll_seconds):
             try:
-                watched.refresh()
+                source.refresh()
             except Exception:
                 LOG.exception("checking for new files failed")
 
@@ -233,8 +233,8 @@ class Service:
         if name != self._settings.name:
             raise RequestError(f"No model {name!r}; this server has {self._settings.name!r}", 404)
         if version is not None and version not in versions:
-            current = self._versions.current.version
-            raise RequestError(f"No version {version!r} of {name!r}; this server has version {current}", 404)
+            current_version = self._versions.current.version
+            raise RequestError(f"No version {version!r} of {name!r}; this server has version {current_version}", 404)
 
     def _find_version(self, request: web.Request) -> Served:
         """Returns the current version. Raises RequestError if the request names another one."""
@@ -259,11 +259,11 @@ class Service:
             size = len(body)
             if b'"users"' in body:  # An id of four bytes can name a whole history.
                 size *= max(1, served.longest_history // 4)
-            least = THREAD_SIZE if self._rules.blocked or b'"where"' in body or b"\\" in body else 0
+            min_size = THREAD_SIZE if self._rules.blocked or b'"where"' in body or b"\\" in body else 0
             arguments = body, served.model, self._settings, self._rules
-            parsed = await self._in_thread_if_large(max(size, least), predict.parse, *arguments)
+            parsed = await self._in_thread_if_large(max(size, min_size), predict.parse, *arguments)
             outputs = await self._batcher.submit(parsed.call)
-            outputs = await self._in_thread_if_large(least, parsed.filter_outputs, outputs)
+            outputs = await self._in_thread_if_large(min_size, parsed.filter_outputs, outputs)
             self._metrics.count(outputs)
             size = sum(array.size for array in outputs.values())
             if parsed.explain:
@@ -276,8 +276,8 @@ class Service:
         answers = []
         users = call.arrays.get("users", [None] * call.rows)
         for history, user, row in zip(call.arrays["histories"], users, items):
-            texts, recommended = ([raw.decode() for raw in part if raw] for part in (history, row))
-            arguments = texts, recommended, None if user is None else user.decode()
+            texts, recommended_items = ([raw_id.decode() for raw_id in part if raw_id] for part in (history, row))
+            arguments = texts, recommended_items, None if user is None else user.decode()
             question = await self._in_thread_if_large(THREAD_SIZE, explanation.make_question, *arguments)
             rows = len(question.inputs["histories"])
             scoring = Call(call.model, "score", question.inputs, rows, frozenset({"candidates"}))
@@ -353,12 +353,12 @@ class Service:
         elif ids:
             items = ids
         else:  # without a query, popular items, which are recommended
-            blocked = NOTHING_BLOCKED if query.strip() else self._rules.blocked_ids
-            found = await self._search(served.catalogue, query, MAX_RESULTS + len(blocked))
-            items = [item for item in found if item not in blocked][:MAX_RESULTS]
+            blocked_ids = NOTHING_BLOCKED if query.strip() else self._rules.blocked_ids
+            matches = await self._search(served.catalogue, query, MAX_RESULTS + len(blocked_ids))
+            items = [item for item in matches if item not in blocked_ids][:MAX_RESULTS]
         return _json_response({"items": [served.catalogue.describe(item) for item in items]})
 
-    async def _search(self, catalogue: Catalogue, query: str, most: int) -> list[str]:
+    async def _search(self, catalogue: Catalogue, query: str, limit: int) -> list[str]:
         """Returns the first items that match a query. A search is dropped if its caller hangs up before its turn."""
         if self._searches >= MAX_SEARCHES:
             raise Overloaded(f"The queue is full: {self._searches} searches wait; try again")
@@ -366,7 +366,7 @@ class Service:
         try:
             async with asyncio.timeout(self._settings.timeout):
                 search = asyncio.get_running_loop().run_in_executor
-                return await search(self._searcher, catalogue.search, query, most)
+                return await search(self._searcher, catalogue.search, query, limit)
         finally:
             self._searches -= 1
 

@@ -46,14 +46,14 @@ class Call:
         Long lists that all rows share are compared by identity: a server has one list of blocked items.
         """
         arrays = sorted(self.arrays.items())
-        common = tuple(
+        shared_parts = tuple(
             (name, id(part) if part.size > LONG_LIST else (part.shape, *part.ravel().tolist()))
             for name, part in arrays
             if name in self.shared
         )
         shapes = tuple((name, part.shape[1:]) for name, part in arrays if name not in self.shared and name != PADDED)
         length = self.arrays[PADDED].shape[1] // LONG_HISTORY if PADDED in self.arrays else 0
-        return (id(self.model), self.signature, common, shapes, length)
+        return (id(self.model), self.signature, shared_parts, shapes, length)
 
     def split(self, max_rows: int) -> list["Call"]:
         """Splits the call into calls of at most `max_rows` rows, in order."""
@@ -80,8 +80,8 @@ def _pad_to_widest(arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Pads [b, w] arrays of bytes on the right to the widest one."""
     if len({array.shape[1:] for array in arrays}) == 1:
         return arrays
-    width, nothing = max(array.shape[1] for array in arrays), np.array(b"", object)
-    return [np.pad(array, [(0, 0), (0, width - array.shape[1])], constant_values=nothing) for array in arrays]
+    width, blank = max(array.shape[1] for array in arrays), np.array(b"", object)
+    return [np.pad(array, [(0, 0), (0, width - array.shape[1])], constant_values=blank) for array in arrays]
 
 
 def compute(calls: Sequence[Call]) -> list[Outputs | Exception]:
@@ -90,7 +90,7 @@ def compute(calls: Sequence[Call]) -> list[Outputs | Exception]:
     try:
         outputs, ends = model.call(signature, join_calls(calls)), np.cumsum([call.rows for call in calls]).tolist()
         rows = [slice(end - call.rows, end) for call, end in zip(calls, ends)]
-        return [{name: array[own] for name, array in outputs.items()} for own in rows]
+        return [{name: array[part] for name, array in outputs.items()} for part in rows]
     except ModelError as error:
         return [error] if len(calls) == 1 else [outcome for call in calls for outcome in compute([call])]
     except Exception as error:
@@ -114,7 +114,7 @@ class Batcher:
         self._max_queue = max_queue
         self._groups: OrderedDict[Hashable, deque[tuple[Call, asyncio.Future]]] = OrderedDict()
         self._rows = 0
-        self._arrived = asyncio.Event()
+        self._arrival = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "model")
 
     async def __aenter__(self) -> "Batcher":
@@ -143,7 +143,7 @@ class Batcher:
         for piece, future in zip(pieces, futures):
             self._groups.setdefault(piece.group, deque()).append((piece, future))
             self._rows += piece.rows
-        self._arrived.set()
+        self._arrival.set()
         try:
             parts = await asyncio.gather(*futures)
             return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -154,8 +154,8 @@ class Batcher:
     async def _work(self) -> None:
         while True:
             while not self._groups:
-                self._arrived.clear()
-                await self._arrived.wait()
+                self._arrival.clear()
+                await self._arrival.wait()
             batch = self._next_batch()
             if not batch:
                 continue
@@ -170,16 +170,16 @@ class Batcher:
 
     def _next_batch(self) -> list[tuple[Call, asyncio.Future]]:
         """Takes one batch from the first group, and moves that group to the end."""
-        group, waiting = next(iter(self._groups.items()))
+        group, queue = next(iter(self._groups.items()))
         batch: list[tuple[Call, asyncio.Future]] = []
         rows = 0
-        while waiting and (not batch or rows + waiting[0][0].rows <= self._max_batch_size):
-            call, future = waiting.popleft()
+        while queue and (not batch or rows + queue[0][0].rows <= self._max_batch_size):
+            call, future = queue.popleft()
             self._rows -= call.rows
             if not future.done():
                 batch.append((call, future))
                 rows += call.rows
-        if waiting:
+        if queue:
             self._groups.move_to_end(group)
         else:
             del self._groups[group]

@@ -55,9 +55,9 @@ class Catalogue:
         first: list[int] = []
         rest: list[int] = []
         for begin in range(0, len(self.items) if words else 0, BLOCK):
-            within = _filter_containing(self._table.slice(begin, BLOCK), words)
-            first += _filter_containing(within, [f" {word}" for word in words])["row"].to_pylist()
-            rest += within["row"][: 2 * limit].to_pylist()
+            candidates = _filter_containing(self._table.slice(begin, BLOCK), words)
+            first += _filter_containing(candidates, [f" {word}" for word in words])["row"].to_pylist()
+            rest += candidates["row"][: 2 * limit].to_pylist()
             if len(first) >= limit:
                 break
         matches += [self.items[row] for row in first[:limit] + rest[: 2 * limit]]
@@ -73,5 +73,5 @@ def _filter_containing(table: pa.Table, parts: Sequence[str]) -> pa.Table:
 
 def _fold(text: str) -> str:
     """Returns the text in lower case and without accents; everything but letters and digits becomes one space."""
-    plain = text.lower() if text.isascii() else _ACCENTS.sub("", unicodedata.normalize("NFKD", text).casefold())
-    return _NO_WORD.sub(" ", plain)
+    plain_text = text.lower() if text.isascii() else _ACCENTS.sub("", unicodedata.normalize("NFKD", text).casefold())
+    return _NO_WORD.sub(" ", plain_text)

@@ -42,9 +42,9 @@ class Metrics:
 
     def count(self, outputs: Mapping[str, np.ndarray]) -> None:
         """Counts the rows of a model's outputs, and what it did not know in them."""
-        unknown = outputs.get("unknown", np.empty(0))
-        self._rows.inc(len(unknown))
-        self._unknown.inc(int(unknown.sum()))
+        num_unknown = outputs.get("unknown", np.empty(0))
+        self._rows.inc(len(num_unknown))
+        self._unknown.inc(int(num_unknown.sum()))
         self._popular.inc(int((outputs.get("basis", np.empty(0, object)) == POPULAR.encode()).sum()))
 
     def render(self) -> bytes:

@@ -154,39 +154,39 @@ def _apply_rules(
     item_rules: Rules,
 ) -> tuple[Signature, dict[str, np.ndarray], Callable[[Outputs], Outputs]]:
     """Returns the signature to call, the inputs to change, and what to do with the outputs, so that all rules hold."""
-    blocked = item_rules.blocked_ids
+    blocked_ids = item_rules.blocked_ids
     if signature.name not in (*RECOMMENDING, SIMILAR):
         if where is not None:
             raise RequestError(f"`{WHERE}` needs the signature recommend or similar. Received: {signature.name}")
-        blocked = NOTHING_BLOCKED
-    if where is None and not blocked:
+        blocked_ids = NOTHING_BLOCKED
+    if where is None and not blocked_ids:
         return signature, {}, keep_outputs
     try:
         attributes = model.attributes if item_rules.attributes is None else item_rules.attributes.content
         if where is not None and attributes is None:
             raise RequestError(f"`{WHERE}`: this server has no attributes of the items (--attributes)")
-        allowed = rules.select_allowed(attributes, where, model.items)
+        selection = rules.select_allowed(attributes, where, model.items)
     except UserError as error:
         raise RequestError(str(error)) from None
     if signature.name == SIMILAR:
         k = int(columns.get("k", signature.inputs["k"]))
         return (
             signature,
-            Choices(rules.widen_similar(k, len(model.items), allowed, blocked)).to_scalars(),
-            partial(rules.filter_similar, k=k, allowed=allowed, blocked=blocked),
+            Choices(rules.widen_similar(k, len(model.items), selection, blocked_ids)).to_scalars(),
+            partial(rules.filter_similar, k=k, selection=selection, blocked=blocked_ids),
         )
     exclude, candidates = (
         [[_to_text(name, one) for one in row] for row in columns.get(name, ())] for name in ("exclude", "candidates")
     )
     if len(exclude) > 1:
-        note = f" with {len(blocked):,} blocked items in each row" if blocked else ""
-        _check_size("exclude", len(exclude), max(map(len, exclude)) + len(blocked), settings, note)
-    restricted = rules.restrict(exclude, candidates, allowed)
-    inputs_of_rules = {name: pad_ids(rows) for name, rows in zip(("exclude", "candidates"), restricted) if rows}
-    if blocked:
-        own = inputs_of_rules.get("exclude")
-        row = blocked.row
-        inputs_of_rules["exclude"] = row if own is None else np.hstack([own, row.repeat(len(own), axis=0)])
+        note = f" with {len(blocked_ids):,} blocked items in each row" if blocked_ids else ""
+        _check_size("exclude", len(exclude), max(map(len, exclude)) + len(blocked_ids), settings, note)
+    lists = rules.restrict(exclude, candidates, selection)
+    inputs_of_rules = {name: pad_ids(rows) for name, rows in zip(("exclude", "candidates"), lists) if rows}
+    if blocked_ids:
+        rows = inputs_of_rules.get("exclude")
+        row = blocked_ids.row
+        inputs_of_rules["exclude"] = row if rows is None else np.hstack([rows, row.repeat(len(rows), axis=0)])
     return model.signatures["recommend"], inputs_of_rules, keep_outputs
 
 
@@ -233,9 +233,9 @@ def list_server_inputs(signature: Signature, model: LoadedModel) -> list[str]:
     return [name for name in is_taken if is_taken[name]]
 
 
-def _describe_inputs(signature: Signature, of_server: Iterable[str] = ()) -> str:
+def _describe_inputs(signature: Signature, server_inputs: Iterable[str] = ()) -> str:
     names = [name if default is None else f"{name} (optional)" for name, default in signature.inputs.items()]
-    names += [f"{name} (optional)" for name in of_server if name not in signature.inputs]
+    names += [f"{name} (optional)" for name in server_inputs if name not in signature.inputs]
     return f"the inputs of {signature.name} are {', '.join(names)}"
 
 
@@ -257,8 +257,8 @@ def _add_histories(
         raise RequestError(f"`{USERS}` must be a list of ids. Received: {_show(users)}")
     _check_rows(len(users), settings)
     texts = [_to_text(USERS, user) for user in users]
-    most = settings.max_rows * settings.max_history // max(len(texts), 1)
-    histories = [model.get_history(user)[-most:] for user in texts]
+    limit = settings.max_rows * settings.max_history // max(len(texts), 1)
+    histories = [model.get_history(user)[-limit:] for user in texts]
     added = {**columns, HISTORIES: histories}
     return {name: value for name, value in added.items() if name != USERS or name in signature.inputs}
 
@@ -323,13 +323,13 @@ def _make_arrays(
     """Converts JSON to the inputs of a signature. Inputs with a default may be missing."""
     for name in columns:
         if name not in signature.inputs:
-            takers = [other for other, takes in model.signatures.items() if name in takes.inputs]
-            of_server = list_server_inputs(signature, model)
-            nearest = difflib.get_close_matches(name[:60], [*signature.inputs, *of_server], n=1)
-            hint = f". Did you mean `{nearest[0]}`?" if nearest else ""
-            if takers:
-                hint = f'. To give `{name}`, add "{SIGNATURE}": "{takers[0]}"'
-            raise RequestError(f"Unknown input {_show(name)}: {_describe_inputs(signature, of_server)}{hint}")
+            names = [key for key, entry in model.signatures.items() if name in entry.inputs]
+            server_inputs = list_server_inputs(signature, model)
+            suggestions = difflib.get_close_matches(name[:60], [*signature.inputs, *server_inputs], n=1)
+            hint = f". Did you mean `{suggestions[0]}`?" if suggestions else ""
+            if names:
+                hint = f'. To give `{name}`, add "{SIGNATURE}": "{names[0]}"'
+            raise RequestError(f"Unknown input {_show(name)}: {_describe_inputs(signature, server_inputs)}{hint}")
     for name, default in signature.inputs.items():
         if name not in columns and default is None:
             raise RequestError(f"`{name}` is missing: {_describe_inputs(signature)}")
@@ -350,8 +350,8 @@ def _pad_texts(name: str, value: Any, settings: ServerSettings) -> np.ndarray:
     rank = INPUT_SPECS[name].shape.rank
     lists = [value] if rank == 1 else value
     if not isinstance(lists, list) or not all(isinstance(ids, list) for ids in lists):
-        expected = "a list of ids" if rank == 1 else "a list of lists of ids"
-        raise RequestError(f"`{name}` must be {expected}. Received: {_show(value)}")
+        form = "a list of ids" if rank == 1 else "a list of lists of ids"
+        raise RequestError(f"`{name}` must be {form}. Received: {_show(value)}")
     _check_size(name, len(lists), max(map(len, lists), default=0), settings)
     array = pad_ids([[_to_text(name, value) for value in row] for row in lists])
     return array[0] if rank == 1 else array
@@ -404,5 +404,5 @@ def _to_json_values(array: np.ndarray) -> Any:
     if np.isfinite(array).all():
         return np.ascontiguousarray(array)
     # Through text, so that 0.2 in float32 becomes 0.2 and not 0.20000000298.
-    listed = array.astype(str).astype(np.float64).tolist()
-    return [[value if math.isfinite(value) else json.dumps(value) for value in row] for row in listed]
+    rows = array.astype(str).astype(np.float64).tolist()
+    return [[value if math.isfinite(value) else json.dumps(value) for value in row] for row in rows]

@@ -77,14 +77,14 @@ async def run(
     except OSError as error:  # another server, started at the same time, may have bound the address too
         host, port = listener.getsockname()[:2]
         raise _address_error(host, port, error) from error
-    accepting = asyncio.create_task(accept_connections(listener, lambda: Connection(server)))
-    accepting.add_done_callback(lambda _: stop.set())  # A server that accepts nobody must end, whatever the reason.
+    accept_task = asyncio.create_task(accept_connections(listener, lambda: Connection(server)))
+    accept_task.add_done_callback(lambda _: stop.set())  # A server that accepts nobody must end, whatever the reason.
     try:
         ready()
         await stop.wait()
     finally:
         service.is_stopping = True
-        accepting.cancel()
+        accept_task.cancel()
         listener.close()
         await _wait_for_callers(server, drain_seconds, shutdown_seconds)
         await runner.cleanup()

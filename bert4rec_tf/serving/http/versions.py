@@ -26,7 +26,7 @@ class Loading:
 
     stamp: Stamp
     result: Future = field(default_factory=Future)
-    began: float = field(default_factory=time.monotonic)
+    begin: float = field(default_factory=time.monotonic)
 
 
 class Versions:
@@ -56,9 +56,9 @@ class Versions:
         self._folder = folder
         self._load = load
         self._look_seconds, self._slow_seconds = look_seconds, slow_seconds
-        self._seen: dict[int, Stamp] = {}
-        self._refused: dict[int, tuple[Stamp, str]] = {}
-        self._loading: dict[int, Loading] = {}
+        self._seen_stamps: dict[int, Stamp] = {}
+        self._refusals: dict[int, tuple[Stamp, str]] = {}
+        self._jobs: dict[int, Loading] = {}
         self._is_single = (folder / MODEL).exists()
         self._stamp: Stamp | None = None  # of the current version, unless it is single
         self.current = self._load_first()
@@ -76,7 +76,7 @@ class Versions:
             if (loaded := self._try_to_load(number, stamps[number], patience)) is not None:
                 self._stamp = stamps[number]
                 return loaded
-        reason = self._refused[max(stamps)][1] if max(stamps) in self._refused else "does not answer"
+        reason = self._refusals[max(stamps)][1] if max(stamps) in self._refusals else "does not answer"
         raise UserError(f"{self._folder}: no version can be loaded; the newest: {reason}")
 
     def refresh(self) -> None:
@@ -89,48 +89,48 @@ class Versions:
         """
         if self._is_single:
             return
-        stamps, before = find_versions(self._folder), self._seen
-        self._seen = stamps
-        self._refused = {number: refusal for number, refusal in self._refused.items() if number in stamps}
-        self._loading = {number: job for number, job in self._loading.items() if stamps.get(number) == job.stamp}
+        stamps, old_stamps = find_versions(self._folder), self._seen_stamps
+        self._seen_stamps = stamps
+        self._refusals = {number: refusal for number, refusal in self._refusals.items() if number in stamps}
+        self._jobs = {number: job for number, job in self._jobs.items() if stamps.get(number) == job.stamp}
         for number in sorted(stamps, reverse=True):
             is_current = number == self.current.version
             if is_current and stamps[number] == self._stamp:
                 return
-            is_refused = number in self._refused and self._refused[number][0] == stamps[number]
-            if is_refused or stamps[number] != before.get(number):
+            is_refused = number in self._refusals and self._refusals[number][0] == stamps[number]
+            if is_refused or stamps[number] != old_stamps.get(number):
                 if is_current:
                     return
                 continue
             if (loaded := self._try_to_load(number, stamps[number], self._look_seconds)) is not None:
-                what = "that of before" if is_current else f"version {self.current.version}"
-                warn(f"version {number} replaces {what}", ServingWarning)
+                old_version = "that of before" if is_current else f"version {self.current.version}"
+                warn(f"version {number} replaces {old_version}", ServingWarning)
                 self.current, self._stamp = loaded, stamps[number]
-                self._loading = {newer: job for newer, job in self._loading.items() if newer > number}
+                self._jobs = {other: job for other, job in self._jobs.items() if other > number}
                 gc.collect()  # The old version's graph is large and has reference cycles.
                 return
             if is_current:
                 return
-            if number in self._loading and time.monotonic() - self._loading[number].began < self._slow_seconds:
+            if number in self._jobs and time.monotonic() - self._jobs[number].begin < self._slow_seconds:
                 return
 
     def _try_to_load(self, number: int, stamp: Stamp, patience: float | None) -> Any:
         """Returns a loaded version; None if it is refused, or still loads after so many seconds (None: no limit)."""
-        if number not in self._loading:
-            self._loading[number] = loading = Loading(stamp)
+        if number not in self._jobs:
+            self._jobs[number] = job = Loading(stamp)
             # A daemon, because the end of the process must not wait for it.
-            threading.Thread(target=self._load_version, args=(number, loading.result), daemon=True).start()
+            threading.Thread(target=self._load_version, args=(number, job.result), daemon=True).start()
         try:
-            loaded = self._loading[number].result.result(patience)
+            loaded = self._jobs[number].result.result(patience)
         except TimeoutError:
             return None
         except UserError as error:
-            self._refused[number] = (stamp, str(error))
+            self._refusals[number] = (stamp, str(error))
             warn(f"version {number} cannot be served: {error}", ServingWarning)
             loaded = None
         else:
-            self._refused.pop(number, None)
-        del self._loading[number]
+            self._refusals.pop(number, None)
+        del self._jobs[number]
         return loaded
 
     def _load_version(self, number: int, result: Future) -> None:
@@ -145,8 +145,8 @@ class Versions:
 
     def status(self) -> list[dict[str, Any]]:
         """Returns the state of each version, newest first, in TensorFlow Serving's format."""
-        states = {number: ("END", "UNKNOWN", reason) for number, (_, reason) in dict(self._refused).items()}
-        states |= {number: ("LOADING", "OK", "") for number in tuple(self._loading)}
+        states = {number: ("END", "UNKNOWN", reason) for number, (_, reason) in dict(self._refusals).items()}
+        states |= {number: ("LOADING", "OK", "") for number in tuple(self._jobs)}
         states[self.current.version] = ("AVAILABLE", "OK", "")
         return [
             {"version": str(number), "state": state, "status": {"error_code": code, "error_message": message}}
