@@ -53,16 +53,16 @@ def main() -> None:
     parser.add_argument("--accelerator", action="store_true", help="measure training steps on a GPU instead")
     parser.add_argument("--seconds", type=float, default=200, help="with --accelerator: begin no case after so many")
     parser.add_argument("--output", type=Path, help="folder for the results as JSON")
-    named = parser.parse_args()
-    if named.peers:
-        interpreters = {"implicit": named.implicit, "rectools": named.rectools, "recbole": named.recbole}
-        if not named.output:
+    options = parser.parse_args()
+    if options.peers:
+        interpreters = {"implicit": options.implicit, "rectools": options.rectools, "recbole": options.recbole}
+        if not options.output:
             parser.error("--peers needs --output")
-        models, data = named.model or peers.MODELS, named.data or peers.DATA
-        peers.measure(interpreters, models, data, named.peer_minutes, named.output)
+        models, data = options.model or peers.MODELS, options.data or peers.DATA
+        peers.measure(interpreters, models, data, options.peer_minutes, options.output)
         return
-    if named.accelerator:
-        exit_on_error(lambda: measure_accelerator(named.seconds, named.output))
+    if options.accelerator:
+        exit_on_error(lambda: measure_accelerator(options.seconds, options.output))
         return
     rates = {"float32": measuring.matrix_rate(), "bfloat16": measuring.matrix_rate("bfloat16")}
     copy = measuring.copy_rate()
@@ -70,21 +70,21 @@ def main() -> None:
     print(f"copy {copy / 1e9:.1f} GB/s; {describe_environment()}\n", flush=True)
     content: dict[str, Any] = {"machine": {"product": rates, "copy": copy, **describe_environment()}}
     kinds = ("serving", "catalogues")
-    kind = next((name for name in kinds if getattr(named, name)), "lines")
-    if named.catalogues:
+    kind = next((name for name in kinds if getattr(options, name)), "lines")
+    if options.catalogues:
         from benchmarks import catalogues
 
-        content["catalogues"] = catalogues.measure(named.largest)
-    elif named.serving:
+        content["catalogues"] = catalogues.measure(options.largest)
+    elif options.serving:
         from benchmarks import serving
 
         content["serving"] = serving.measure()
     else:
-        names = (name for name in lines.LINES if not named.only or name in named.only)
+        names = (name for name in lines.LINES if not options.only or name in options.only)
         content["lines"] = show(row for name in names for row in lines.LINES[name]())
-    if named.output:
-        files.make_folder(named.output)
-        files.write_json(named.output / f"{kind}.json", content)
+    if options.output:
+        files.make_folder(options.output)
+        files.write_json(options.output / f"{kind}.json", content)
 
 
 def measure_accelerator(seconds: float, output: Path | None) -> None:

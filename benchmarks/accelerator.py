@@ -71,7 +71,7 @@ def measure(max_seconds: float, needs_gpu: bool = True) -> dict[str, Any]:
     """
     if needs_gpu and not devices.has_accelerator():
         raise UserError("`--accelerator` needs a GPU that TensorFlow can use. Received: none")
-    cards, begin, lines, left = devices.describe_accelerators(), time.monotonic(), [], []
+    cards, begin, lines, skipped_cases = devices.describe_accelerators(), time.monotonic(), [], []
     print(
         f"{', '.join(cards)}\n{'case':<44}{'precision':<16}{'compile s':>10}{'ms a step':>11}{'single':>9}", flush=True
     )
@@ -80,16 +80,16 @@ def measure(max_seconds: float, needs_gpu: bool = True) -> dict[str, Any]:
         for precision in precisions:
             case = f"{name} " + ", ".join(f"{key}={value}" for key, value in settings.items())
             if time.monotonic() - begin > max_seconds:
-                left.append(f"{case}, {precision}")
+                skipped_cases.append(f"{case}, {precision}")
                 continue
             run = presets.make_run(name, size=sequences, **settings, **PRECISIONS[precision])
             line = measure_case(case, precision, run, sequences)
             lines.append(line)
             figures = f"{line.compile_seconds:>10.1f}{line.milliseconds:>11.3f}{line.single_milliseconds:>9.1f}"
             print(f"{case:<44}{precision:<16}{figures}", flush=True)
-    for case in left:
+    for case in skipped_cases:
         print(f"no time for: {case}")
-    return {"cards": cards, "lines": [asdict(line) for line in lines], "left_out": left}
+    return {"cards": cards, "lines": [asdict(line) for line in lines], "left_out": skipped_cases}
 
 
 def measure_case(case: str, precision: str, run: Run, sequences: Sequences) -> Line:

@@ -24,8 +24,8 @@ def measure(with_largest: bool) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "export"
             facts, peak = measuring.peak_memory(make, number, folder)
-            used, peak_of_use = measuring.peak_memory(use, number, folder)
-            row = {"items": number, **facts, "export, peak GB": peak / 1e9, **used, "use, peak GB": peak_of_use / 1e9}
+            uses, peak_of_use = measuring.peak_memory(use, number, folder)
+            row = {"items": number, **facts, "export, peak GB": peak / 1e9, **uses, "use, peak GB": peak_of_use / 1e9}
             print(", ".join(f"{name} {value:,.4g}" for name, value in row.items()), flush=True)
             rows.append(row)
     return rows
@@ -37,8 +37,8 @@ def vectors(number: int) -> tuple[np.ndarray, np.ndarray]:
     centres = rng.standard_normal([number // 200, WIDTH], np.float32)
     items = rng.standard_normal([number + 1, WIDTH], np.float32) * np.float32(0.5)
     items += centres[rng.integers(len(centres), size=number + 1)]
-    near = centres[rng.integers(len(centres), size=USERS)]
-    return items, near + 0.5 * rng.standard_normal([USERS, WIDTH], np.float32)
+    user_centres = centres[rng.integers(len(centres), size=USERS)]
+    return items, user_centres + 0.5 * rng.standard_normal([USERS, WIDTH], np.float32)
 
 
 def make(number: int, folder: Path) -> dict[str, float]:

@@ -82,17 +82,17 @@ def measure_preparation(name: str) -> Iterator[Row]:
     users = np.random.default_rng(1).permutation(training.num_users)[:SAMPLE_USERS]
     counts = {}
 
-    def ours() -> None:
+    def run_ours() -> None:
         with tempfile.TemporaryDirectory() as folder:
             examples = preparation.prepare_examples(training, shape.masking, shape.max_length, 1, Path(folder))
             counts["ours"] = examples.num_examples
 
-    def theirs() -> None:
+    def run_theirs() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "train.tfrecord"
             counts["theirs"] = original.prepare(training, users, shape.masking, shape.max_length, path, 1)
 
-    timings = measuring.alternate({"ours": ours, "theirs": theirs}, rounds=3, warm_up=0)
+    timings = measuring.alternate({"ours": run_ours, "theirs": run_theirs}, rounds=3, warm_up=0)
     rates = {key: counts[key] / timings[key].median for key in counts}
     yield Row(f"preparation, {name}", "examples/s", rates["ours"], rates["theirs"])
 
@@ -142,10 +142,10 @@ def measure_training(name: str, rounds: int = 5) -> Iterator[Row]:
     timings = measuring.alternate(turns, rounds)
     seconds = {key: timing.median / times[key] for key, timing in timings.items()}
     rate = measuring.matrix_rate()
-    useful = count_useful_operations(shape, sequences.num_items, tokens, masked)
+    operations = count_useful_operations(shape, sequences.num_items, tokens, masked)
     memory = {kind: measuring.peak_memory(take_two_steps, name, kind)[1] / 1e9 for kind in ("ours", "theirs")}
     notes = {
-        "share of the matrix rate": useful / seconds["ours"] / rate,
+        "share of the matrix rate": operations / seconds["ours"] / rate,
         "matrix rate GFLOP/s": rate / 1e9,
         "peak GB": memory["ours"],
         "their peak GB": memory["theirs"],
@@ -163,8 +163,8 @@ def measure_training_as_in_the_paper(name: str, rounds: int = 3) -> Iterator[Row
     training = make_calls_of_kind(shape, sequences.num_items, "ours", batch, PAPERS_WIDTH)
     (timing,) = measuring.alternate({"ours": partial(take_steps, training, 1)}, rounds).values()
     rate = measuring.matrix_rate()
-    useful = count_useful_operations(shape, sequences.num_items, tokens, masked, width=PAPERS_WIDTH)
-    notes = {"share of the matrix rate": useful / timing.median / rate, "matrix rate GFLOP/s": rate / 1e9}
+    operations = count_useful_operations(shape, sequences.num_items, tokens, masked, width=PAPERS_WIDTH)
+    notes = {"share of the matrix rate": operations / timing.median / rate, "matrix rate GFLOP/s": rate / 1e9}
     line = f"training step, {name}, d = {PAPERS_WIDTH}"
     yield Row(line, "samples/s", PAPERS_BATCH_SIZE / timing.median, notes=notes)
 
@@ -267,18 +267,18 @@ def measure_evaluation(name: str) -> Iterator[Row]:
     shape, sequences = shapes.load_shape(name)
     split = LeaveOneOut(sequences)
     model = BERT4Rec(sequences.num_items, max_length=shape.max_length, hidden_dim=WIDTH)
-    drawn = candidates.draw_popular(sequences, split.users, 100, 0)
-    sampled = RankingTask.from_split(split, "test", {POPULAR: drawn})
-    full = RankingTask.from_split(split, "test", {POPULAR: drawn, UNIFORM: drawn}, all_items=True)
+    negatives = candidates.draw_popular(sequences, split.users, 100, 0)
+    sampled_task = RankingTask.from_split(split, "test", {POPULAR: negatives})
+    full_task = RankingTask.from_split(split, "test", {POPULAR: negatives, UNIFORM: negatives}, all_items=True)
     rows = np.random.default_rng(1).permutation(len(split.users))[:SAMPLE_USERS]
-    users, targets = split.users[rows], sampled.targets[rows]
+    users, targets = split.users[rows], sampled_task.targets[rows]
     ranker, likelihoods = Ranker(model), original.make_likelihoods(model)
     timings = measuring.alternate(
         {
-            "sampled": lambda: ranker.rank(sampled),
-            "full": lambda: ranker.rank(full),
+            "sampled": lambda: ranker.rank(sampled_task),
+            "full": lambda: ranker.rank(full_task),
             "theirs": lambda: original.evaluate(
-                likelihoods, model.max_history, sampled.histories, users, targets, sequences, BATCH_SIZE
+                likelihoods, model.max_history, sampled_task.histories, users, targets, sequences, BATCH_SIZE
             ),
         },
         rounds=3,
@@ -292,30 +292,30 @@ def measure_evaluation(name: str) -> Iterator[Row]:
 
 def measure_large_evaluation() -> Iterator[Row]:
     """Ranking RANKED_USERS targets among a million items by all protocols, in a new process, users per second."""
-    many = shapes.MILLION
-    (seconds, share), peak = measuring.peak_memory(_rank_among_many, many, RANKED_USERS)
+    shape = shapes.MILLION
+    (seconds, share), peak = measuring.peak_memory(_rank_among_many, shape, RANKED_USERS)
     notes = {"seconds for all": seconds, "peak GB": peak / 1e9, "share of the matrix rate": share}
-    yield Row(f"evaluation, full, {many.items:,} items", "users/s", RANKED_USERS / seconds, notes=notes)
+    yield Row(f"evaluation, full, {shape.items:,} items", "users/s", RANKED_USERS / seconds, notes=notes)
 
 
-def _rank_among_many(many: shapes.Shape, num_users: int) -> tuple[float, float]:
+def _rank_among_many(shape: shapes.Shape, num_users: int) -> tuple[float, float]:
     """Returns the seconds, and the rate of the products of users and items as a share of the matrix rate."""
-    split = LeaveOneOut(shapes.generate(many.users, many.items, many.shortest, many.mean))
+    split = LeaveOneOut(shapes.generate(shape.users, shape.items, shape.shortest, shape.mean))
     users = split.users[:num_users]
-    drawn = candidates.draw_popular(split.histories("test"), users, 100, 0)
-    negatives = {POPULAR: drawn, UNIFORM: drawn}
+    popular_items = candidates.draw_popular(split.histories("test"), users, 100, 0)
+    negatives = {POPULAR: popular_items, UNIFORM: popular_items}
     task = RankingTask(split.histories("test"), users, split.targets("test")[:num_users], negatives, True)
-    ranker = Ranker(BERT4Rec(many.items, max_length=many.max_length, hidden_dim=WIDTH))
+    ranker = Ranker(BERT4Rec(shape.items, max_length=shape.max_length, hidden_dim=WIDTH))
     (timing,) = measuring.alternate({"full": lambda: ranker.rank(task)}, rounds=1).values()
-    return timing.median, 2 * len(users) * many.items * WIDTH / timing.median / measuring.matrix_rate()
+    return timing.median, 2 * len(users) * shape.items * WIDTH / timing.median / measuring.matrix_rate()
 
 
 def measure_counting_evaluation(users: int = 10_000, items: int = 10_000, actions: int = 20) -> Iterator[Row]:
     """Ranking with the counting baselines, beside their scores of all items at once, in users per processor second."""
     sequences = shapes.generate(users, items, actions, actions)
     split = LeaveOneOut(sequences)
-    drawn = candidates.draw_popular(sequences, split.users, 100, 0)
-    task = RankingTask.from_split(split, "test", {POPULAR: drawn, UNIFORM: drawn}, all_items=True)
+    negatives = candidates.draw_popular(sequences, split.users, 100, 0)
+    task = RankingTask.from_split(split, "test", {POPULAR: negatives, UNIFORM: negatives}, all_items=True)
     notes = {"matrix rate GFLOP/s": measuring.matrix_rate() / 1e9}
     for name in COUNT_BASELINES:
         model = MODELS[name](sequences.num_items)
@@ -331,15 +331,15 @@ def measure_drawing(name: str) -> Iterator[Row]:
     """Drawing 100 popular negatives for every user, users per second."""
     _, sequences = shapes.load_shape(name)
     users = LeaveOneOut(sequences).users
-    few = np.random.default_rng(1).permutation(users)[:SAMPLE_USERS]
+    sample = np.random.default_rng(1).permutation(users)[:SAMPLE_USERS]
     timings = measuring.alternate(
         {
             "ours": lambda: candidates.draw_popular(sequences, users, 100, 0),
-            "theirs": lambda: original.draw_candidates(sequences, few, np.random.RandomState(1)),
+            "theirs": lambda: original.draw_candidates(sequences, sample, np.random.RandomState(1)),
         },
         rounds=3,
     )
-    ours, theirs = len(users) / timings["ours"].median, len(few) / timings["theirs"].median
+    ours, theirs = len(users) / timings["ours"].median, len(sample) / timings["theirs"].median
     yield Row(f"candidates, {name}", "users/s", ours, theirs)
 
 
@@ -350,12 +350,12 @@ def measure_conversion() -> Iterator[Row]:
             source, target = Path(folder) / "ratings.csv", Path(folder) / "sequences"
             rows = conversion.write(source, *sizes)
             calls = {"peak GB": conversion.convert_with_package, "their peak GB": conversion.convert_with_pandas}
-            both = {key: partial(call, source, target) for key, call in calls.items()}
-            timing, their_timing = measuring.alternate(both, rounds=1, warm_up=0).values()
+            conversions = {key: partial(call, source, target) for key, call in calls.items()}
+            timing, their_timing = measuring.alternate(conversions, rounds=1, warm_up=0).values()
             memory = {key: measuring.peak_memory(call, source, target)[1] / 1e9 for key, call in calls.items()}
         ours, theirs = rows / timing.median, rows / their_timing.median
-        computed = {"processor ratio": their_timing.processor / timing.processor}
-        yield Row(f"conversion, {name}", "rows/s", ours, theirs, {**computed, **memory})
+        ratios = {"processor ratio": their_timing.processor / timing.processor}
+        yield Row(f"conversion, {name}", "rows/s", ours, theirs, {**ratios, **memory})
 
 
 LINES: dict[str, Callable[[], Iterable[Row]]] = {

@@ -36,15 +36,15 @@ def alternate(formulations: Mapping[str, Callable[[], Any]], rounds: int = 5, wa
     processor: dict[str, list[float]] = {name: [] for name in names}
     for number in range(warm_up + rounds):
         for name in names if number % 2 else reversed(names):
-            begin, computed = time.perf_counter(), time.process_time()
+            begin, processor_begin = time.perf_counter(), time.process_time()
             formulations[name]()
             if number >= warm_up:
                 seconds[name].append(time.perf_counter() - begin)
-                processor[name].append(time.process_time() - computed)
+                processor[name].append(time.process_time() - processor_begin)
     return {name: Timing(times, statistics.median(processor[name])) for name, times in seconds.items()}
 
 
-def once(function: Callable[[], Any]) -> float:
+def time_call(function: Callable[[], Any]) -> float:
     """Returns the seconds of one call."""
     begin = time.perf_counter()
     function()

@@ -15,7 +15,7 @@ from bert4rec_tf.data.sequences import Sequences
 from bert4rec_tf.models import BERT4Rec
 
 
-def windows_of(history: list[str], max_length: int, window_step: float) -> list[list[str]]:
+def cut_windows(history: list[str], max_length: int, window_step: float) -> list[list[str]]:
     """Cuts one history into windows, like `cloze.cut_windows`."""
     if len(history) <= max_length:
         return [history]
@@ -36,13 +36,13 @@ def mask(
     num_masked = min(masking.max_predictions, max(1, round(len(window) * masking.mask_proportion)))
     tokens = list(window)
     places: list[int] = []
-    covered: list[int] = []
+    used_places: list[int] = []
     for place in order:
         if len(places) >= num_masked:
             break
-        if place in covered:
+        if place in used_places:
             continue
-        covered.append(place)
+        used_places.append(place)
         tokens[place] = "[MASK]"
         places.append(place)
     places.sort()
@@ -57,13 +57,13 @@ def prepare(
     sequences: Sequences, users: np.ndarray, masking: MaskingSettings, max_length: int, path: Path, seed: int
 ) -> int:
     """Writes the masked examples of these users, one `tf.train.Example` each. Returns their number."""
-    raw = sequences.vocabulary.items.tolist()
-    ids = {item: number for number, item in enumerate(raw, start=1)} | {"[MASK]": len(raw) + 1}
+    raw_ids = sequences.vocabulary.items.tolist()
+    ids = {item: number for number, item in enumerate(raw_ids, start=1)} | {"[MASK]": len(raw_ids) + 1}
     rng, instances = random.Random(seed), []
     for user in users:
-        history = [raw[item - 1] for item in sequences[user]]
-        for window in windows_of(history, max_length, masking.window_step):
-            instances += [(user, *mask(window, masking, raw, rng)) for _ in range(masking.mask_copies)]
+        history = [raw_ids[item - 1] for item in sequences[user]]
+        for window in cut_windows(history, max_length, masking.window_step):
+            instances += [(user, *mask(window, masking, raw_ids, rng)) for _ in range(masking.mask_copies)]
             instances.append((user, *mask_last(window)))
     rng.shuffle(instances)
     with tf.io.TFRecordWriter(str(path)) as writer:
@@ -76,15 +76,15 @@ def serialize(
     user: int, tokens: list[str], places: list[int], labels: list[str], ids: dict[str, int], length: int, slots: int
 ) -> bytes:
     """Pads every feature of one example to its full width, weights included."""
-    rest, empty = length - len(tokens), slots - len(places)
+    num_padding, num_empty = length - len(tokens), slots - len(places)
     integers = {
         "info": [int(user)],
-        "input_ids": [ids[token] for token in tokens] + [0] * rest,
-        "input_mask": [1] * len(tokens) + [0] * rest,
-        "masked_lm_positions": places + [0] * empty,
-        "masked_lm_ids": [ids[label] for label in labels] + [0] * empty,
+        "input_ids": [ids[token] for token in tokens] + [0] * num_padding,
+        "input_mask": [1] * len(tokens) + [0] * num_padding,
+        "masked_lm_positions": places + [0] * num_empty,
+        "masked_lm_ids": [ids[label] for label in labels] + [0] * num_empty,
     }
-    weights = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0] * len(places) + [0.0] * empty))
+    weights = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0] * len(places) + [0.0] * num_empty))
     features = {
         name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in integers.items()
     }
@@ -115,9 +115,9 @@ def training_loss(model: BERT4Rec, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the loss: log-softmax over all items for all prediction slots, times one-hot labels."""
     hidden: tf.Tensor = model.encode(batch["items"], training=True)
     width = hidden.shape[-1]
-    flat = tf.reshape(hidden, [-1, width])
+    rows = tf.reshape(hidden, [-1, width])
     offsets = tf.range(tf.shape(batch["items"])[0])[:, None] * tf.shape(batch["items"])[1]
-    states = model.head.transform(tf.gather(flat, tf.reshape(batch["mask_positions"] + offsets, [-1])))
+    states = model.head.transform(tf.gather(rows, tf.reshape(batch["mask_positions"] + offsets, [-1])))
     logits = tf.nn.bias_add(tf.matmul(states, model.item_embeddings, transpose_b=True), model.head.bias)
     likelihoods = tf.nn.log_softmax(logits, axis=-1)
     labels = tf.reshape(batch["mask_targets"], [-1])
@@ -130,15 +130,15 @@ def draw_candidates(sequences: Sequences, users: np.ndarray, rng: np.random.Rand
     """Draws 100 negatives by popularity, one user at a time, and redraws until enough are unseen."""
     items = np.arange(1, sequences.num_items + 1)
     probabilities = sequences.vocabulary.counts / sequences.vocabulary.counts.sum()
-    drawn = []
+    candidates = []
     for user in users:
         history = sequences[user].tolist()
         negatives: list[int] = []
         while len(negatives) < 100:
             sample = rng.choice(items, 101, replace=False, p=probabilities)
             negatives += [item for item in sample if item not in history and item not in negatives]
-        drawn.append(negatives[:100])
-    return drawn
+        candidates.append(negatives[:100])
+    return candidates
 
 
 Likelihoods = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -161,7 +161,7 @@ def evaluate(
     histories: Sequences,
     users: np.ndarray,
     targets: np.ndarray,
-    full: Sequences,
+    sequences: Sequences,
     batch_size: int,
 ) -> list[int]:
     """Returns the ranks of the users' targets: scores all items, then draws candidates and sorts them per user."""
@@ -170,9 +170,9 @@ def evaluate(
         rows = users[start : start + batch_size]
         items, lengths = histories.take_last(rows, max_history)
         scores = likelihoods(tf.constant(items), tf.constant(lengths)).numpy()
-        negatives = draw_candidates(full, rows, rng)
-        for score, target, drawn in zip(scores, targets[start : start + batch_size], negatives):
-            candidates = [target, *drawn]
+        negatives = draw_candidates(sequences, rows, rng)
+        for score, target, user_negatives in zip(scores, targets[start : start + batch_size], negatives):
+            candidates = [target, *user_negatives]
             order = (-score[np.array(candidates) - 1]).argsort()
             ranks.append(int(np.flatnonzero(order == 0)[0]))
     return ranks

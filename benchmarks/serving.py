@@ -60,20 +60,20 @@ def measure_catalogue(number: int, requests: Mapping[str, int]) -> dict[str, flo
         folder = Path(scratch) / "model"
         export(model, vocabulary, folder, ExportOptions(K))
         begin = time.perf_counter()
-        served = LoadedModel(folder)
-        served.warm_up()
+        loaded_model = LoadedModel(folder)
+        loaded_model.warm_up()
         figures = {"load seconds": time.perf_counter() - begin}
-        figures["load seconds, search"] = measuring.once(lambda: Catalogue(served.items, {}))
-        figures |= measure_in_process(served, Plain(model, vocabulary), histories, requests["in process"])
-        expected = [ask(served, [history])["scores"][0] for history in histories]
+        figures["load seconds, search"] = measuring.time_call(lambda: Catalogue(loaded_model.items, {}))
+        figures |= measure_in_process(loaded_model, Plain(model, vocabulary), histories, requests["in process"])
+        expected_scores = [ask(loaded_model, [history])["scores"][0] for history in histories]
         with server(folder, max_batch_size=BATCH_SIZE) as (address, seconds):
             figures["seconds from command to listening"] = seconds
             for name, clients in (("over HTTP", 1), ("saturated", CLIENTS)):
-                answered = asyncio.run(load(address, histories, expected, clients, requests[name]))
-                figures |= prefix_names("over HTTP, one client" if clients == 1 else name, answered)
+                results = asyncio.run(load(address, histories, expected_scores, clients, requests[name]))
+                figures |= prefix_names("over HTTP, one client" if clients == 1 else name, results)
         with server(folder, max_batch_size=8, max_queue=SMALL_QUEUE) as (address, _):
-            answered = asyncio.run(load(address, histories, expected, CLIENTS, requests["saturated"]))
-            figures |= prefix_names("small queue", answered)
+            results = asyncio.run(load(address, histories, expected_scores, CLIENTS, requests["saturated"]))
+            figures |= prefix_names("small queue", results)
     return figures | compare_callers(figures)
 
 
@@ -87,8 +87,8 @@ def compare_callers(figures: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def prefix_names(what: str, figures: dict[str, float]) -> dict[str, float]:
-    return {f"{what}, {name}": value for name, value in figures.items()}
+def prefix_names(prefix: str, figures: dict[str, float]) -> dict[str, float]:
+    return {f"{prefix}, {name}": value for name, value in figures.items()}
 
 
 def make_histories(num_items: int, number: int) -> list[History]:
@@ -96,8 +96,8 @@ def make_histories(num_items: int, number: int) -> list[History]:
     return [[f"item{n}" for n in rng.integers(num_items, size=rng.integers(5, 50))] for _ in range(number)]
 
 
-def ask(served: LoadedModel, histories: Sequence[History]) -> dict[str, np.ndarray]:
-    return served.call("serving_default", {"histories": pad_ids(histories)})
+def ask(loaded_model: LoadedModel, histories: Sequence[History]) -> dict[str, np.ndarray]:
+    return loaded_model.call("serving_default", {"histories": pad_ids(histories)})
 
 
 class Plain:
@@ -126,25 +126,25 @@ class Plain:
 
 
 def measure_in_process(
-    served: LoadedModel, plain: Plain, histories: Sequence[History], number: int
+    loaded_model: LoadedModel, plain: Plain, histories: Sequence[History], number: int
 ) -> dict[str, float]:
     """Returns the latency for one user, ours and the plain code's in turns, and our users per second in batches.
 
     `number`: of requests for one user.
     """
     ours, theirs = itertools.cycle(histories), itertools.cycle(histories)
-    calls = {"ours": lambda: ask(served, [next(ours)]), "plain": lambda: plain.recommend(next(theirs))}
-    alone = measuring.alternate({**calls, "product": plain.make_product(1)}, number, warm_up=10)
+    calls = {"ours": lambda: ask(loaded_model, [next(ours)]), "plain": lambda: plain.recommend(next(theirs))}
+    latencies = measuring.alternate({**calls, "product": plain.make_product(1)}, number, warm_up=10)
     batch = list(itertools.islice(itertools.cycle(histories), BATCH_SIZE))
-    calls = {"batch": lambda: ask(served, batch), "product": plain.make_product(BATCH_SIZE)}
+    calls = {"batch": lambda: ask(loaded_model, batch), "product": plain.make_product(BATCH_SIZE)}
     timings = measuring.alternate(calls, rounds=9)
     return {
-        **prefix_names("in process", percentiles(alone["ours"].wall)),
-        **prefix_names("plain", percentiles(alone["plain"].wall)),
-        **prefix_names("product and top_k alone", percentiles(alone["product"].wall)),
+        **prefix_names("in process", percentiles(latencies["ours"].wall)),
+        **prefix_names("plain", percentiles(latencies["plain"].wall)),
+        **prefix_names("product and top_k alone", percentiles(latencies["product"].wall)),
         f"product and top_k alone, users/s in batches of {BATCH_SIZE}": BATCH_SIZE / timings["product"].median,
         f"users/s in batches of {BATCH_SIZE}": BATCH_SIZE / timings["batch"].median,
-        "plain, users/s": 1 / float(np.mean(alone["plain"].wall)),
+        "plain, users/s": 1 / float(np.mean(latencies["plain"].wall)),
     }
 
 
@@ -174,7 +174,7 @@ def server(folder: Path, **flags: int) -> Iterator[tuple[str, float]]:
 
 
 async def load(
-    address: str, histories: Sequence[History], expected: Sequence[np.ndarray], clients: int, requests: int
+    address: str, histories: Sequence[History], expected_scores: Sequence[np.ndarray], clients: int, requests: int
 ) -> dict[str, float]:
     """Sends `requests` requests from `clients` concurrent clients, each on one connection.
 
@@ -200,18 +200,18 @@ async def load(
             if response.status == 200:
                 seconds.append(time.perf_counter() - begin)
                 scores = content["predictions"][0]["scores"]
-                outcomes["answered" if np.allclose(scores, expected[place], atol=1e-3) else "wrong"] += 1
+                outcomes["answered" if np.allclose(scores, expected_scores[place], atol=1e-3) else "wrong"] += 1
             else:
-                refused = response.status == 503 and response.headers.get("Retry-After")
-                outcomes["refused" if refused else "errors"] += 1
+                is_refused = response.status == 503 and response.headers.get("Retry-After")
+                outcomes["refused" if is_refused else "errors"] += 1
 
     connector = aiohttp.TCPConnector(limit=clients)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(60)) as session:
         begin = time.perf_counter()
         await asyncio.gather(*(client(session) for _ in range(clients)))
-        passed = time.perf_counter() - begin
+        duration = time.perf_counter() - begin
     return {
         **percentiles(seconds),
-        "users/s": len(seconds) / passed,
+        "users/s": len(seconds) / duration,
         **{name: outcomes[name] for name in ("answered", "refused", "errors", "lost", "wrong")},
     }

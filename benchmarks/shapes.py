@@ -47,10 +47,10 @@ def generate(users: int, items: int, shortest: int, mean: float, seed: int = 0) 
     rng = np.random.default_rng(seed)
     lengths = shortest + rng.geometric(1 / (mean - shortest + 1), users) - 1
     weights = (np.arange(items) + 10.0) ** -0.9
-    drawn = np.searchsorted(np.cumsum(weights / weights.sum()), rng.random(lengths.sum()))
-    everything = rng.permutation(items)[: lengths.sum()]
-    drawn[rng.permutation(len(drawn))[: len(everything)]] = everything
-    codes, names = pd.factorize(np.minimum(drawn, items - 1))
+    numbers = np.searchsorted(np.cumsum(weights / weights.sum()), rng.random(lengths.sum()))
+    all_items = rng.permutation(items)[: lengths.sum()]
+    numbers[rng.permutation(len(numbers))[: len(all_items)]] = all_items
+    codes, names = pd.factorize(np.minimum(numbers, items - 1))
     return Sequences.from_codes(
         np.repeat(np.arange(users), lengths),
         codes,

@@ -85,12 +85,12 @@ def make_parser() -> Parser:
     return parser
 
 
-def parse_names(what: str, text: str, known_names: Collection[str]) -> list[str]:
-    """Returns the names in a text with commas. Raises UserError for an unknown one, which is called `what`."""
+def parse_names(kind: str, text: str, known_names: Collection[str]) -> list[str]:
+    """Returns the names in a text with commas. Raises UserError for an unknown one, which is called `kind`."""
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known_names:
-            raise unknown_name_error(what, name, known_names)
+            raise unknown_name_error(kind, name, known_names)
     return names
 
 
@@ -172,30 +172,30 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     from experiments import report
 
-    statuses, has_data, merged = {}, True, None
+    statuses, has_data, merge_report = {}, True, None
     if options.merge:
-        merged = merging.merge(options.merge, results, sweep.find_data_file)
-        print("\n".join(merging.describe(merged)), flush=True)
+        merge_report = merging.merge(options.merge, results, sweep.find_data_file)
+        print("\n".join(merging.describe(merge_report)), flush=True)
     elif not options.report:
         start_server()
         statuses = sweep.run(jobs)
         has_data = "table1" not in names or fetch(plan.datasets, sweep)
-    whole = dataclasses.replace(plan, datasets=QUICK_DATASETS if options.quick else DATASETS)
+    full_plan = dataclasses.replace(plan, datasets=QUICK_DATASETS if options.quick else DATASETS)
     lines, attentions = results.read(), results.list_attentions()
-    findings = {name: Findings(name, whole, lines, attentions) for name in TABLES}
+    findings = {name: Findings(name, full_plan, lines, attentions) for name in TABLES}
     for path in report.write(findings, sweep):
         print(path)
-    return int(FAILED in statuses.values() or not has_data or bool(merged and merged.refused))
+    return int(FAILED in statuses.values() or not has_data or bool(merge_report and merge_report.refusals))
 
 
 def refuse_unpublished(names: Sequence[str], plan: Plan) -> None:
     """Raises UserError if the paper has none of the tables for any of the plan's data sets."""
-    published = {data for name in names for data in TABLES[name].datasets}
-    if not plan.quick and not published & set(plan.datasets):
+    paper_data = {data for name in names for data in TABLES[name].datasets}
+    if not plan.quick and not paper_data & set(plan.datasets):
         titles = " or ".join(datasets.find_dataset(data).title for data in plan.datasets)
         parts = " and no ".join(f"{make_label(name)} of {titles}" for name in names)
         raise UserError(
-            f"`datasets` must have one of {', '.join(sorted(published, key=DATASETS.index))}, for the paper has no "
+            f"`datasets` must have one of {', '.join(sorted(paper_data, key=DATASETS.index))}, for the paper has no "
             f"{parts}. Received: datasets={','.join(plan.datasets)}"
         )
 

@@ -29,9 +29,9 @@ def find_leaders(findings: Findings) -> dict[tuple[str, str], list[str]]:
     for dataset, protocol in itertools.product(findings.list_measured_datasets(), PROTOCOLS):
         variants = findings.list_variants(dataset)
         means = {model: findings.compute_mean(dataset, model, NDCG, protocol) for model in variants}
-        known = [model for model, mean in means.items() if not math.isnan(mean)]
-        if len(known) > 1:
-            leaders[dataset, protocol] = sorted(known, key=means.__getitem__, reverse=True)[:2]
+        known_models = [model for model, mean in means.items() if not math.isnan(mean)]
+        if len(known_models) > 1:
+            leaders[dataset, protocol] = sorted(known_models, key=means.__getitem__, reverse=True)[:2]
     return leaders
 
 
@@ -44,7 +44,7 @@ def name_pairs(findings: Findings) -> dict[tuple[str, str], str]:
     }
 
 
-def compute_interval(of_users: float, bests: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+def compute_interval(user_variance: float, bests: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
     """Returns the 95 % confidence interval of a lead, the difference of the means over seeds.
 
     Chance in training (Welch's t-test) is added to chance in the users: a mean over seeds has no less of the latter. A
@@ -54,18 +54,18 @@ def compute_interval(of_users: float, bests: Sequence[float], seconds: Sequence[
         of_users: the variance of the lead of a single seed by chance in the users.
         bests, seconds: the metric of each seed of the two models.
     """
-    several = [values for values in (bests, seconds) if len(values) > 1]
-    of_seeds = [float(np.var(values, ddof=1)) / len(values) for values in several]
-    variance = of_users + sum(of_seeds)
-    spread = sum(part**2 / (len(values) - 1) for part, values in zip(of_seeds, several))
+    samples = [values for values in (bests, seconds) if len(values) > 1]
+    seed_variances = [float(np.var(values, ddof=1)) / len(values) for values in samples]
+    variance = user_variance + sum(seed_variances)
+    spread = sum(part**2 / (len(values) - 1) for part, values in zip(seed_variances, samples))
     half = float(stats.t.ppf(0.975, variance**2 / spread if spread else math.inf)) * math.sqrt(variance)
     lead = float(np.mean(bests) - np.mean(seconds))
     return lead - half, lead + half
 
 
-def measure_variance(compared: Mapping[str, float]) -> float:
+def measure_variance(comparison: Mapping[str, float]) -> float:
     """Returns the variance of a lead by chance in the users, from a comparison of one seed of each model on them."""
-    return ((compared["high"] - compared["low"]) / (2 * stats.norm.ppf(0.975))) ** 2
+    return ((comparison["high"] - comparison["low"]) / (2 * stats.norm.ppf(0.975))) ** 2
 
 
 def bound_variance(bests: Sequence[float], seconds: Sequence[float], users: int) -> float:
@@ -83,10 +83,10 @@ def write_sentences(findings: Findings, rows: Sequence[Sequence[Cell]]) -> list[
     if not findings.list_measured_datasets():
         return [f"Table 2: {NOT_RUN}."]
     first = Counter(row[1].text for row in rows)
-    surely = Counter(row[1].text for row in rows if row[-1].text in SURE)
+    wins = Counter(row[1].text for row in rows if row[-1].text in SURE)
     return [
         *(
-            f"Best by NDCG@10 in {count} of the {len(rows)} rows below, and beyond chance in {surely[title]}: {title}."
+            f"Best by NDCG@10 in {count} of the {len(rows)} rows below, and beyond chance in {wins[title]}: {title}."
             for title, count in first.items()
         ),
         "The test item is each user's last one. It is ranked among 100 items drawn by popularity (“100 popular”, as in "
@@ -109,8 +109,8 @@ def _describe_seeds(findings: Findings) -> list[str]:
             low, high = format_value(min(values)), format_value(max(values))
             title = f"“{_make_title(model)}” on {find_title(dataset)}"
             ranges.append(f"from {low} to {high} over the {len(values)} seeds of {title}")
-    apart = f"Another seed gives another result. Among popular items NDCG@10 goes {'; '.join(ranges)}."
-    return [apart] if ranges else []
+    sentence = f"Another seed gives another result. Among popular items NDCG@10 goes {'; '.join(ranges)}."
+    return [sentence] if ranges else []
 
 
 def make_grid(findings: Findings, comparisons: Mapping[str, Any]) -> Grid:
@@ -124,14 +124,14 @@ def make_grid(findings: Findings, comparisons: Mapping[str, Any]) -> Grid:
 
 
 def _make_row(
-    findings: Findings, dataset: str, protocol: str, first: str, other: str, compared: Mapping[str, Any]
+    findings: Findings, dataset: str, protocol: str, first: str, other: str, comparison: Mapping[str, Any]
 ) -> list[Cell]:
     bests, seconds = (findings.list_values(dataset, model, NDCG, protocol) for model in (first, other))
     best, second = float(np.mean(bests)), float(np.mean(seconds))
     interval, verdict = "unknown", ONE_SEED
     if all(findings.has_known_spread(dataset, model) for model in (first, other)):
-        if protocol in compared:
-            low, high = compute_interval(measure_variance(compared[protocol][NDCG]), bests, seconds)
+        if protocol in comparison:
+            low, high = compute_interval(measure_variance(comparison[protocol][NDCG]), bests, seconds)
             interval, verdict = f"{low:+.4f} to {high:+.4f}", SURE[0] if low > 0 else "no"
         else:
             users = findings.list_lines(dataset, first)[0]["users"]

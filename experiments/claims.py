@@ -30,19 +30,19 @@ def write_sentences(findings: Findings) -> list[str]:
 def count_cases(first: ArrayLike, second: ArrayLike) -> str:
     """Returns a text: in how many cases the first number is above the second. A case with NaN was not run."""
     differences = np.subtract(first, second)
-    known = differences[~np.isnan(differences)]
-    if not known.size:
+    values = differences[~np.isnan(differences)]
+    if not values.size:
         return NOT_RUN
-    missing = differences.size - known.size
-    return f"true in {np.sum(known > 0)} of {known.size} cases" + f", {missing} not run" * (missing > 0)
+    num_missing = differences.size - values.size
+    return f"true in {np.sum(values > 0)} of {values.size} cases" + f", {num_missing} not run" * (num_missing > 0)
 
 
 def count_above(
     findings: Findings, models: Sequence[str], rivals: Sequence[str], metrics: Sequence[str] = METRICS
 ) -> str:
     """Returns `count_cases` of each model and each rival, for each data set and metric."""
-    ours, theirs = (findings.compute_means(variants, metrics) for variants in (models, rivals))
-    return count_cases(ours[..., None], theirs[..., None, :])
+    model_means, rival_means = (findings.compute_means(variants, metrics) for variants in (models, rivals))
+    return count_cases(model_means[..., None], rival_means[..., None, :])
 
 
 def _claim_models(findings: Findings) -> list[Claim]:
@@ -50,10 +50,10 @@ def _claim_models(findings: Findings) -> list[Claim]:
     leads = []
     for dataset, means in zip(findings.list_datasets(), findings.compute_means(list(MODELS), METRICS)):
         if not np.isnan(means).any():
-            led = np.sum(means[:, -1] > means[:, :-1].max(axis=1))
-            leads.append(f"in {led} of {len(METRICS)} metrics on {find_title(dataset)}")
+            count = np.sum(means[:, -1] > means[:, :-1].max(axis=1))
+            leads.append(f"in {count} of {len(METRICS)} metrics on {find_title(dataset)}")
     best = "BERT4Rec is the best of all (here: of the paper's nine models)."
-    above: list[tuple[str, Sequence[str], Sequence[str]]] = [
+    comparisons: list[tuple[str, Sequence[str], Sequence[str]]] = [
         ("POP is the worst.", [model for model in MODELS if model != "pop"], ["pop"]),
         ("Sequential models beat BPR-MF and NCF.", ("fpmc", *SEQUENTIAL), ("bpr_mf", "ncf")),
         ("Caser beats FPMC.", ["caser"], ["fpmc"]),
@@ -62,7 +62,7 @@ def _claim_models(findings: Findings) -> list[Claim]:
         (f"{BIDIRECTION} (here: the presets' widths and losses differ).", ["bert4rec_one_mask"], ["sasrec"]),
         (f"{CLOZE} (here: at the preset's width).", ["bert4rec"], ["bert4rec_one_mask"]),
     ]
-    claims = [(claim, count_above(findings, models, rivals)) for claim, models, rivals in above]
+    claims = [(claim, count_above(findings, models, rivals)) for claim, models, rivals in comparisons]
     return [*claims[:5], (best, ", ".join(leads) or "not run with every model"), *claims[5:]]
 
 
@@ -112,9 +112,9 @@ def _claim_width(findings: Findings) -> list[Claim]:
 def _claim_proportion(findings: Findings) -> list[Claim]:
     curves = findings.compute_means(list(map(str, PROPORTIONS)), [NDCG])[:, 0]
     bests = [
-        f"{find_title(dataset)} {PROPORTIONS[curve.argmax()]} (the paper's {published})"
+        f"{find_title(dataset)} {PROPORTIONS[curve.argmax()]} (the paper's {paper_best})"
         for dataset, curve in zip(findings.list_datasets(), curves)
-        if not np.isnan(curve).any() and (published := read_paper()["best_mask_proportion"][dataset])
+        if not np.isnan(curve).any() and (paper_best := read_paper()["best_mask_proportion"][dataset])
     ]
     first = PROPORTIONS.index(0.6)
     return [
@@ -145,23 +145,23 @@ def _claim_ablation(findings: Findings) -> list[Claim]:
 
     def share(datasets: Sequence[str], variants: Sequence[str], default: str = "default") -> np.ndarray:
         """Returns shares of NDCG@10 [datasets, variants]; NaN if both are the same run or one is missing."""
-        means, whole = (findings.compute_means(names, [NDCG], datasets)[:, 0] for names in (variants, [default]))
+        means, bases = (findings.compute_means(names, [NDCG], datasets)[:, 0] for names in (variants, [default]))
         is_same = [
             [findings.list_lines(name, variant) == findings.list_lines(name, default) for variant in variants]
             for name in datasets
         ]
-        return np.where(np.reshape(is_same, means.shape), np.nan, means / whole)
+        return np.where(np.reshape(is_same, means.shape), np.nan, means / bases)
 
     names = findings.list_datasets()
-    long, short = ([name for name in group if name in names] for group in (LONG, SPARSE))
-    others = [name for name in names if name != "beauty"]
+    long_names, sparse_names = ([name for name in group if name in names] for group in (LONG, SPARSE))
+    other_names = [name for name in names if name != "beauty"]
     small_data = ("no_layer_norm", "no_residual", "no_dropout")
-    no_feed_forward = [share(group, ["no_feed_forward"]) for group in (short, long)]
+    no_feed_forward = [share(group, ["no_feed_forward"]) for group in (sparse_names, long_names)]
     layers = share(names, ["layers_3", "layers_4", "layers_1"])
     claims = [
         (
             "Without positions, results fall far on long histories (here: over 10 % on MovieLens).",
-            count_cases(LARGE_DROP, share(long, ["no_positions"])),
+            count_cases(LARGE_DROP, share(long_names, ["no_positions"])),
         ),
         (
             "Long histories gain more from the feed-forward networks (here: MovieLens loses more without them).",
@@ -169,12 +169,12 @@ def _claim_ablation(findings: Findings) -> list[Claim]:
         ),
         (
             "Layer norm, residual connections and dropout matter most on small data (here: Beauty loses more).",
-            count_cases(share(others, small_data), share(["beauty"], small_data)),
+            count_cases(share(other_names, small_data), share(["beauty"], small_data)),
         ),
         ("Three and four layers beat two, and two beat one.", count_cases(layers * [1, 1, -1], [1, 1, -1])),
         (
             "Long histories prefer more heads (here: four heads beat one on MovieLens).",
-            count_cases(share(long, ["heads_4"]), share(long, ["heads_1"])),
+            count_cases(share(long_names, ["heads_4"]), share(long_names, ["heads_1"])),
         ),
         (
             "Beauty prefers fewer heads (here: one head beats eight).",
@@ -182,8 +182,8 @@ def _claim_ablation(findings: Findings) -> list[Claim]:
         ),
     ]
     if "ml-20m" in names:
-        left = share(["ml-20m"], ["layers_4_no_residual"], "layers_4").item()
-        answer = NOT_RUN if np.isnan(left) else f"{left - 1:+.1%}"
+        ratio = share(["ml-20m"], ["layers_4_no_residual"], "layers_4").item()
+        answer = NOT_RUN if np.isnan(ratio) else f"{ratio - 1:+.1%}"
         claims.append(("On ML-20m with L = 4, NDCG@10 falls by about 10 % without residual connections.", answer))
     return claims
 

@@ -34,7 +34,7 @@ def draw_attention(findings: Findings, results: Results) -> list[Picture]:
     """Draws Figure 2 of each data set: a heat map per layer and head, of the first finished seed."""
     from matplotlib.figure import Figure
 
-    drawn = []
+    pictures = []
     for dataset in findings.list_measured_datasets():
         (variant,) = findings.list_variants(dataset)
         content = files.read_json(results.attention_path(findings.list_lines(dataset, variant)[0]["key"]))
@@ -48,8 +48,8 @@ def draw_attention(findings: Findings, results: Results) -> list[Picture]:
             axes.set(title=f"layer {layer + 1}, head {head + 1}", xticks=range(positions), yticks=range(positions))
             figure.colorbar(image, ax=axes)
         caption = f"{title}: mean attention in each layer and head; position {positions - 1} is the mask token"
-        drawn.append(_save(figure, locate(results, findings, f"figure2-{dataset}", "png"), caption))
-    return drawn
+        pictures.append(_save(figure, locate(results, findings, f"figure2-{dataset}", "png"), caption))
+    return pictures
 
 
 def locate(results: Results, findings: Findings, name: str, form: str) -> Path:
@@ -99,10 +99,10 @@ def _draw_curves(
     for (row, column), axes in np.ndenumerate(figure.subplots(len(metrics), len(names), squeeze=False)):
         for title, variants in curves.items():
             values = findings.compute_means(variants, [metrics[row]], [names[column]])[0, 0]
-            (known,) = np.nonzero(~np.isnan(values))
-            if len(known):
-                (line,) = axes.plot(known, values[known], marker="o", label=title)
-            if len(curves) == 1 and len(known) > 1:
+            (indices,) = np.nonzero(~np.isnan(values))
+            if len(indices):
+                (line,) = axes.plot(indices, values[indices], marker="o", label=title)
+            if len(curves) == 1 and len(indices) > 1:
                 best, size = np.nanargmax(values), 2 * line.get_markersize()
                 axes.plot([best], [values[best]], marker="o", markersize=size, color=line.get_color())
         axes.set_xticks(range(len(places)), labels=list(map(str, places)))
@@ -117,6 +117,6 @@ def _draw_curves(
 
 def _save(figure: Any, path: Path, caption: str) -> Picture:
     files.make_folder(path.parent)
-    with files.atomic_write(path) as aside:
-        figure.savefig(aside, format="png", dpi=120, metadata={"Software": None})
+    with files.atomic_write(path) as temp_path:
+        figure.savefig(temp_path, format="png", dpi=120, metadata={"Software": None})
     return path.name, caption

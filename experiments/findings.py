@@ -50,12 +50,12 @@ class Findings:
     devices: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        others = find_runs_on_other_files(self.lines)
+        other_keys = find_runs_on_other_files(self.lines)
         keeps_attention = TABLES[self.name].keeps_attention
-        counted = {
+        used_lines = {
             key: line
             for key, line in self.lines.items()
-            if line["status"] == FINISHED and key not in others and (key in self.attentions or not keeps_attention)
+            if line["status"] == FINISHED and key not in other_keys and (key in self.attentions or not keeps_attention)
         }
         seeds = sorted({*self.plan.seeds, *(line["run"]["seed"] for line in self.lines.values())})
         budgets = {self.plan.budget, *(line["budget"] for line in self.lines.values())}
@@ -64,7 +64,7 @@ class Findings:
             for budget in budgets:
                 plan = replace(self.plan, datasets=(dataset,), budget=budget, seeds=seeds)
                 runs[budget] = {
-                    cell: [counted[job.key] for job in jobs if job.key in counted]
+                    cell: [used_lines[job.key] for job in jobs if job.key in used_lines]
                     for cell, jobs in plan.make_jobs(self.name).items()
                 }
                 counts[budget] = len({line["key"] for lines in runs[budget].values() for line in lines})
@@ -81,34 +81,34 @@ class Findings:
 
     def list_measured_datasets(self) -> list[str]:
         """Returns the data sets that have a finished run."""
-        return [name for name in self.budgets if any(runs for (of, _), runs in self.runs.items() if of == name)]
+        return [name for name in self.budgets if any(runs for (data, _), runs in self.runs.items() if data == name)]
 
     def list_variants(self, dataset: str) -> list[str]:
-        return [variant for of, variant in self.runs if of == dataset]
+        return [variant for data, variant in self.runs if data == dataset]
 
     def list_lines(self, dataset: str, variant: str) -> list[Line]:
         """Returns the lines of a cell's finished runs, in the order of the seeds."""
         return self.runs.get((dataset, variant), [])
 
     def list_values(
-        self, dataset: str, variant: str, metric: str, protocol: str = POPULAR, corrected: bool = False
+        self, dataset: str, variant: str, metric: str, protocol: str = POPULAR, is_corrected: bool = False
     ) -> list[float]:
-        """Returns a metric of each finished seed that has it; with `corrected`, of the ranks with ALPHA."""
+        """Returns a metric of each finished seed that has it; with `is_corrected`, of the ranks with ALPHA."""
         lines = self.list_lines(dataset, variant)
         if metric == SAMPLES:
-            comparable = [line for line in lines if name_device(line) == self.devices[dataset]]
-            return [speed for line in comparable if (speed := _compute_speed(line)) is not None]
+            comparable_lines = [line for line in lines if name_device(line) == self.devices[dataset]]
+            return [speed for line in comparable_lines if (speed := _compute_speed(line)) is not None]
         corrections = [line[CORRECTION] for line in lines if CORRECTION in line]
         if metric == ALPHA:
             return [correction[ALPHA] for correction in corrections]
-        tests = [measured["test"][protocol] for measured in (corrections if corrected else lines)]
+        tests = [content["test"][protocol] for content in (corrections if is_corrected else lines)]
         return [test[metric] for test in tests if metric in test]  # older lines have no LIST_METRICS
 
     def compute_mean(
-        self, dataset: str, variant: str, metric: str, protocol: str = POPULAR, corrected: bool = False
+        self, dataset: str, variant: str, metric: str, protocol: str = POPULAR, is_corrected: bool = False
     ) -> float:
         """Returns the mean of `list_values`; NaN if there are none."""
-        values = self.list_values(dataset, variant, metric, protocol, corrected)
+        values = self.list_values(dataset, variant, metric, protocol, is_corrected)
         return float(np.mean(values)) if values else math.nan
 
     def compute_means(
@@ -128,15 +128,15 @@ class Findings:
 
     def find_published(self, dataset: str, variant: str, metric: str, protocol: str = POPULAR) -> float:
         """Returns the published number; NaN if there is none."""
-        published = read_paper().get(self.name, {}) if protocol == POPULAR else {}
-        return published.get(dataset, {}).get(variant, {}).get(metric, math.nan)
+        paper = read_paper().get(self.name, {}) if protocol == POPULAR else {}
+        return paper.get(dataset, {}).get(variant, {}).get(metric, math.nan)
 
     def name_pair(self, dataset: str, first: str, second: str) -> str | None:
         """Returns the keys of two cells' runs, "first second", of the first seed that both have; None if none is."""
-        ours, theirs = (
-            {line["run"]["seed"]: line["key"] for line in self.list_lines(dataset, one)} for one in (first, second)
+        first_keys, second_keys = (
+            {line["run"]["seed"]: line["key"] for line in self.list_lines(dataset, name)} for name in (first, second)
         )
-        return next((f"{key} {theirs[seed]}" for seed, key in ours.items() if seed in theirs), None)
+        return next((f"{key} {second_keys[seed]}" for seed, key in first_keys.items() if seed in second_keys), None)
 
 
 def find_runs_on_other_files(lines: Mapping[str, Line]) -> set[str]:
@@ -152,5 +152,5 @@ def _compute_speed(line: Line) -> float | None:
     trainings = list_trainings(line)
     if not trainings or not trainings[-1]["seconds"]:
         return None
-    last = trainings[-1]
-    return last["steps"] * line["run"]["training"]["batch_size"] / last["seconds"]
+    training = trainings[-1]
+    return training["steps"] * line["run"]["training"]["batch_size"] / training["seconds"]

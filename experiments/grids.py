@@ -76,8 +76,8 @@ def format_value(value: float, metric: str = "") -> str:
     return NOT_RUN if math.isnan(value) else f"{value:{FORMATS.get(metric, '.4f')}}"
 
 
-def format_difference(value: float, published: float, metric: str = "") -> str:
-    difference = value - published
+def format_difference(value: float, paper_value: float, metric: str = "") -> str:
+    difference = value - paper_value
     return "" if math.isnan(difference) else f"{difference:+{FORMATS.get(metric, '.4f')}}"
 
 
@@ -86,9 +86,9 @@ def compute_gain(findings: Findings, dataset: str, metric: str) -> float:
 
     NaN if a model's result is missing, or the best other one is 0.
     """
-    *others, ours = findings.compute_means(list(MODELS), [metric], [dataset])[0, 0]
-    best = np.max(others)
-    return math.nan if best == 0 else ours / best - 1
+    *rival_means, mean = findings.compute_means(list(MODELS), [metric], [dataset])[0, 0]
+    best = np.max(rival_means)
+    return math.nan if best == 0 else mean / best - 1
 
 
 def mark_none(cells: Sequence[Cell]) -> Sequence[Cell]:
@@ -97,8 +97,8 @@ def mark_none(cells: Sequence[Cell]) -> Sequence[Cell]:
 
 def mark_best_two(cells: Sequence[Cell]) -> list[Cell]:
     """Makes the best values bold and the second best underlined. If all known values are equal, marks none."""
-    ordered = sorted({cell.value for cell in cells if not math.isnan(cell.value)}, reverse=True)
-    best, second = ordered[:2] if len(ordered) > 1 else (math.nan, math.nan)
+    values = sorted({cell.value for cell in cells if not math.isnan(cell.value)}, reverse=True)
+    best, second = values[:2] if len(values) > 1 else (math.nan, math.nan)
     return [cell._replace(bold=cell.value == best, underlined=cell.value == second) for cell in cells]
 
 
@@ -150,19 +150,19 @@ def _make_grid(findings: Findings, layout: Layout, names: Sequence[str]) -> Grid
     header = ["", *next(iter(places.values()))]
     places = {label: row for label, row in places.items() if any(place[:2] in findings.runs for place in row.values())}
     metrics = [next(iter(row.values()))[2] for row in places.values()]
-    ours, published = (
+    our_rows, paper_rows = (
         _mark_cells([[read(findings, *place) for place in row.values()] for row in places.values()], metrics, layout)
         for read in (_read_ours, _read_published)
     )
     rows: list[list[Cell]] = []
-    for label, metric, our_cells, paper_cells in zip(places, metrics, ours, published):
+    for label, metric, our_cells, paper_cells in zip(places, metrics, our_rows, paper_rows):
         rows.append([Cell(label), *our_cells])
         if any(cell.text for cell in paper_cells):
             pairs = zip(our_cells, paper_cells)
-            differences = [format_difference(our.value, paper.value, metric) for our, paper in pairs]
+            differences = [format_difference(cell.value, paper_cell.value, metric) for cell, paper_cell in pairs]
             rows += [[Cell(PAPER), *paper_cells], [Cell(DIFFERENCE), *map(Cell, differences)]]
-    what = ", ".join(map(str.upper, table.metrics)) if layout.is_joint else find_title(names[0])
-    return Grid(header, rows, f"{what}: {layout.caption}")
+    subject = ", ".join(map(str.upper, table.metrics)) if layout.is_joint else find_title(names[0])
+    return Grid(header, rows, f"{subject}: {layout.caption}")
 
 
 def _mark_cells(rows: Sequence[Sequence[Cell]], metrics: Sequence[str], layout: Layout) -> Iterable[Sequence[Cell]]:
@@ -196,31 +196,31 @@ def _make_table2(findings: Findings) -> list[Grid]:
         protocols=(UNIFORM, FULL),
         caption="results for the test items among 100 uniform or all unseen items",
     )
-    more = [grid for dataset in names for grid in _make_further_grids(findings, dataset)]
-    return [*grids, *make_grids(findings, other_protocols), *more]
+    extra_grids = [grid for dataset in names for grid in _make_further_grids(findings, dataset)]
+    return [*grids, *make_grids(findings, other_protocols), *extra_grids]
 
 
 def _make_further_grids(findings: Findings, dataset: str) -> list[Grid]:
     """Returns NDCG@10 without and with the popularity correction, and LIST_METRICS, as far as a run has them."""
 
-    def make_row(label: str, metric: str, protocol: str = POPULAR, corrected: bool = False) -> list[Cell]:
-        values = [findings.compute_mean(dataset, model, metric, protocol, corrected) for model in models]
+    def make_row(label: str, metric: str, protocol: str = POPULAR, is_corrected: bool = False) -> list[Cell]:
+        values = [findings.compute_mean(dataset, model, metric, protocol, is_corrected) for model in models]
         cells = [Cell(format_value(value, metric), value) for value in values]
         return [Cell(label), *(mark_best_two(cells) if metric == NDCG else cells)]
 
     models = findings.list_variants(dataset)
-    corrections, recommended = [make_row(ALPHA, ALPHA)], []
+    corrections, list_rows = [make_row(ALPHA, ALPHA)], []
     for protocol, title in PROTOCOL_TITLES.items():
         corrections.append(make_row(f"{title}, alpha 0", NDCG, protocol))
-        corrections.append(make_row(f"{title}, alpha as above", NDCG, protocol, corrected=True))
-        recommended += [make_row(f"{metric}, {title}", metric, protocol) for metric in LIST_METRICS]
+        corrections.append(make_row(f"{title}, alpha as above", NDCG, protocol, is_corrected=True))
+        list_rows += [make_row(f"{metric}, {title}", metric, protocol) for metric in LIST_METRICS]
     header = ["", *(TABLES[findings.name].variants[model].title for model in models)]
     title = find_title(dataset)
     grids = [
         Grid(header, corrections, f"{title}: NDCG@10 of the test items with and without alpha"),
         Grid(
             header,
-            recommended,
+            list_rows,
             f"{title}, what is recommended: share of items, mean actions / users, mean log2(users / actions)",
         ),
     ]
@@ -240,8 +240,8 @@ GRIDS: dict[str, Callable[[Findings], list[Grid]] | Layout] = {
 
 def make_all_grids(findings: Findings) -> list[Grid]:
     """Returns the grids of a table or figure; none if it has only pictures."""
-    made = GRIDS.get(findings.name, lambda _: [])
-    return make_grids(findings, made) if isinstance(made, Layout) else made(findings)
+    entry = GRIDS.get(findings.name, lambda _: [])
+    return make_grids(findings, entry) if isinstance(entry, Layout) else entry(findings)
 
 
 def describe_statistics(statistics: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[Grid]]:
@@ -249,21 +249,21 @@ def describe_statistics(statistics: Mapping[str, Mapping[str, Any]]) -> tuple[li
     header = ("users", "items", "actions", "mean length", "density")
     rows: list[list[str]] = []
     for dataset in dict.fromkeys((*TABLES["table1"].datasets, *statistics)):
-        ours, published = statistics.get(dataset), read_paper()["table1"].get(dataset)
-        rows.append([find_title(dataset), *([ours[name] for name in header] if ours else [NOT_RUN] * len(header))])
-        if published:
-            counts = [f"{published['users']:,}", f"{published['items']:,}", published["actions"]]
-            rows.append([PAPER, *counts, f"{published['mean_length']:.1f}", published["density"]])
-        if published and ours:
+        facts, paper_row = statistics.get(dataset), read_paper()["table1"].get(dataset)
+        rows.append([find_title(dataset), *([facts[name] for name in header] if facts else [NOT_RUN] * len(header))])
+        if paper_row:
+            counts = [f"{paper_row['users']:,}", f"{paper_row['items']:,}", paper_row["actions"]]
+            rows.append([PAPER, *counts, f"{paper_row['mean_length']:.1f}", paper_row["density"]])
+        if paper_row and facts:
             rows.append([DIFFERENCE, *map(_subtract, rows[-2][1:], rows[-1][1:])])
     remarks = [remark for dataset in statistics if (remark := datasets.find_dataset(dataset).remark) is not None]
     return remarks, [Grid(["", *header], [list(map(Cell, row)) for row in rows])]
 
 
-def _subtract(measured: str, published: str) -> str:
+def _subtract(text: str, paper_text: str) -> str:
     """Returns the difference of two printed numbers with the digits and the unit (m or %) of the published one."""
-    unit = published[-1] if published[-1] in "m%" else ""
-    number = published.removesuffix(unit).replace(",", "")
+    unit = paper_text[-1] if paper_text[-1] in "m%" else ""
+    number = paper_text.removesuffix(unit).replace(",", "")
     digits = len(number.partition(".")[2])
-    value = float(measured.removesuffix("%").replace(",", "")) / (1e6 if unit == "m" else 1)
+    value = float(text.removesuffix("%").replace(",", "")) / (1e6 if unit == "m" else 1)
     return f"{round(value, digits) - float(number):+,.{digits}f}{unit}"

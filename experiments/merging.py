@@ -16,47 +16,47 @@ FindFile = Callable[[str], dict[str, Any] | None]
 """Returns the facts about the present file of a data set (`results.describe_data_file`)."""
 
 
-class Merged(NamedTuple):
+class MergeReport(NamedTuple):
     """What was done with the lines of a file: the keys of those taken and of those already there, and why one was not.
 
-    `refused`: key -> the reason.
+    `refusals`: key -> the reason.
     """
 
-    taken: list[str]
-    known: list[str]
-    refused: dict[str, str]
+    taken_keys: list[str]
+    known_keys: list[str]
+    refusals: dict[str, str]
 
 
-def merge(path: Path, results: Results, find_file: FindFile) -> Merged:
+def merge(path: Path, results: Results, find_file: FindFile) -> MergeReport:
     """Adds the finished runs of another file of results, and the attention files beside it.
 
     Raises UserError if the file is missing or damaged; then nothing is taken.
     """
     if not path.is_file():
         raise UserError(f"`merge` must be a file of results ({results.path.name}). Received: merge={path}")
-    merged, others, lines = Merged([], [], {}), Results(path.parent), results.read()
+    report, other_results, lines = MergeReport([], [], {}), Results(path.parent), results.read()
     for key, line in read_lines(path).items():
-        present = lines.get(key, {})
+        own_line = lines.get(key, {})
         if damage := find_damage(line):
-            merged.refused[key] = damage
+            report.refusals[key] = damage
             continue
-        if present.get("status") == FINISHED and is_same_file(present["data_file"], line.get("data_file")):
-            merged.known.append(key)
+        if own_line.get("status") == FINISHED and is_same_file(own_line["data_file"], line.get("data_file")):
+            report.known_keys.append(key)
         elif reason := find_fault(key, line, find_file):
-            merged.refused[key] = reason
-        elif present.get("status") == FINISHED and find_file(line["run"]["dataset"]) is None:
-            merged.refused[key] = "the run is here, of another data file, and neither file is here to decide"
+            report.refusals[key] = reason
+        elif own_line.get("status") == FINISHED and find_file(line["run"]["dataset"]) is None:
+            report.refusals[key] = "the run is here, of another data file, and neither file is here to decide"
         else:
             results.attention_path(key).unlink(missing_ok=True)  # of other data, or of none
             results.put(line, is_whole=True)
-            merged.taken.append(key)
-        attention = others.attention_path(key)
-        is_lacking = key in merged.known and not results.attention_path(key).exists()
-        is_taken = key in merged.taken or (is_lacking and find_fault(key, line, find_file) is None)
+            report.taken_keys.append(key)
+        attention = other_results.attention_path(key)
+        is_lacking = key in report.known_keys and not results.attention_path(key).exists()
+        is_taken = key in report.taken_keys or (is_lacking and find_fault(key, line, find_file) is None)
         if is_taken and attention.exists():
-            with results.lock(), files.atomic_write(results.attention_path(key)) as aside:
-                shutil.copyfile(attention, aside)
-    return merged
+            with results.lock(), files.atomic_write(results.attention_path(key)) as temp_path:
+                shutil.copyfile(attention, temp_path)
+    return report
 
 
 def find_damage(line: Line) -> str | None:
@@ -95,13 +95,13 @@ def find_fault(key: str, line: Line, find_file: FindFile) -> str | None:
         return f"its settings have the digest {run.digest}: they were changed, or made by another version"
     if (version := versions.get("bert4rec_tf")) != bert4rec_tf.__version__:
         return f"it was made by version {version}, and this is {bert4rec_tf.__version__}"
-    present = find_file(run.dataset)
-    if present is not None and not is_same_file(file, present):
-        return f"it was measured on another file than {present['name']} here"
+    own_file = find_file(run.dataset)
+    if own_file is not None and not is_same_file(file, own_file):
+        return f"it was measured on another file than {own_file['name']} here"
     return None
 
 
-def describe(merged: Merged) -> list[str]:
+def describe(report: MergeReport) -> list[str]:
     """Returns lines that say what was done."""
-    lines = [f"refused {key}: {reason}" for key, reason in merged.refused.items()]
-    return [*lines, f"{len(merged.taken)} taken, {len(merged.known)} already here, {len(merged.refused)} refused."]
+    counts = f"{len(report.taken_keys)} taken, {len(report.known_keys)} already here, {len(report.refusals)} refused."
+    return [*(f"refused {key}: {reason}" for key, reason in report.refusals.items()), counts]

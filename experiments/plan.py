@@ -74,7 +74,7 @@ class Plan:
 
     def make_all_jobs(self, names: Iterable[str]) -> list[Job]:
         """Returns every run of some tables once."""
-        return merge_equal(job for name in names for some in self.make_jobs(name).values() for job in some)
+        return merge_equal(job for name in names for jobs in self.make_jobs(name).values() for job in jobs)
 
     def make_run(self, dataset: str, variant: Variant, seed: int) -> Run:
         """Returns the run of a variant, with the plan's share of the steps."""
@@ -103,9 +103,9 @@ def shorten(run: Run, budget: float) -> Run:
 
 def merge_equal(jobs: Iterable[Job]) -> list[Job]:
     """Returns each run once, because tables share runs, with all its cells; its attention is kept if a table asks."""
-    merged: dict[str, Job] = {}
+    unique_jobs: dict[str, Job] = {}
     for job in jobs:
-        equal = merged.get(job.key, job)
-        cells = tuple(dict.fromkeys((*equal.cells, *job.cells)))
-        merged[job.key] = dataclasses.replace(equal, attention=equal.attention or job.attention, cells=cells)
-    return list(merged.values())
+        twin = unique_jobs.get(job.key, job)
+        cells = tuple(dict.fromkeys((*twin.cells, *job.cells)))
+        unique_jobs[job.key] = dataclasses.replace(twin, attention=twin.attention or job.attention, cells=cells)
+    return list(unique_jobs.values())

@@ -70,21 +70,21 @@ def call(task: Callable[[], Path], lock: Path, log: Path, should_stop: Callable[
     process = CONTEXT.Process(target=_work, args=(task, lock, log, sender))
     process.start()
     sender.close()
-    stopped_at = None
+    stop_time = None
     while process.is_alive():
         process.join(POLL_SECONDS)
-        if stopped_at is None and should_stop():
-            stopped_at = time.monotonic()
+        if stop_time is None and should_stop():
+            stop_time = time.monotonic()
             process.terminate()
-        elif stopped_at is not None and time.monotonic() - stopped_at > PATIENCE_SECONDS:
+        elif stop_time is not None and time.monotonic() - stop_time > PATIENCE_SECONDS:
             process.kill()
     with contextlib.suppress(EOFError):
         return answers.recv()
-    if stopped_at is not None:
+    if stop_time is not None:
         return {"status": STOPPED}
     code = process.exitcode or 0
-    how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    return {"status": FAILED, "error": f"its process ended {how}"}
+    reason = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    return {"status": FAILED, "error": f"its process ended {reason}"}
 
 
 def _work(task: Callable[[], Path], lock: Path, log: Path, answers: Connection) -> None:

@@ -91,47 +91,47 @@ def make_sections(
             for line in runs:
                 cells.setdefault(line["key"], []).append(make_cell_label(name, variant))
     lines = next(iter(findings.values())).lines
-    shown = [{**lines[key], "cells": "; ".join(texts)} for key, texts in cells.items()]
+    shown_lines = [{**lines[key], "cells": "; ".join(texts)} for key, texts in cells.items()]
     jobs = {name: table.plan.make_all_jobs([name]) for name, table in findings.items()}
-    sections = [_make_about_section(findings, jobs, lines, shown)]
+    sections = [_make_about_section(findings, jobs, lines, shown_lines)]
     if "table2" in findings:
         grid = answer.make_grid(findings["table2"], comparisons)
-        sentences = [*_count_known(jobs, lines, shown), *answer.write_sentences(findings["table2"], grid.rows)]
+        sentences = [*_count_known(jobs, lines, shown_lines), *answer.write_sentences(findings["table2"], grid.rows)]
         sections.insert(0, Section("Which model ranks best?", sentences, [grid]))
     for name in TABLES:
         title = f"{make_label(name)}: {TABLES[name].title}"
         if name == "table1" and name in findings:
             sections.append(Section(title, *describe_statistics(statistics)))
         elif name in findings:
-            drawn = pictures.get(name, ())
-            paragraphs = _write_paragraphs(findings[name], comparisons, bool(drawn))
-            sections.append(Section(title, paragraphs, make_all_grids(findings[name]), drawn))
-    return [*sections, _make_runs_section(shown)]
+            table_pictures = pictures.get(name, ())
+            paragraphs = _write_paragraphs(findings[name], comparisons, bool(table_pictures))
+            sections.append(Section(title, paragraphs, make_all_grids(findings[name]), table_pictures))
+    return [*sections, _make_runs_section(shown_lines)]
 
 
-def _count_known(jobs: Mapping[str, Sequence[Job]], lines: Mapping[str, Line], shown: Sequence[Line]) -> list[str]:
+def _count_known(jobs: Mapping[str, Sequence[Job]], lines: Mapping[str, Line], rows: Sequence[Line]) -> list[str]:
     """Returns the report's first sentences: how many of the runs are finished, and what that leaves open."""
-    keys_by_table = {make_label(name): {job.key for job in some} for name, some in jobs.items() if some}
+    keys_by_table = {make_label(name): {job.key for job in group} for name, group in jobs.items() if group}
     keys_by_data: dict[str, set[str]] = {}
     for job in itertools.chain(*jobs.values()):
         keys_by_data.setdefault(find_title(job.run.dataset), set()).add(job.key)
-    every = set().union(*keys_by_table.values())
-    finished = {key for key in every if lines.get(key, {}).get("status") == FINISHED} - find_runs_on_other_files(lines)
-    others = {line["key"] for line in shown} - every
-    measured = {find_title(line["run"]["dataset"]) for line in shown}
-    open_data = [title for title in keys_by_data if title not in measured]
+    keys = set().union(*keys_by_table.values())
+    finished = {key for key in keys if lines.get(key, {}).get("status") == FINISHED} - find_runs_on_other_files(lines)
+    extras = {line["key"] for line in rows} - keys
+    titles = {find_title(line["run"]["dataset"]) for line in rows}
+    open_data = [title for title in keys_by_data if title not in titles]
 
     num_seeds = len({job.run.seed for job in itertools.chain(*jobs.values())})
     seeds = "one" if num_seeds == 1 else f"{num_seeds} seeds"
 
     def count(keys_by_title: Mapping[str, set[str]]) -> str:
-        return "; ".join(f"{title} {len(keys & finished)} of {len(keys)}" for title, keys in keys_by_title.items())
+        return "; ".join(f"{title} {len(group & finished)} of {len(group)}" for title, group in keys_by_title.items())
 
     return [
-        f"Known: {len(finished)} of {len(every)} runs that the tables and figures need are finished, {seeds} for each "
-        f"cell: {count(keys_by_data)}. By table: {count(keys_by_table)}. {len(others)} more are shown, with another "
+        f"Known: {len(finished)} of {len(keys)} runs that the tables and figures need are finished, {seeds} for each "
+        f"cell: {count(keys_by_data)}. By table: {count(keys_by_table)}. {len(extras)} more are shown, with another "
         "seed or another share of the steps.",
-        f"Not known: {len(every - finished)} runs are missing. Their cells say “{NOT_RUN}” or show a run "
+        f"Not known: {len(keys - finished)} runs are missing. Their cells say “{NOT_RUN}” or show a run "
         "with a share of the steps, and what the paper says about them is neither confirmed nor refuted."
         + (f" Nothing was run on {', '.join(open_data)}." if open_data else ""),
     ]
@@ -148,11 +148,11 @@ def _write_paragraphs(findings: Findings, comparisons: Mapping[str, Any], has_pi
         paragraphs += _note_missing_dropout(findings)
     paragraphs += _list_remarks(itertools.chain(*findings.runs.values()))
     paragraphs += [*_describe_devices(findings), *_describe_budgets(findings)]
-    measured = findings.list_measured_datasets()
-    missing = [find_title(data) for data in findings.list_datasets() if data not in measured]
-    if missing:
-        paragraphs.append(f"{', '.join(missing)}: {NOT_RUN}.")
-    if name.startswith("figure") and measured and not has_pictures:
+    datasets = findings.list_measured_datasets()
+    missing_titles = [find_title(data) for data in findings.list_datasets() if data not in datasets]
+    if missing_titles:
+        paragraphs.append(f"{', '.join(missing_titles)}: {NOT_RUN}.")
+    if name.startswith("figure") and datasets and not has_pictures:
         reason = "no line has two points" if plots.is_available() else "it needs the extra [plots]"
         paragraphs.append(f"No picture: {reason}.")
     return paragraphs
@@ -162,13 +162,13 @@ def _make_about_section(
     findings: Mapping[str, Findings],
     jobs: Mapping[str, Sequence[Job]],
     lines: Mapping[str, Line],
-    shown: Sequence[Line],
+    shown_lines: Sequence[Line],
 ) -> Section:
     """Returns the section about the results: data files, versions, and the number of runs."""
-    needed = {job.key for job in itertools.chain(*jobs.values())}
-    counts = Counter(lines[key]["status"] if key in lines else "missing" for key in needed)
+    keys = {job.key for job in itertools.chain(*jobs.values())}
+    counts = Counter(lines[key]["status"] if key in lines else "missing" for key in keys)
     states = ", ".join(f"{status}: {counts[status]}" for status in (FINISHED, FAILED, STOPPED, "missing"))
-    paragraphs = [f"Runs shown here: {len(shown)}. Runs asked for: {len(needed)} ({states}).", READING]
+    paragraphs = [f"Runs shown here: {len(shown_lines)}. Runs asked for: {len(keys)} ({states}).", READING]
     preset = next(iter(findings.values())).plan.preset
     if preset != "fast":
         paragraphs.append(f"BERT4Rec has the settings of the preset {preset}; its runs by other presets are not shown.")
@@ -177,15 +177,15 @@ def _make_about_section(
             f"These are quick runs: {QUICK['steps']} steps, no model wider than d = {QUICK_WIDTH} and BERT4Rec of "
             "one block, whatever a title says. They show that everything works, and nothing about the models."
         )
-    used = {line["run"]["dataset"]: line["data_file"] for line in shown}
-    paragraphs += [describe_file(dataset, file) for dataset, file in sorted(used.items())]
-    others = [lines[key] for key in sorted(find_runs_on_other_files(lines))]
-    places = [(find_title(line["run"]["dataset"]), _name_file(line["data_file"])) for line in others]
+    data_files = {line["run"]["dataset"]: line["data_file"] for line in shown_lines}
+    paragraphs += [describe_file(dataset, file) for dataset, file in sorted(data_files.items())]
+    other_lines = [lines[key] for key in sorted(find_runs_on_other_files(lines))]
+    places = [(find_title(line["run"]["dataset"]), _name_file(line["data_file"])) for line in other_lines]
     paragraphs += [
         f"Left out, as they used another data file than most runs on {title}: {names}. The other file is {file}."
-        for (title, file), names in _name_runs(zip(places, others)).items()
+        for (title, file), names in _name_runs(zip(places, other_lines)).items()
     ]
-    paragraphs += sorted({f"Versions: {_describe_versions(line['environment'])}." for line in shown})
+    paragraphs += sorted({f"Versions: {_describe_versions(line['environment'])}." for line in shown_lines})
     paragraphs += [
         f"Failed: {line['run']['model']} on {line['run']['dataset']}, run {key} ({line['error']})."
         for key, line in sorted(lines.items())
@@ -194,18 +194,18 @@ def _make_about_section(
     return Section("About these results", paragraphs)
 
 
-def _make_runs_section(shown: Sequence[Line]) -> Section:
+def _make_runs_section(lines: Sequence[Line]) -> Section:
     """Returns the section with a row per finished run: its cells, its budget, and the time and memory it took."""
-    if not shown:
+    if not lines:
         return Section("All runs", ["No run is finished."])
     paragraphs = [RUNS]
-    last = [line["key"] for line in shown if line.get(SELECT, {}).get("best_step") == line["run"]["training"]["steps"]]
-    if last:
-        paragraphs.append(f"Best at the last step that was allowed, so more steps may do better: {', '.join(last)}.")
-    rows = list(map(_make_run_row, shown))
+    keys = [line["key"] for line in lines if line.get(SELECT, {}).get("best_step") == line["run"]["training"]["steps"]]
+    if keys:
+        paragraphs.append(f"Best at the last step that was allowed, so more steps may do better: {', '.join(keys)}.")
+    rows = list(map(_make_run_row, lines))
     texts = [list(map(Cell, row.values())) for row in rows]
     grid = Grid(list(rows[0]), texts, "Finished runs, with NDCG@10 among 100 popular items")
-    return Section("All runs", [*paragraphs, *_list_remarks(shown)], [grid])
+    return Section("All runs", [*paragraphs, *_list_remarks(lines)], [grid])
 
 
 def _name_file(file: Mapping[str, Any]) -> str:
@@ -227,15 +227,15 @@ def _describe_versions(environment: Mapping[str, Any]) -> str:
 def _name_runs(lines: Iterable[tuple[Hashable, Line]]) -> dict[Any, str]:
     """Returns what is said of some lines -> the runs of which it is said."""
     names: dict[Hashable, list[str]] = {}
-    for what, line in lines:
-        names.setdefault(what, []).append(f"{line['key']} ({line['run']['model']})")
-    return {what: ", ".join(some) for what, some in names.items()}
+    for remark, line in lines:
+        names.setdefault(remark, []).append(f"{line['key']} ({line['run']['model']})")
+    return {remark: ", ".join(runs) for remark, runs in names.items()}
 
 
 def _list_remarks(lines: Iterable[Line]) -> list[str]:
     """Returns sentences: what is known to be wrong with runs, from the `remark` of their lines."""
     names = _name_runs((line["remark"], line) for line in lines if "remark" in line)
-    return [f"Read with care: {some}: {remark}." for remark, some in names.items()]
+    return [f"Read with care: {runs}: {remark}." for remark, runs in names.items()]
 
 
 def _format_percent(share: float) -> str:
@@ -243,8 +243,8 @@ def _format_percent(share: float) -> str:
 
 
 def _make_run_row(line: Line) -> dict[str, str]:
-    run, trained = line["run"], [line[phase]["steps"] for phase in (SELECT, RETRAIN) if phase in line]
-    steps = " and ".join(f"{count:,}" for count in trained) + f" of {run['training']['batch_size']}"
+    run, step_counts = line["run"], [line[phase]["steps"] for phase in (SELECT, RETRAIN) if phase in line]
+    steps = " and ".join(f"{count:,}" for count in step_counts) + f" of {run['training']['batch_size']}"
 
     def format_part(part: str) -> str:
         return f"{line[part][POPULAR]['ndcg@10']:.4f}" if part in line else "none"
@@ -256,7 +256,7 @@ def _make_run_row(line: Line) -> dict[str, str]:
         "cells": line["cells"],
         "seed": str(run["seed"]),
         "budget": _format_percent(line["budget"]),
-        "steps": steps if any(trained) else "none",
+        "steps": steps if any(step_counts) else "none",
         "device": name_device(line),
         "validation": format_part("validation"),
         "test": format_part("test"),
@@ -282,13 +282,13 @@ def _describe_budgets(findings: Findings) -> list[str]:
         for data in findings.list_measured_datasets()
         if findings.budgets[data] != 1
     ]
-    others = [
+    keys = [
         f"{count} on {find_title(data)} with {_format_percent(share)}"
         for (share, data), count in sorted(findings.left_out.items())
     ]
     return [
         *([f"Budget: these runs had only a part of their presets' steps: {', '.join(parts)}."] if parts else []),
-        *([f"Runs left out, as they had another share of the steps: {', '.join(others)}."] if others else []),
+        *([f"Runs left out, as they had another share of the steps: {', '.join(keys)}."] if keys else []),
     ]
 
 
@@ -296,9 +296,9 @@ def _compare_narrow(findings: Findings) -> list[str]:
     """Returns a sentence that compares BERT4Rec with Table 5, if it has d = 64 as there."""
     parts = []
     for data in findings.list_measured_datasets():
-        runs, published = findings.runs[data, "bert4rec"], read_paper()["table5"].get(data)
-        if runs and published and runs[0]["run"]["architecture"]["hidden_dim"] == 64:
-            value, default = findings.compute_mean(data, "bert4rec", "ndcg@10"), published["default"]["ndcg@10"]
+        runs, paper_row = findings.runs[data, "bert4rec"], read_paper()["table5"].get(data)
+        if runs and paper_row and runs[0]["run"]["architecture"]["hidden_dim"] == 64:
+            value, default = findings.compute_mean(data, "bert4rec", "ndcg@10"), paper_row["default"]["ndcg@10"]
             parts.append(
                 f"{find_title(data)} {value:.4f} (paper {default:.4f}, difference {format_difference(value, default)})"
             )
@@ -309,11 +309,11 @@ def _compare_narrow(findings: Findings) -> list[str]:
 def _describe_mean_gains(findings: Findings) -> str:
     """Returns a sentence: section 4.4's mean gains over the strongest other model, on the complete data sets."""
     parts = []
-    for metric, published in read_paper()["gains"].items():
+    for metric, paper_gain in read_paper()["gains"].items():
         gains = [compute_gain(findings, dataset, metric) for dataset in findings.list_datasets()]
-        known = [gain for gain in gains if not math.isnan(gain)]
-        mean = f"{np.mean(known):+.2%} on {len(known)}" if known else NOT_RUN
-        parts.append(f"{metric.upper()} {mean} (paper: {published:+.2%} on 4)")
+        values = [gain for gain in gains if not math.isnan(gain)]
+        mean = f"{np.mean(values):+.2%} on {len(values)}" if values else NOT_RUN
+        parts.append(f"{metric.upper()} {mean} (paper: {paper_gain:+.2%} on 4)")
     return f"Mean gain over the best other model (section 4.4) on the data sets with all nine: {'; '.join(parts)}."
 
 
@@ -335,10 +335,10 @@ def _explain_correction(findings: Findings) -> list[str]:
 def _note_missing_dropout(findings: Findings) -> list[str]:
     """Returns a sentence: where “w/o dropout” changes nothing, because the preset has none."""
     runs = {place: jobs[0].run for place, jobs in findings.plan.make_jobs(findings.name).items()}
-    same = [
+    data = [
         find_title(data) for data in findings.list_datasets() if runs[data, "default"] == runs.get((data, "no_dropout"))
     ]
-    return [f"On {' and '.join(same)} the default has no dropout, so “w/o dropout” is the same run."] if same else []
+    return [f"On {' and '.join(data)} the default has no dropout, so “w/o dropout” is the same run."] if data else []
 
 
 def render(form: str, sections: Sequence[Section]) -> str:

@@ -79,22 +79,22 @@ class Results:
         """
         with self.lock():
             lines = self.read()
-            older = lines.get(sitting["key"], {})
+            old_line = lines.get(sitting["key"], {})
             line = dict(sitting)
-            if older and is_same_file(older["data_file"], sitting["data_file"]):
-                if older["status"] == FINISHED:
-                    return older
+            if old_line and is_same_file(old_line["data_file"], sitting["data_file"]):
+                if old_line["status"] == FINISHED:
+                    return old_line
                 if not is_whole:
-                    line["wall_seconds"] += older["wall_seconds"]
-                    line["peak_memory"] = max(line["peak_memory"] or 0, older["peak_memory"] or 0) or None
-            trained = sum(training["seconds"] for training in list_trainings(line))
-            line["wall_seconds"] = round(max(line["wall_seconds"], trained), 1)
-            if older.get("status") != FINISHED or line["status"] == FINISHED:
+                    line["wall_seconds"] += old_line["wall_seconds"]
+                    line["peak_memory"] = max(line["peak_memory"] or 0, old_line["peak_memory"] or 0) or None
+            training_seconds = sum(training["seconds"] for training in list_trainings(line))
+            line["wall_seconds"] = round(max(line["wall_seconds"], training_seconds), 1)
+            if old_line.get("status") != FINISHED or line["status"] == FINISHED:
                 lines[line["key"]] = line
-                ordered = sorted(
+                sorted_lines = sorted(
                     lines.values(), key=lambda row: (row["run"]["dataset"], row["run"]["model"], row["key"])
                 )
-                files.write_text(self.path, "".join(f"{json.dumps(row, sort_keys=True)}\n" for row in ordered))
+                files.write_text(self.path, "".join(f"{json.dumps(row, sort_keys=True)}\n" for row in sorted_lines))
             return line
 
 
@@ -179,9 +179,9 @@ def read_commit(repository: Path = REPOSITORY) -> str | None:
 
     try:
         root, head = git("rev-parse", "--show-toplevel", "HEAD").splitlines()
-        changed = git("status", "--porcelain", "--", "bert4rec_tf")
+        changes = git("status", "--porcelain", "--", "bert4rec_tf")
     except (OSError, subprocess.CalledProcessError):
         return None
     if not repository.samefile(root):
         return None
-    return f"{head}+" if changed else head
+    return f"{head}+" if changes else head

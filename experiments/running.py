@@ -62,9 +62,9 @@ def compute_mean_attention(
         raise UserError(f"Figure 2 needs inputs of at least {POSITIONS} positions; no user has one")
     total = np.zeros(())
     for size in np.unique(sizes[sizes >= POSITIONS]):
-        alike = users[sizes == size]
-        for begin in range(0, len(alike), batch_size):
-            items, lengths = histories.take_last(alike[begin : begin + batch_size], int(size) - 1)
+        group = users[sizes == size]
+        for begin in range(0, len(group), batch_size):
+            items, lengths = histories.take_last(group[begin : begin + batch_size], int(size) - 1)
             inputs, _ = model.append_mask({"items": items, "lengths": lengths})
             _, attention = model.encode(inputs, return_attention=True)
             values = np.stack([np.asarray(layer[:, :, -POSITIONS:, -POSITIONS:], np.float64) for layer in attention])

@@ -40,31 +40,31 @@ def compare_all(names: Iterable[str], folders: Mapping[str, Path], results: Resu
     Older comparisons stay if they fit the results of both runs. `names`: pairs of keys, "first second". `folders`:
     key -> work directory.
     """
-    new = {}
+    new_comparisons = {}
     for name in names:
         first, second = (folders[key] for key in name.split())
         if not all(WorkDirectory(folder).ranks.exists() for folder in (first, second)):
             continue  # made elsewhere: ranks stay with the work directories
         try:
-            new[name] = {
-                protocol: {metric: asdict(one) for metric, one in metrics.items()}
+            new_comparisons[name] = {
+                protocol: {metric: asdict(difference) for metric, difference in metrics.items()}
                 for protocol, metrics in comparison.compare(first, second).items()
             }
         except UserError as error:
             warn(str(error), FileWarning)
     with results.lock():
-        lines, older = results.read(), results.read_json(FILE)
-        fitting = {name: one for name, one in older.items() if _is_of_lines(name, one, lines)}
-        if new or fitting != older:
-            files.write_json(results.folder / FILE, {**fitting, **new})
+        lines, old_comparisons = results.read(), results.read_json(FILE)
+        valid_comparisons = {name: entry for name, entry in old_comparisons.items() if _is_of_lines(name, entry, lines)}
+        if new_comparisons or valid_comparisons != old_comparisons:
+            files.write_json(results.folder / FILE, {**valid_comparisons, **new_comparisons})
 
 
 def correct_by_holm(p_values: Mapping[Any, float]) -> dict[Any, float]:
     """Returns the p-values, corrected by Holm's method for their number."""
     names = sorted(p_values, key=p_values.__getitem__)
     factors = np.arange(len(names), 0, -1)
-    corrected = np.maximum.accumulate(factors * [p_values[name] for name in names])
-    return dict(zip(names, np.minimum(corrected, 1.0).tolist()))
+    values = np.maximum.accumulate(factors * [p_values[name] for name in names])
+    return dict(zip(names, np.minimum(values, 1.0).tolist()))
 
 
 def write_sentences(findings: Findings, comparisons: Mapping[str, Any]) -> list[str]:
@@ -75,18 +75,18 @@ def write_sentences(findings: Findings, comparisons: Mapping[str, Any]) -> list[
         comparisons: the content of FILE: "first second" -> protocol -> metric -> the fields of `metrics.Difference`.
     """
     names = name_pairs(findings)
-    compared = {place: comparisons[name][POPULAR] for place, name in names.items() if name in comparisons}
-    cells = list(itertools.product(compared, METRICS))
+    differences = {place: comparisons[name][POPULAR] for place, name in names.items() if name in comparisons}
+    cells = list(itertools.product(differences, METRICS))
     if not cells:
         return ["Significance: unknown. It needs the ranks of two runs, which stay in their work directories."]
-    corrected = correct_by_holm({(place, metric): compared[place][metric]["p_value"] for place, metric in cells})
+    p_values = correct_by_holm({(place, metric): differences[place][metric]["p_value"] for place, metric in cells})
     verdicts: dict[str, dict[tuple[str, str], list[str]]] = {BETTER: {}, WORSE: {}, NOT_SIGNIFICANT: {}}
     for place, metric in cells:
-        sign = BETTER if compared[place][metric]["mean"] > 0 else WORSE
-        verdict = sign if corrected[place, metric] < LEVEL else NOT_SIGNIFICANT
+        sign = BETTER if differences[place][metric]["mean"] > 0 else WORSE
+        verdict = sign if p_values[place, metric] < LEVEL else NOT_SIGNIFICANT
         verdicts[verdict].setdefault(place, []).append(metric.upper())
     better, worse, open_cells = (sum(map(len, places.values())) for places in verdicts.values())
-    untested = {place: _count_ahead(findings, *place) for place in names if place not in compared}
+    num_wins = {place: _count_ahead(findings, *place) for place in names if place not in differences}
     num_cells = len(METRICS) * len(names)
     lines = [
         f"Significance beside the paper's other models, for the users alone: BERT4Rec is better with p < {LEVEL} in "
@@ -101,30 +101,30 @@ def write_sentences(findings: Findings, comparisons: Mapping[str, Any]) -> list[
 
     for verdict in (WORSE, NOT_SIGNIFICANT):
         if verdicts[verdict]:
-            listed = list_cells({place: ", ".join(metrics) for place, metrics in verdicts[verdict].items()})
-            lines.append(f"{verdict} {listed}.")
-    if untested:
-        counts = list_cells({place: f"{count} of {len(METRICS)}" for place, count in untested.items()})
+            text = list_cells({place: ", ".join(metrics) for place, metrics in verdicts[verdict].items()})
+            lines.append(f"{verdict} {text}.")
+    if num_wins:
+        counts = list_cells({place: f"{count} of {len(METRICS)}" for place, count in num_wins.items()})
         lines.append(
             "Untested, because the ranks of both runs were not here together; in parentheses, by how many metrics "
-            f"BERT4Rec's mean is higher: {counts}. That is {sum(untested.values())} of {len(METRICS) * len(untested)}."
+            f"BERT4Rec's mean is higher: {counts}. That is {sum(num_wins.values())} of {len(METRICS) * len(num_wins)}."
         )
     return lines
 
 
 def _count_ahead(findings: Findings, dataset: str, model: str) -> int:
     """Returns by how many metrics BERT4Rec's mean is above a model's."""
-    ours, theirs = findings.compute_means((OURS, model), METRICS, [dataset])[0].T
-    return int(np.sum(ours > theirs))
+    our_means, rival_means = findings.compute_means((OURS, model), METRICS, [dataset])[0].T
+    return int(np.sum(our_means > rival_means))
 
 
-def _is_of_lines(name: str, compared: Mapping[str, Any], lines: Mapping[str, Line]) -> bool:
+def _is_of_lines(name: str, comparison: Mapping[str, Any], lines: Mapping[str, Line]) -> bool:
     """Returns whether both runs of a comparison are finished and have the results that were compared."""
     first, second = (lines.get(key, {}).get("test") for key in name.split())
     if first is None or second is None:
         return False
     return all(
-        abs(one["mean"] - (second[protocol][metric] - first[protocol][metric])) < ROUNDING
-        for protocol, of_metrics in compared.items()
-        for metric, one in of_metrics.items()
+        abs(difference["mean"] - (second[protocol][metric] - first[protocol][metric])) < ROUNDING
+        for protocol, differences in comparison.items()
+        for metric, difference in differences.items()
     )

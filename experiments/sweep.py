@@ -64,7 +64,7 @@ class Sweep:
     def __post_init__(self) -> None:
         self._stop = threading.Event()
         self._files: dict[str, dict[str, Any] | None] = {}
-        self._damaged = set[str]()
+        self._damaged_keys = set[str]()
         self._done, self._total = 0, 0
 
     def run(self, jobs: Sequence[Job]) -> dict[str, str]:
@@ -74,14 +74,14 @@ class Sweep:
         a checkpoint, and is raised again.
         """
         statuses = {job.key: FINISHED for job in jobs if self.is_finished(job)}
-        waiting = [job for job in jobs if job.key not in statuses]
-        self._done, self._total = 0, len(waiting)
+        waiting_jobs = [job for job in jobs if job.key not in statuses]
+        self._done, self._total = 0, len(waiting_jobs)
         if statuses:
             print(f"{len(statuses)} of {len(jobs)} runs are finished already.", flush=True)
         for _ in range(2):
-            self._run_all(waiting, statuses)
-            waiting = [job for job in waiting if statuses.get(job.key) == BUSY]
-        for job in waiting:
+            self._run_all(waiting_jobs, statuses)
+            waiting_jobs = [job for job in waiting_jobs if statuses.get(job.key) == BUSY]
+        for job in waiting_jobs:
             print(f"{job.title}: another sweep runs it", flush=True)
         return statuses
 
@@ -104,11 +104,11 @@ class Sweep:
 
     def find_data_file(self, dataset: str) -> dict[str, Any] | None:
         """Returns `results.describe_data_file`, whose answer is kept; None, with one warning, for a damaged file."""
-        if self._files.get(dataset) is None and dataset not in self._damaged:
+        if self._files.get(dataset) is None and dataset not in self._damaged_keys:
             try:
                 self._files[dataset] = results.describe_data_file(dataset, self.data_dir)
             except UserError as error:
-                self._damaged.add(dataset)
+                self._damaged_keys.add(dataset)
                 warn(str(error), FileWarning)
         return self._files.get(dataset)
 
@@ -152,22 +152,22 @@ class Sweep:
         task = functools.partial(self.task, job.run, *folders, attention, self.threads)
 
         def should_stop() -> bool:
-            late = self.time_budget is not None and time.monotonic() - begin > self.time_budget
-            return late or self._stop.is_set()
+            is_late = self.time_budget is not None and time.monotonic() - begin > self.time_budget
+            return is_late or self._stop.is_set()
 
         answer = processes.call(task, self.lock_path(job), self.log(job), should_stop)
         if answer["status"] == BUSY:
             return BUSY
         sitting = self._make_line(job, answer, time.monotonic() - begin)
-        older = self.results.read().get(job.key, {"data_file": None})
+        old_line = self.results.read().get(job.key, {"data_file": None})
         if (
             sitting["status"] == FINISHED
             and not attention
-            and not is_same_file(older["data_file"], sitting["data_file"])
+            and not is_same_file(old_line["data_file"], sitting["data_file"])
         ):
             self.results.attention_path(job.key).unlink(missing_ok=True)  # it is of the other data
-        kept = self.results.put(sitting)
-        line = kept if sitting["status"] == FINISHED else sitting  # a finished one may only lack its attention
+        saved_line = self.results.put(sitting)
+        line = saved_line if sitting["status"] == FINISHED else sitting  # a finished one may only lack its attention
         self._report(job, line)
         return line["status"]
 
@@ -175,8 +175,8 @@ class Sweep:
         """Returns the line of one sitting; a failed one if the data file is gone, so that its data are unknown."""
         file = self.find_data_file(job.run.dataset)
         if answer["status"] == FINISHED and file is None and datasets.find_source(job.run.dataset) is not None:
-            gone = f"the file of {job.run.dataset} is gone, so the result is not kept; put it back and run this again"
-            answer = {"status": FAILED, "error": gone}
+            error = f"the file of {job.run.dataset} is gone, so the result is not kept; put it back and run this again"
+            answer = {"status": FAILED, "error": error}
         line = {
             "key": job.key,
             "run": job.run.to_dict(),
@@ -198,25 +198,25 @@ class Sweep:
             result = f"{line['error']} (its log: {self.log(job)})"
         else:
             result = "the next sweep resumes it"
-        spent = format_clock(line["wall_seconds"])
-        print(f"{self._done} of {self._total}: {job.title}: {line['status']} after {spent}, {result}", flush=True)
+        clock = format_clock(line["wall_seconds"])
+        print(f"{self._done} of {self._total}: {job.title}: {line['status']} after {clock}, {result}", flush=True)
 
 
 def show(jobs: Sequence[Job], sweep: Sweep) -> None:
     """Prints every job's state, and how long the rest may take on each device that has finished runs."""
-    finished = [line for line in sweep.results.read().values() if line["status"] == FINISHED]
-    devices = sorted({name_device(line) for line in finished}) or [CPU]
+    lines = [line for line in sweep.results.read().values() if line["status"] == FINISHED]
+    devices = sorted({name_device(line) for line in lines}) or [CPU]
     states = {device: list_states(jobs, sweep, device) for device in devices}
-    for of_job in zip(*states.values()):
-        job, state, _ = of_job[0]
-        rests = ["" if state == FINISHED else _format_rest(seconds) for *_, seconds in of_job]
+    for job_states in zip(*states.values()):
+        job, state, _ = job_states[0]
+        rests = ["" if state == FINISHED else _format_rest(seconds) for *_, seconds in job_states]
         print(f"{state:<9} {' '.join(f'{text:>9}' for text in rests)}  {job.title}")
     for device, rows in states.items():
-        known = [seconds or 0.0 for *_, seconds in rows]
-        unknown = sum(seconds is None for *_, seconds in rows)
-        rest = f", and {unknown} runs of unknown length" if unknown else ""
-        remaining = format_clock(max(sum(known) / sweep.jobs, *known, 0.0))
-        print(f"About {remaining} left on {device}, estimated from the finished runs{rest}.")
+        durations = [seconds or 0.0 for *_, seconds in rows]
+        num_unknown = sum(seconds is None for *_, seconds in rows)
+        rest = f", and {num_unknown} runs of unknown length" if num_unknown else ""
+        clock = format_clock(max(sum(durations) / sweep.jobs, *durations, 0.0))
+        print(f"About {clock} left on {device}, estimated from the finished runs{rest}.")
 
 
 def _format_rest(seconds: float | None) -> str:
@@ -249,13 +249,13 @@ def estimate_seconds(run: Run, lines: Iterable[Line]) -> float | None:
     trainings, plus its time outside them. None if there are none.
     """
     settings, steps = run.to_dict(), run.training.steps * len(TRAININGS[run.training.protocol])
-    alike: dict[int, list[float]] = {}
+    estimates: dict[int, list[float]] = {}
     for line in lines:
-        other = line["run"]
-        if (other["model"], other["dataset"]) == (run.model, run.dataset):
+        record = line["run"]
+        if (record["model"], record["dataset"]) == (run.model, run.dataset):
             groups = ("architecture", "masking", "training")
-            same = sum(other[group].get(name) == value for group in groups for name, value in settings[group].items())
-            trained, spent = (sum(entry[what] for entry in list_trainings(line)) for what in ("steps", "seconds"))
-            outside = max(0.0, line["wall_seconds"] - spent)
-            alike.setdefault(same, []).append(outside + spent / max(1, trained) * steps)
-    return fmean(alike[max(alike)]) if alike else None
+            count = sum(record[group].get(name) == value for group in groups for name, value in settings[group].items())
+            num_steps, seconds = (sum(entry[key] for entry in list_trainings(line)) for key in ("steps", "seconds"))
+            overhead = max(0.0, line["wall_seconds"] - seconds)
+            estimates.setdefault(count, []).append(overhead + seconds / max(1, num_steps) * steps)
+    return fmean(estimates[max(estimates)]) if estimates else None

@@ -62,8 +62,8 @@ class Variant:
         if "hidden_dim" in changes and self.model == PAPERS_MODEL and preset != "fast":
             changes = {**get_released_dropout(dataset, changes["hidden_dim"]), **changes}
         if {"mask_proportion", "max_length"} & self.changes.keys():
-            masked = {**presets.find_preset(preset, dataset).settings, **changes}
-            changes["max_predictions"] = compute_max_predictions(masked["mask_proportion"], masked["max_length"])
+            settings = {**presets.find_preset(preset, dataset).settings, **changes}
+            changes["max_predictions"] = compute_max_predictions(settings["mask_proportion"], settings["max_length"])
         return changes
 
 
@@ -97,13 +97,13 @@ class Table:
     def list_cells(self, datasets: Sequence[str], quick: bool = False) -> list[tuple[str, str]]:
         """Returns the data set and the variant of each run, on those of `datasets` that the table has."""
         keys = self.quick if quick and self.quick is not None else self.variants
-        available = (*self.datasets, *QUICK_DATASETS) if quick else self.datasets
+        choices = (*self.datasets, *QUICK_DATASETS) if quick else self.datasets
         return [
             (dataset, key)
             for dataset in datasets
-            if dataset in available
+            if dataset in choices
             for key in keys
-            if dataset in (self.variants[key].datasets or available)
+            if dataset in (self.variants[key].datasets or choices)
         ]
 
 

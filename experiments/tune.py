@@ -62,16 +62,16 @@ class Search:
 
     def make_run(self, values: dict[str, Any]) -> Run:
         """Returns the run of a point, which trains once, with the validation item held out. {} is the preset's."""
-        often = {"evaluate_every": QUICK_DISTANCE} if self.plan.quick else {}
-        variant = Variant("tuned", self.model, changes={**SELECT_ONLY, **often})
-        plain = self.plan.make_run(self.dataset, variant, self.plan.seeds[0])
+        quick_changes = {"evaluate_every": QUICK_DISTANCE} if self.plan.quick else {}
+        variant = Variant("tuned", self.model, changes={**SELECT_ONLY, **quick_changes})
+        default_run = self.plan.make_run(self.dataset, variant, self.plan.seeds[0])
         if not values:
-            return plain
-        settings = {**plain.flatten(), **values}
+            return default_run
+        settings = {**default_run.flatten(), **values}
         if self.model == PAPERS_MODEL:
             settings["max_predictions"] = compute_max_predictions(settings["mask_proportion"], settings["max_length"])
             del settings["num_heads"], settings["intermediate_dim"]  # both follow the width
-        return Run.make(self.dataset, self.model, plain.seed, **settings)
+        return Run.make(self.dataset, self.model, default_run.seed, **settings)
 
     def format_command(self, trials: Sequence[Any]) -> str:
         """Returns the command of the run that was measured best, but with the preset's protocol and number of steps.
@@ -83,14 +83,14 @@ class Search:
         preset = presets.find_preset(
             self.plan.preset if self.model == PAPERS_MODEL else "fast", self.dataset, self.model
         )
-        flat = self.make_run(best.params).flatten()
+        values = self.make_run(best.params).flatten()
         names = (*best.params, "max_predictions") if self.model == PAPERS_MODEL else best.params
-        changes = {name: flat[name] for name in names}
+        changes = {name: values[name] for name in names}
         if preset.search:
             changes["protocol"] = SELECT_AND_RETRAIN
         usual = presets.make_run(self.dataset, self.model, preset.name, self.plan.seeds[0], **changes).flatten()
         left_out = {*SEARCH_ONLY, *(SHORTENED if self.plan.budget != 1 else ())}
-        changes |= {name: value for name, value in flat.items() if name not in left_out and value != usual.get(name)}
+        changes |= {name: value for name, value in values.items() if name not in left_out and value != usual.get(name)}
         share = "" if self.plan.budget == 1 else f", with {100 * self.plan.budget:.3g} % of the steps"
         quality = f"NDCG@10 {best.value:.4f} on the validation item (best of {len(trials)} trials{share})"
         flags = " ".join(f"--{name}={value}" for name, value in changes.items())
@@ -103,14 +103,14 @@ def main(
     """Searches for each model on each data set and prints the best settings. Returns 1 if one completes no trial."""
     if threads is not None:
         set_threads(threads)
-    failed = 0
+    status = 0
     for dataset, model in itertools.product(plan.datasets, models):
         print(f"Searching settings of {model} on {dataset}", flush=True)
         search = Search(model, dataset, plan)
-        measured = search.run(trials, folder / f"{dataset}-{model}", data_dir)
+        results = search.run(trials, folder / f"{dataset}-{model}", data_dir)
         try:
-            print(search.format_command(measured), flush=True)
+            print(search.format_command(results), flush=True)
         except UserError as error:
             print(f"{model} on {dataset}: {error}", flush=True)
-            failed = 1
-    return failed
+            status = 1
+    return status

@@ -58,9 +58,9 @@ def measure(
             files.remove_folder(folder)
             rows[name, model] = {"data": name, "model": model, **row}
             print("  ".join(format_cells(rows[name, model])), flush=True)
-            ordered = [rows[one, other] for one in DATA for other in MODELS if (one, other) in rows]
-            files.write_json(path, ordered)
-            (output / "peers.md").write_text(format_table(ordered))
+            sorted_rows = [rows[data, model] for data in DATA for model in MODELS if (data, model) in rows]
+            files.write_json(path, sorted_rows)
+            (output / "peers.md").write_text(format_table(sorted_rows))
 
 
 def run_model(model: str, split: LeaveOneOut, interpreter: str, minutes: float, folder: Path) -> dict[str, Any]:
@@ -70,8 +70,8 @@ def run_model(model: str, split: LeaveOneOut, interpreter: str, minutes: float, 
     """
     histories = split.histories("test")
     numbers = np.full(split.sequences.num_items + 1, -2)  # items without known actions cannot be listed
-    present = np.unique(histories.items)
-    numbers[present] = np.random.default_rng(0).permutation(len(present))  # so that a number says nothing of the item
+    indices = np.unique(histories.items)
+    numbers[indices] = np.random.default_rng(0).permutation(len(indices))  # so that a number says nothing of the item
     users, items = np.repeat(np.arange(histories.num_users), histories.lengths), numbers[histories.items]
     root = str(Path(bert4rec_tf.__file__).parents[1])
     environment = {**os.environ, **dict.fromkeys(THREADS, "1"), "PYTHONPATH": root}

@@ -161,8 +161,8 @@ def train_rectools(kind: type, layers: type, task: Task) -> Answer:
     from unpadded import UnpaddedLoss
 
     seed_everything(1)
-    validated = np.sort(np.random.default_rng(1).permutation(task.num_users)[:2_048])
-    is_held_out = np.append(task.users[1:] != task.users[:-1], True) & np.isin(task.users, validated)
+    validation_users = np.sort(np.random.default_rng(1).permutation(task.num_users)[:2_048])
+    is_held_out = np.append(task.users[1:] != task.users[:-1], True) & np.isin(task.users, validation_users)
     data = to_rectools(Task(task.users[~is_held_out], task.items[~is_held_out], task.deadline))
     parts = {"lightning_module_type": UnpaddedLoss, "transformer_layers_type": layers}
     positions = kind().session_max_len
@@ -172,10 +172,10 @@ def train_rectools(kind: type, layers: type, task: Task) -> Answer:
         np.random.seed(best.epochs)  # BERT4Rec would draw the masks of its first epochs again
     while best.epochs < 200 and best.epochs - best.epoch < 50 and not task.is_over:
         model.fit_partial(data, min_epochs=1, max_epochs=1)
-        lists = list_with_rectools(model, data, validated)
+        lists = list_with_rectools(model, data, validation_users)
         hits = int((lists == task.items[is_held_out, None]).sum())
         best.keep(model.torch_model, best.epochs + 1, hits)
-        print(f"epoch {best.epochs}: {hits} of {len(validated)} items found", file=sys.stderr, flush=True)
+        print(f"epoch {best.epochs}: {hits} of {len(validation_users)} items found", file=sys.stderr, flush=True)
         save_rectools_state(model, best, task)
     model.torch_model.load_state_dict(best.weights)
     sizes = f"d {model.n_factors}, {model.n_blocks} blocks, {model.session_max_len} items, softmax"
@@ -256,16 +256,16 @@ def list_with_recbole(model: Any, dataset: Any, task: Task) -> np.ndarray:
     places = lengths[task.users] - places_from_end
     rows = np.zeros([task.num_users, model.max_seq_length], int)
     rows[task.users[is_read], places[is_read]] = numbers[task.items[is_read]]
-    items_of = np.argsort(np.append(numbers, 0))  # RecBole's items begin at 1; 0 is padding
+    items_by_number = np.argsort(np.append(numbers, 0))  # RecBole's items begin at 1; 0 is padding
     lists = []
     model.eval()
     for users in np.split(np.arange(task.num_users), np.arange(512, task.num_users, 512)):
         batch = {model.ITEM_SEQ: torch.tensor(rows[users]), model.ITEM_SEQ_LEN: torch.tensor(lengths[users])}
         with torch.no_grad():
             scores = model.full_sort_predict(Interaction(batch))
-        listers, seen = task.matrix[users].nonzero()
-        scores[listers, numbers[seen]] = scores[:, 0] = -torch.inf
-        lists.append(items_of[scores.topk(LIST_LENGTH).indices.numpy()])
+        listers, seen_items = task.matrix[users].nonzero()
+        scores[listers, numbers[seen_items]] = scores[:, 0] = -torch.inf
+        lists.append(items_by_number[scores.topk(LIST_LENGTH).indices.numpy()])
     return np.concatenate(lists)
 
 
@@ -273,8 +273,8 @@ def train_ours(task: Task, model: str) -> Answer:
     import bert4rec_tf
 
     frame = pd.DataFrame({"user": task.users, "item": task.items, "time": task.places})
-    fitted = bert4rec_tf.fit(frame, model=model, silent=True)
-    table = fitted.recommend_all(k=LIST_LENGTH, exclude_seen=True, silent=True)
+    fitted_model = bert4rec_tf.fit(frame, model=model, silent=True)
+    table = fitted_model.recommend_all(k=LIST_LENGTH, exclude_seen=True, silent=True)
     return to_lists(table, task.num_users), ""
 
 

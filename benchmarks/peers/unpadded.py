@@ -50,8 +50,8 @@ class UnpaddedBERT4RecLayers(PreLNTransformerLayers):
             attention, inputs = block.multi_head_attn, block.layer_norm_1(states)
             heads = project(attention, (inputs, inputs, inputs), is_real)
             rate = attention.dropout if block.training else 0.0
-            attended = functional.scaled_dot_product_attention(*heads, is_real[:, None, None, :], rate)
-            states = states + block.dropout_1(join_heads(attention, attended, is_real))
+            context = functional.scaled_dot_product_attention(*heads, is_real[:, None, None, :], rate)
+            states = states + block.dropout_1(join_heads(attention, context, is_real))
             states = states + block.dropout_2(block.feed_forward(block.layer_norm_2(states)))
             states = block.dropout_3(states)
         return place(states, is_real)
@@ -59,9 +59,9 @@ class UnpaddedBERT4RecLayers(PreLNTransformerLayers):
 
 def place(states: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
     """Returns `states`, float [real positions, hidden_dim], among zeros: float [users, positions, hidden_dim]."""
-    placed = states.new_zeros(*is_real.shape, states.shape[-1])
-    placed[is_real] = states
-    return placed
+    padded_states = states.new_zeros(*is_real.shape, states.shape[-1])
+    padded_states[is_real] = states
+    return padded_states
 
 
 def apply_block(
@@ -73,8 +73,8 @@ def apply_block(
     heads = project(attention, (queries, states, states), is_real)
     padding = [split_heads(bias.expand(1, 1, -1), attention.num_heads) for bias in attention.in_proj_bias.chunk(3)[1:]]
     rate = attention.dropout if block.training else 0.0
-    attended = attend(heads, padding, is_real, session_max_len, rate)
-    states = queries + join_heads(attention, attended, is_real)
+    context = attend(heads, padding, is_real, session_max_len, rate)
+    states = queries + join_heads(attention, context, is_real)
     inputs = block.ff_layer_norm(states)
     return block.dropout(block.feed_forward(inputs)) + inputs
 
@@ -94,9 +94,9 @@ def project(
     return [split_heads(place(projection, is_real), attention.num_heads) for projection in projections]
 
 
-def join_heads(attention: torch.nn.MultiheadAttention, attended: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
+def join_heads(attention: torch.nn.MultiheadAttention, context: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
     """Returns the attention's output at the real positions, float [real positions, hidden_dim]."""
-    return attention.out_proj(attended.transpose(1, 2).flatten(2)[is_real])
+    return attention.out_proj(context.transpose(1, 2).flatten(2)[is_real])
 
 
 def split_heads(states: torch.Tensor, num_heads: int) -> torch.Tensor:
@@ -129,8 +129,8 @@ def attend(
     weights = torch.cat([padding_scores, scores], -1).softmax(-1)
     padding_weights, weights = weights[..., :1], functional.dropout(weights[..., 1:], rate, rate > 0)
     if rate:
-        kept = torch.binomial(num_padding.expand_as(padding_weights), torch.tensor(1 - rate).expand_as(padding_weights))
-        padding_weights = padding_weights * kept / (num_padding.clamp(min=1) * (1 - rate))
+        draw = torch.binomial(num_padding.expand_as(padding_weights), torch.tensor(1 - rate).expand_as(padding_weights))
+        padding_weights = padding_weights * draw / (num_padding.clamp(min=1) * (1 - rate))
     return padding_weights * padding_value + weights @ values
 
 
@@ -139,8 +139,8 @@ class UnpaddedLoss(TransformerLightningModule):
 
     def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
         """Returns the loss of a batch, a scalar."""
-        longest = int((batch["x"] != 0).sum(1).max())
-        batch = {name: values[:, -longest:] for name, values in batch.items()}
+        length = int((batch["x"] != 0).sum(1).max())
+        batch = {name: values[:, -length:] for name, values in batch.items()}
         items, has_target = self.torch_model.item_model.get_all_embeddings(), batch["y"] != 0
         states = self.torch_model.encode_sessions(batch, items)[has_target]
         logits = self.torch_model.similarity_module(states, items) / self.logits_t

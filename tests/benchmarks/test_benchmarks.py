@@ -40,7 +40,7 @@ def test_the_originals_windows_are_ours(length, max_length, window_step):
     history = np.arange(1, length + 1)
     ours = cut_windows(make_sequences([history], length), max_length, window_step)
     rows = [row[row > 0].tolist() for row in ours.rows(np.arange(len(ours)), max_length)]
-    assert sorted(original.windows_of(history.tolist(), max_length, window_step)) == sorted(rows)
+    assert sorted(original.cut_windows(history.tolist(), max_length, window_step)) == sorted(rows)
 
 
 def test_the_originals_examples_are_read_back_from_their_file(tmp_path):

@@ -41,9 +41,9 @@ def merge(folder, *lines):
 
 def test_finished_runs_are_taken_once(tmp_path):
     one, other = line(1), line(2)
-    assert merge(tmp_path, one, other).taken == [one["key"], other["key"]]
+    assert merge(tmp_path, one, other).taken_keys == [one["key"], other["key"]]
     again = merge(tmp_path, {**one, "wall_seconds": 1.0}, line(3))
-    assert again.known == [one["key"]] and again.taken == [line(3)["key"]] and not again.refused
+    assert again.known_keys == [one["key"]] and again.taken_keys == [line(3)["key"]] and not again.refusals
     assert Results(tmp_path / "here").read() == {each["key"]: each for each in (one, other, line(3))}
 
 
@@ -67,10 +67,10 @@ def test_attention_that_is_missing_here_comes_along_for_known_runs_and_that_of_o
     write(tmp_path / "here", one)
     write(tmp_path / "other", one)
     Results(tmp_path / "other").attention_path(one["key"]).write_text("{}")
-    assert merge(tmp_path, one).known == [one["key"]] and here.list_attentions() == {one["key"]}
+    assert merge(tmp_path, one).known_keys == [one["key"]] and here.list_attentions() == {one["key"]}
     write(tmp_path / "here", {**one, "data_file": {**FILE, "sha256": "0" * 64}})
     Results(tmp_path / "other").attention_path(one["key"]).unlink()
-    assert merge(tmp_path, one).taken == [one["key"]] and not here.list_attentions()
+    assert merge(tmp_path, one).taken_keys == [one["key"]] and not here.list_attentions()
 
 
 FAULTS = {
@@ -101,7 +101,7 @@ FAULTS = {
 def test_what_does_not_fit_is_refused_with_its_reason_and_the_rest_taken(tmp_path, words):
     bad, good = {**line(), **FAULTS[words]}, line(2)
     merged = merge(tmp_path, bad, good)
-    assert merged.taken == [good["key"]] and list(Results(tmp_path / "here").read()) == [good["key"]]
+    assert merged.taken_keys == [good["key"]] and list(Results(tmp_path / "here").read()) == [good["key"]]
     refused, last = merging.describe(merged)
     assert refused.startswith(f"refused {bad['key']}: ") and words in refused
     assert last == "1 taken, 0 already here, 1 refused."
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_refused_with_its_reason_and_the_rest_taken(tmp_pat
 def test_a_damaged_line_of_a_run_that_is_here_is_refused(tmp_path):
     write(tmp_path / "here", line())
     merged = merge(tmp_path, {**line(), "status": FAILED, "data_file": {}}, line(2))
-    assert merged.taken == [line(2)["key"]] and merged.refused == {line()["key"]: "it is damaged ('sha256')"}
+    assert merged.taken_keys == [line(2)["key"]] and merged.refusals == {line()["key"]: "it is damaged ('sha256')"}
 
 
 def test_a_finished_run_of_another_file_stays_where_no_file_can_decide(tmp_path):
@@ -118,9 +118,9 @@ def test_a_finished_run_of_another_file_stays_where_no_file_can_decide(tmp_path)
     path = write(tmp_path / "other", other)
     write(tmp_path / "here", line())
     merged = merging.merge(path, Results(tmp_path / "here"), lambda dataset: None)
-    assert not merged.taken and "of another data file" in merged.refused[line()["key"]]
+    assert not merged.taken_keys and "of another data file" in merged.refusals[line()["key"]]
     assert Results(tmp_path / "here").read() == {line()["key"]: line()}
-    assert merging.merge(path, Results(tmp_path / "here"), lambda dataset: other["data_file"]).taken
+    assert merging.merge(path, Results(tmp_path / "here"), lambda dataset: other["data_file"]).taken_keys
 
 
 @pytest.mark.parametrize("content", ["{", '{"run": 1}', "[]", '{"key": "a"}'])
