@@ -32,11 +32,11 @@ def main(arguments: list[str]) -> None:
     fields = list_fields(CompareOptions)
     title = f"bert4rec compare FIRST [SECOND]\n\n{__doc__}"
     flags = parse_command(title, arguments, fields, words=("first", "second"), num_required=1)
-    first, *others = (expand_path(flags[name]) for name in ("first", "second") if name in flags)
+    first, *rest = (expand_path(flags[name]) for name in ("first", "second") if name in flags)
     cutoffs = CompareOptions(flags.get("k")).list_cutoffs()
     metrics = METRICS if cutoffs is None else name_metrics(cutoffs)
     num_negatives = WorkDirectory(first).read_config().run.evaluation.num_negatives
-    if not others:
+    if not rest:
         print(summary.make_metrics_table(comparison.measure(first, metrics), num_negatives))
     else:
-        print(summary.make_comparison_table(comparison.compare(first, others[0], metrics), num_negatives))
+        print(summary.make_comparison_table(comparison.compare(first, rest[0], metrics), num_negatives))

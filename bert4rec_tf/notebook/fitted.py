@@ -438,7 +438,7 @@ class FittedModel:
         folder = scratch.path / SAVED_MODEL if path is None else stores.expand_path(path)
         titles = format_titles(self.titles) if self.titles != self.saved.titles else None
         updating.update_export(self.saved, data, folder, item_features, new_items, titles)
-        return replace(self, saved=SavedRecommender(folder, trusted=True), _scratch=(self._scratch, scratch))
+        return replace(self, saved=SavedRecommender(folder, is_trusted=True), _scratch=(self._scratch, scratch))
 
     def save(self, path: Path | str) -> Path:
         """Copies the model to a new folder, which `open` and `bert4rec serve --model=` read. Returns the folder."""
@@ -556,7 +556,7 @@ def train_and_open(
         exporting.keep_attributes(experiment.workdir, item_features, sequences.columns)
         exporting.export(experiment.workdir, options=ExportOptions(histories=sequences))
     path = experiment.workdir.path.absolute()  # so that the model outlives `os.chdir`
-    saved = SavedRecommender(WorkDirectory(path).export, trusted=True)  # made here, perhaps by the user's own model
+    saved = SavedRecommender(WorkDirectory(path).export, is_trusted=True)  # made here, perhaps by the user's own model
     return FittedModel(saved, path, saved.titles, _scratch=scratch)
 
 

@@ -100,7 +100,7 @@ def recommend_file(
     parts = target.with_name(f".{target.name}.parts")
     with files.FolderLock(parts, BUSY).lock():
         _discard_other_parts(job, parts)
-        part = Part(model.folder.absolute(), model.trusted, choices, titles)
+        part = Part(model.folder.absolute(), model.is_trusted, choices, titles)
         paths = _make_parts(model, sequences, parts, part, cluster)
         files.remove_partials(target.parent, target_name=target.name)
         with files.atomic_write(target) as temp_path, WRITERS[target.suffix](temp_path, part.schema) as writer:
@@ -142,7 +142,7 @@ class Part:
     """What all parts of a job share: how to load the model, the choices and the titles."""
 
     folder: Path
-    trusted: bool
+    is_trusted: bool
     choices: Choices
     titles: Mapping[str, str] | None
 
@@ -187,16 +187,16 @@ def list_rows(sequences: Sequences, begin: int, end: int) -> list[Row]:
 
 
 @functools.cache
-def _load_with_one_thread(folder: Path, trusted: bool) -> SavedRecommender:
+def _load_with_one_thread(folder: Path, is_trusted: bool) -> SavedRecommender:
     """Returns the model, which each process of a cluster loads once."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    return SavedRecommender(folder, trusted)
+    return SavedRecommender(folder, is_trusted)
 
 
 def write_part_in_worker(part: Part, rows: Sequence[Row], path: Path) -> None:
     """Does what `Part.write` does, in a process of a cluster, with one thread."""
-    part.write(_load_with_one_thread(part.folder, part.trusted), rows, path, Progress("", 1, silent=True))
+    part.write(_load_with_one_thread(part.folder, part.is_trusted), rows, path, Progress("", 1, silent=True))
 
 
 def recommend_rows(

@@ -88,8 +88,8 @@ class SavedRecommender(LoadedModel):
     `folder`: the SavedModel's folder, or a work directory that has one. Else as `LoadedModel`.
     """
 
-    def __init__(self, folder: Path, trusted: bool = False) -> None:
-        super().__init__(find_model_folder(folder), trusted)
+    def __init__(self, folder: Path, is_trusted: bool = False) -> None:
+        super().__init__(find_model_folder(folder), is_trusted)
 
     def restore_ids(self, role: str, texts: Sequence[str]) -> Sequence[str] | np.ndarray:
         """Returns ids of users or items in the type they had in the data: texts, or an array of integers.

@@ -437,11 +437,11 @@ def read_attributes(features: Any, columns: Mapping[str, Mapping[str, str]]) -> 
     return _make_storable(Attributes(features, columns.get("item", {}).get("name")).frame)
 
 
-def join_attributes(known: Attributes | None, new_frame: pd.DataFrame | None) -> pd.DataFrame | None:
+def join_attributes(attributes: Attributes | None, new_frame: pd.DataFrame | None) -> pd.DataFrame | None:
     """Returns the attributes of all items, of which new rows replace the known ones; None for none at all."""
-    if known is None or new_frame is None:
-        return new_frame if known is None else known.frame
-    parts = known.frame[~known.frame.index.isin(new_frame.index)], new_frame
+    if attributes is None or new_frame is None:
+        return new_frame if attributes is None else attributes.frame
+    parts = attributes.frame[~attributes.frame.index.isin(new_frame.index)], new_frame
     cells = pd.concat([part.astype(object).where(part.notna(), None) for part in parts])  # as floats, ids were rounded
     frame = pd.DataFrame({name: _convert(column.tolist()) for name, column in cells.items()})
     return _make_storable(frame.set_index(cells.index))

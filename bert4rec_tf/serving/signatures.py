@@ -66,7 +66,7 @@ class Signature:
 
 
 class LoadedModel:
-    """An exported SavedModel in memory. `trusted`: whether it may do more than compute (`serving.trust`).
+    """An exported SavedModel in memory. `is_trusted`: whether it may do more than compute (`serving.trust`).
 
     Attributes:
         local_folder: the folder on this machine; a copy if the model is in a store.
@@ -80,8 +80,8 @@ class LoadedModel:
     more than compute.
     """
 
-    def __init__(self, folder: Path, trusted: bool = False) -> None:
-        self.folder, self.trusted = folder, trusted
+    def __init__(self, folder: Path, is_trusted: bool = False) -> None:
+        self.folder, self.is_trusted = folder, is_trusted
         self._copy = LocalCopy(folder)
         self.local_folder = self._copy.folder
         try:
@@ -104,7 +104,7 @@ class LoadedModel:
                 f"{folder}: was not exported by this version of bert4rec_tf; export it again, or serve it with "
                 "TensorFlow Serving"
             )
-        if not self.trusted:
+        if not self.is_trusted:
             check_only_computes(folder, content)
         self.signatures = {name: _make_signature(name, spec) for name, spec in sorted(definitions.items())}
         self.needs_users = "users" in self.signatures["encode"].inputs

@@ -205,7 +205,7 @@ def test_a_trusted_model_is_trusted_elsewhere_too(own, tmp_path, monkeypatch):
         SavedRecommender(tmp_path / "model")
     for number in ("intra", "inter"):  # this process computes already
         monkeypatch.setattr(tf.config.threading, f"set_{number}_op_parallelism_threads", lambda _: None)
-    model = SavedRecommender(tmp_path / "model", trusted=True)
+    model = SavedRecommender(tmp_path / "model", is_trusted=True)
     vocabulary = Vocabulary(np.array([model.items[0]], object), np.ones(1, np.int64))
     users = Sequences(np.ones(1, np.int32), np.array([0, 1]), np.array(["ann"], object), vocabulary)
     cluster = SimpleNamespace(map=lambda *calls: list(map(*calls)), tasks_in_flight=2)

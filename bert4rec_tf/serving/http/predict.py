@@ -121,7 +121,7 @@ def parse(body: bytes, model: LoadedModel, settings: ServerSettings, item_rules:
     if HISTORIES in columns and (length := arrays[HISTORIES].shape[1]) > settings.max_history:
         raise RequestError(f"A history may have at most {settings.max_history} items. Received: {length}")
     candidates = columns.get("candidates", ()) if signature.name in RECOMMENDING else ()
-    if not all(any(one != "" for one in row) for row in candidates):
+    if not all(any(cell != "" for cell in row) for row in candidates):
         raise RequestError("`candidates` must have at least one item; leave it out for all. Received a row of none")
     if explain and rows * MOST_ROWS > settings.max_rows:
         raise RequestError(f"`{EXPLAIN}` takes at most {settings.max_rows // MOST_ROWS} rows. Received: {rows}")

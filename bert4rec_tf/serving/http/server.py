@@ -60,13 +60,13 @@ async def run(
     service: Service,
     listener: socket.socket,
     shutdown_seconds: float,
-    ready: Callable[[], None],
+    announce: Callable[[], None],
     stop: asyncio.Event,
     drain_seconds: float = DRAIN_SECONDS,
 ) -> None:
     """Answers requests until `stop` is set, then open ones for at most `shutdown_seconds`.
 
-    Calls `ready` once `listener`, a bound socket, accepts connections.
+    Calls `announce` once `listener`, a bound socket, accepts connections.
     """
     runner = web.AppRunner(service.make_application(), handler_cancellation=True, shutdown_timeout=CANCEL_SECONDS)
     await runner.setup()
@@ -80,7 +80,7 @@ async def run(
     accept_task = asyncio.create_task(accept_connections(listener, lambda: Connection(server)))
     accept_task.add_done_callback(lambda _: stop.set())  # A server that accepts nobody must end, whatever the reason.
     try:
-        ready()
+        announce()
         await stop.wait()
     finally:
         service.is_stopping = True

@@ -73,9 +73,9 @@ class Versions:
             raise UserError(f"{self._folder}: holds neither a SavedModel nor numbered folders that do")
         for number in sorted(stamps, reverse=True):
             patience = None if number == min(stamps) else self._slow_seconds
-            if (loaded := self._try_to_load(number, stamps[number], patience)) is not None:
+            if (version := self._try_to_load(number, stamps[number], patience)) is not None:
                 self._stamp = stamps[number]
-                return loaded
+                return version
         reason = self._refusals[max(stamps)][1] if max(stamps) in self._refusals else "does not answer"
         raise UserError(f"{self._folder}: no version can be loaded; the newest: {reason}")
 
@@ -102,10 +102,10 @@ class Versions:
                 if is_current:
                     return
                 continue
-            if (loaded := self._try_to_load(number, stamps[number], self._look_seconds)) is not None:
+            if (version := self._try_to_load(number, stamps[number], self._look_seconds)) is not None:
                 old_version = "that of before" if is_current else f"version {self.current.version}"
                 warn(f"version {number} replaces {old_version}", ServingWarning)
-                self.current, self._stamp = loaded, stamps[number]
+                self.current, self._stamp = version, stamps[number]
                 self._jobs = {other: job for other, job in self._jobs.items() if other > number}
                 gc.collect()  # The old version's graph is large and has reference cycles.
                 return
@@ -121,17 +121,17 @@ class Versions:
             # A daemon, because the end of the process must not wait for it.
             threading.Thread(target=self._load_version, args=(number, job.result), daemon=True).start()
         try:
-            loaded = self._jobs[number].result.result(patience)
+            version = self._jobs[number].result.result(patience)
         except TimeoutError:
             return None
         except UserError as error:
             self._refusals[number] = (stamp, str(error))
             warn(f"version {number} cannot be served: {error}", ServingWarning)
-            loaded = None
+            version = None
         else:
             self._refusals.pop(number, None)
         del self._jobs[number]
-        return loaded
+        return version
 
     def _load_version(self, number: int, result: Future) -> None:
         """Puts the loaded version, or the UserError that says why it cannot be loaded, into `result`."""
