@@ -149,7 +149,7 @@ def test_a_bound_that_lost_once_does_not_count_as_a_measurement():
     split = LeaveOneOut(make_walks(6))
     search = evidence_search._Search(split, ItemTransitionsSettings())
     best = search.search(SHORT_START)
-    bounds = [settings for settings, (_, is_exact) in search._measured.items() if not is_exact]
+    bounds = [settings for settings, (_, is_exact) in search._results.items() if not is_exact]
     assert bounds
     for settings in bounds:
         exact = search.measure(vars(settings)).ndcg
