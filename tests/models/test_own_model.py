@@ -20,7 +20,9 @@ EXAMPLE = ROOT / "examples/own_model.py"
 
 @pytest.fixture(scope="module")
 def own():
-    return runpy.run_path(str(EXAMPLE))["MeanOfHistory"]
+    yield runpy.run_path(str(EXAMPLE))["MeanOfHistory"]
+    for models in (b4r.MODELS, MODEL_SETTINGS):
+        models.pop("mean_of_history", None)
 
 
 @pytest.mark.slow
