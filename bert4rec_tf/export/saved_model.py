@@ -1,6 +1,7 @@
 """Exports a SavedModel that takes raw item ids and returns raw item ids and scores, with TensorFlow alone."""
 
 import hashlib
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -96,11 +97,14 @@ def write_attributes(attributes: pd.DataFrame, path: Path) -> None:
 
 def _save(service: Service, temp_folder: Path, folder: Path) -> None:
     """Writes the service into the folder `temp_folder`. Raises UserError, which names `folder`."""
+    handlers = list(logging.root.handlers)
     try:
         tf.saved_model.save(service, str(temp_folder), signatures=service.functions)
         _name_tables(temp_folder / MODEL)
     except tf.errors.OpError as error:
         raise UserError(f"{folder}: cannot be written ({error.message})") from error
+    finally:
+        logging.root.handlers[:] = handlers  # absl adds one, after which logging.basicConfig does nothing
 
 
 def _name_tables(path: Path) -> None:

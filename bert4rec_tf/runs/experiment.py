@@ -78,7 +78,7 @@ class Result:
 def execute(run: Run, sequences: Sequences, **options: Any) -> Result:
     """Prepares, trains and evaluates a run. Skips what is already prepared and trained.
 
-    Sets the seeds of Python's, NumPy's and TensorFlow's global generators to the run's seed.
+    Sets TensorFlow's global seed to the run's, and leaves the generators of Python and NumPy as they were.
 
     Args:
         run: the settings.

@@ -1,11 +1,14 @@
 """Which trainings a run has, how long a later one is, and its model: a new one, or a trained one."""
 
 import contextlib
-from collections.abc import Mapping
+import random
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert4rec_tf.config.model_settings import USER_FEATURES, list_used_features
@@ -18,6 +21,8 @@ from bert4rec_tf.training import loop
 
 FINAL_RATE = 0.1
 """The share of the learning rate with which a final training continues from the selected weights (`final_share`)."""
+
+_SEEDING = threading.Lock()
 
 
 def list_trainings(run: Run) -> list[str]:
@@ -63,20 +68,34 @@ def make_model(
     strategy: tf.distribute.Strategy | None = None,
     features: Mapping[str, Features] | None = None,
 ) -> Recommender:
-    """Returns a run's model with new weights, drawn with its seed. TensorFlow then multiplies as exactly as it says.
+    """Returns a run's model with new weights, drawn with its seed.
+
+    TensorFlow then multiplies as exactly as the run says, and has its seed.
 
     Raises UserError if the run uses missing features.
     """
     devices.set_exact_products(not (run.training.tensor_float_32 or run.training.mixed_precision))
-    keras.utils.set_random_seed(run.seed)
     # Without a name, Keras would number the models of the process, and the number would be in the export's bytes.
     kind, options = MODELS[run.model], dict[str, Any](name=run.model, features=features)
     if needs_users(run):
         options["num_users"] = num_users
     if run.training.mixed_precision:
         options["dtype"] = "mixed_bfloat16"
-    with strategy.scope() if strategy else contextlib.nullcontext():
+    with _use_seed(run.seed), strategy.scope() if strategy else contextlib.nullcontext():
         return kind(num_items, run.architecture, **options)
+
+
+@contextlib.contextmanager
+def _use_seed(seed: int) -> Iterator[None]:
+    """Seeds Python and NumPy, of which Keras' layers draw theirs, and gives both back to the caller as they were."""
+    with _SEEDING:  # another thread may make a model too
+        python_state, numpy_state = random.getstate(), np.random.get_state()
+        keras.utils.set_random_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
 
 
 def load_model(workdir: WorkDirectory, training: str | None = None, run: Run | None = None) -> Recommender:

@@ -2,10 +2,13 @@
 
 import copy
 import json
+import logging
 import pickle
+import random
 import re
 import shutil
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -537,3 +540,30 @@ def test_a_folder_of_versions_names_the_newest(counted, tmp_path):
         shutil.rmtree(tmp_path / "work")
     with pytest.raises(b4r.UserError, match=f"Received: a folder of versions; open {tmp_path}/2$"):
         b4r.open(tmp_path)
+
+
+def test_a_fit_leaves_the_generators_and_the_log_of_the_caller_as_they_were(monkeypatch):
+    monkeypatch.setattr(logging.root, "handlers", [])  # as in a program that has not set up its log yet
+    numbers = []
+    for is_fitted in (False, True):
+        random.seed(5)
+        np.random.seed(6)
+        if is_fitted:
+            b4r.fit(FRAME, **SMALL)
+        numbers.append((random.random(), np.random.random()))
+    assert numbers[0] == numbers[1]
+    assert logging.root.handlers == []
+
+
+@pytest.mark.long
+def test_fits_in_two_threads_give_what_each_gives_alone():
+    settings = {**SMALL, "model": "sasrec", "hidden_dim": 8}
+
+    def fit(seed):
+        return b4r.fit(FRAME, seed=seed, **settings).recommend_all(k=3, silent=True)
+
+    expected = [fit(seed) for seed in (1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        received = list(pool.map(fit, (1, 2)))
+    for one, other in zip(expected, received):
+        pd.testing.assert_frame_equal(one, other)
