@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bert4rec_tf.foundation.errors import UserError
 
@@ -39,3 +40,10 @@ def to_text(name: str, raw: Any, is_known: Callable[[str], bool] = lambda text: 
         return str(int(raw))
     text = str(raw)
     return text if unicodedata.is_normalized("NFC", text) or is_known(text) else unicodedata.normalize("NFC", text)
+
+
+def normalize_ids(ids: pa.Array) -> pa.Array:
+    """Returns texts in Unicode's form NFC, by Python's tables: PyArrow before 26 leaves letters and accents apart."""
+    if pc.all(pc.string_is_ascii(ids), min_count=0).as_py():
+        return ids
+    return pa.array([text and unicodedata.normalize("NFC", text) for text in ids.to_pylist()], ids.type)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bert4rec_tf.config.data_names import Interactions, split_names
+from bert4rec_tf.data.id_texts import normalize_ids
 from bert4rec_tf.data.reading.columns import JSON, LITERALS, TEXT, UNQUOTED, Layout
 from bert4rec_tf.data.reading.times import (
     BLANKS,
@@ -223,8 +224,8 @@ class Rows:
         has_quoted = (
             may_be_quoted and pc.any(pc.match_substring_regex(ids.dictionary, BLANK_BEFORE_QUOTES_LIKE)).as_py()
         )
-        if is_own and not pc.all(pc.string_is_ascii(names), min_count=0).as_py():
-            old_names, names = names, pc.utf8_normalize(names, form="NFC")
+        if is_own:
+            old_names, names = names, normalize_ids(names)
             self.findings.other_forms.update(old_names.filter(pc.not_equal(old_names, names)).to_pylist())
         if not names.equals(ids.dictionary):
             ids = pa.DictionaryArray.from_arrays(ids.indices, names).dictionary_decode().dictionary_encode()

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from bert4rec_tf.data.id_texts import normalize_ids
 from bert4rec_tf.data.reading import blocks, tables, text
 from bert4rec_tf.data.reading.columns import TAB, find_known_columns, guess_column
 from bert4rec_tf.data.reading.rows import BAD_WIDTH, shorten
@@ -53,7 +53,7 @@ def read_columns(source: Any, title: str, id_names: Sequence[str], id_name: str 
     id_column = _choose_id_column(table, title, id_names, id_name)
     if id_column is not None:
         ids = tables.convert_ids(tables.decode_texts(arrays[id_column]), f"{title}, column {id_column}")
-        columns[id_column] = pc.utf8_normalize(ids, form="NFC").to_pylist()
+        columns[id_column] = normalize_ids(ids).to_pylist()
     return id_column, columns
 
 
