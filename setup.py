@@ -8,7 +8,7 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 DOCS = ["mkdocs-material>=9.5"]
 EXPORT = ["ai-edge-litert>=2.1", "onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"]
-PLOTS = ["matplotlib>=3.8"]
+PLOTS = ["matplotlib>=3.9"]
 REPORT = ["jinja2>=3.1"]
 SPARK = ["pyspark>=4,<5"]
 STORES = ["fsspec>=2024.10"]
@@ -17,7 +17,7 @@ TEST = [
     "axe-playwright-python>=0.1",
     "build>=1.2",
     "codespell>=2.3",
-    "hypothesis>=6.100",
+    "hypothesis>=6.130",
     "ir-measures>=0.3.7",
     "ipykernel>=6.29",
     "mypy>=1.14",
@@ -53,13 +53,13 @@ setup(
     install_requires=[
         "absl-py>=2.1",
         "filelock>=3.13",
-        "keras>=3.12",
-        "numpy>=1.26",
-        "pandas>=2.2",
+        "keras>=3.13",
+        "numpy>=2.2",
+        "pandas>=2.2.3",
         "pooch>=1.8",
-        "pyarrow>=18",
-        "requests>=2.32",
-        "scipy>=1.13",
+        "pyarrow>=23",
+        "requests>=2.32.2",
+        "scipy>=1.16",
         "tensorboard>=2.19",
         "tensorflow>=2.21,<2.22",
         "tqdm>=4.66",
