@@ -23,8 +23,8 @@ TEST = [
     "mypy>=1.14",
     "nbclient>=0.10",
     "playwright>=1.49",
-    "pytest>=8",
-    "pytest-xdist>=3.6",
+    "pytest>=8.0.1",
+    "pytest-xdist>=3.6.1",
     "ruff>=0.9",
     "twine>=6",
 ]
@@ -62,7 +62,7 @@ setup(
         "scipy>=1.16",
         "tensorboard>=2.19",
         "tensorflow>=2.21,<2.22",
-        "tqdm>=4.66",
+        "tqdm>=4.66.1",
         "wrapt>=1.16",
     ],
     extras_require={
