@@ -119,12 +119,24 @@ def compute_log_shares(counts: np.ndarray) -> np.ndarray:
     return np.r_[0.0, shares[1:]].astype(np.float32)
 
 
-def select_strongest_pairs(evidence: sparse.csr_matrix, limit: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def order_items(log_shares: np.ndarray) -> np.ndarray:
+    """Returns the items with the largest log p first (`compute_log_shares`), equal ones in an order drawn once.
+
+    Their numbers are no order for counting: they follow the counts of all actions, so held-out ones would decide.
+    """
+    return np.lexsort((np.random.default_rng(0).permutation(len(log_shares)), -log_shares))
+
+
+def select_strongest_pairs(
+    evidence: sparse.csr_matrix, limit: int, order: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns rows, columns and values of the `limit` largest values of each row, the largest first.
 
-    Of equal values, the smaller columns come first. Zeros are left out.
+    Zeros are left out. `order`: all columns; of equal values, those of its first columns come first.
     """
-    # One number has the row, the bits of the value (31, in the values' order) and the column, so one sort is enough.
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    # One number has the row, the bits of the value (31, in the values' order) and the rank, so one sort is enough.
     column_bits = int(evidence.shape[1]).bit_length()
     height = 1 << (32 - column_bits)
     parts = []
@@ -133,11 +145,11 @@ def select_strongest_pairs(evidence: sparse.csr_matrix, limit: int) -> tuple[np.
         rows = np.repeat(np.arange(part.shape[0]), np.diff(part.indptr))
         is_kept = part.data > 0
         keys = (rows << 31) + (LARGEST_BITS - part.data.view(np.int32))
-        keys = np.sort((keys[is_kept] << column_bits) + part.indices[is_kept])
+        keys = np.sort((keys[is_kept] << column_bits) + ranks[part.indices[is_kept]])
         rows = keys >> (column_bits + 31)
         is_kept = number_within_groups(np.bincount(rows)) < limit
         keys, rows = keys[is_kept], rows[is_kept]
         values = (LARGEST_BITS - (keys >> column_bits & LARGEST_BITS)).astype(np.int32).view(np.float32)
-        parts.append((begin + rows, (keys & ((1 << column_bits) - 1)).astype(evidence.indices.dtype), values))
+        parts.append((begin + rows, order[keys & ((1 << column_bits) - 1)].astype(evidence.indices.dtype), values))
     rows, columns, values = (np.concatenate(part) for part in zip(*parts))
     return rows, columns, values

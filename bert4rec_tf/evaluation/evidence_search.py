@@ -106,6 +106,7 @@ class _Search:
         self._settings, self._histories = settings, split.histories("validation")
         self._num_items = self._histories.num_items
         self._log_shares = transitions.compute_log_shares(self._histories.count_items())
+        self._order = transitions.order_items(self._log_shares)
         sample = _every_kth_user(self._histories)
         self._share = sample.num_actions / max(self._histories.num_actions, 1)
         window = settings.window or max(change["window"] for change in GRID["window"])
@@ -192,7 +193,7 @@ class _Search:
         for rows, sums in self._sum_evidence(users[0], weights, evidence):
             is_target = sums.indices == np.repeat(self._targets[rows], np.diff(sums.indptr))
             sums.data[is_target] = HIDDEN
-            places, columns, _ = transitions.select_strongest_pairs(sums, num_rivals)
+            places, columns, _ = transitions.select_strongest_pairs(sums, num_rivals, self._order)
             users.append(rows[places])
             items.append(columns)
         order = np.argsort(np.concatenate(users), kind="stable")  # a target stays before its rivals
@@ -220,7 +221,9 @@ class _Search:
         """Returns the evidence of counts, with zeros in place of what `num_neighbors` leaves out."""
         evidence = transitions.weigh_evidence(counts, smoothing, self._num_items)
         if self._settings.num_neighbors is not None:
-            rows, columns, values = transitions.select_strongest_pairs(evidence, self._settings.num_neighbors)
+            rows, columns, values = transitions.select_strongest_pairs(
+                evidence, self._settings.num_neighbors, self._order
+            )
             evidence.data = np.zeros_like(evidence.data)
             evidence.data[np.asarray(self._pairs[rows, columns]).ravel() - 1] = values
         return evidence

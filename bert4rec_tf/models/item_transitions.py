@@ -81,6 +81,7 @@ def count_evidence(
     weights = transitions.weigh_distances(settings.window, settings.distance_power, settings.distance_decay)
     size = sequences.num_items + 1
     num_neighbors = min(settings.num_neighbors or size, max(MAX_PAIRS // size, 1))
+    order = transitions.order_items(log_shares)
     num_pairs = np.zeros(size, np.int64)
     parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
     for first_item, block in transitions.count_transitions(sequences, settings.window):
@@ -88,7 +89,7 @@ def count_evidence(
         if popularity_power:
             counts.data *= factors[counts.indices]
         rows, *part = transitions.select_strongest_pairs(
-            transitions.weigh_evidence(counts, settings.smoothing, sequences.num_items), num_neighbors
+            transitions.weigh_evidence(counts, settings.smoothing, sequences.num_items), num_neighbors, order
         )
         num_pairs += np.bincount(first_item + rows, minlength=size)
         for arrays, array in zip(parts, part):

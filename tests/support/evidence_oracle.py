@@ -1,5 +1,6 @@
 """Transition evidence in plain Python: loops over every history, and math.log."""
 
+import functools
 import math
 from collections import Counter, defaultdict
 
@@ -21,9 +22,10 @@ def plain_counts(histories, settings):
 
 
 def plain_evidence(histories, num_items, settings, popularity_power=0.0):
-    """b -> {a: log(1 + C_ba n / tau)}, of which the `num_neighbors` largest stay; of equal ones, the smaller items.
+    """b -> {a: log(1 + C_ba n / tau)}, of which the `num_neighbors` largest stay.
 
-    The counts of a are first divided by (n p(a)) to the power `popularity_power`.
+    Of equal ones, items that occur more often come first, then those of the first numbers that a seed draws. The counts
+    of a are first divided by (n p(a)) to the power `popularity_power`.
     """
     found = defaultdict(dict)
     log_shares = plain_log_shares(histories, num_items)
@@ -32,7 +34,9 @@ def plain_evidence(histories, num_items, settings, popularity_power=0.0):
             divided = count / (num_items * math.exp(log_shares[second])) ** popularity_power
             found[first][second] = math.log(1 + divided * num_items / settings.smoothing)
     most = settings.num_neighbors or num_items
-    strongest = lambda row: sorted(row, key=lambda item: (-np.float32(row[item]), item))[:most]  # noqa: E731
+    draws = np.random.default_rng(0).permutation(num_items + 1)
+    rank = lambda row, item: (-np.float32(row[item]), -np.float32(log_shares[item]), draws[item])  # noqa: E731
+    strongest = lambda row: sorted(row, key=functools.partial(rank, row))[:most]  # noqa: E731
     return {first: {item: row[item] for item in strongest(row)} for first, row in found.items()}
 
 
