@@ -188,6 +188,7 @@ class Conversion:
             actions = actions.drop(other_column).withColumnRenamed("fraction", "time")
         for summary in summaries:
             reader.findings.add(summary.findings)
+            reader.times.zones |= summary.zones
         return actions
 
     def _filter_actions(self, actions: DataFrame) -> DataFrame:

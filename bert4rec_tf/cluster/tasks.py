@@ -22,10 +22,11 @@ ROW_BITS = 40
 
 @dataclass(frozen=True)
 class FileSummary:
-    """What was met in a file, and whether all times are whole."""
+    """What was met in a file, whether all times are whole, and their zones (`Times.zones`)."""
 
     findings: Findings
     times_are_whole: bool
+    zones: set[str]
 
 
 def find_kind_of_times(paths: list[Path], reader: Rows) -> str | None:
@@ -62,4 +63,4 @@ def read_file(number: int, path: Path, reader: Rows, folder: Path) -> FileSummar
                 are_whole &= is_whole or not len(values)
             writer.write_table(pa.table([columns[name] for name in fields], schema))
             num_rows += len(table)
-    return FileSummary(reader.findings, are_whole)
+    return FileSummary(reader.findings, are_whole, reader.times.zones)

@@ -90,8 +90,8 @@ def fit(
             takes one more training after the measured one. The default is None for your own data, and what the preset
             says for a data set.
         test_from: None to hold out each user's last actions; or a date, or a number like the times of the data, to hold
-            out what happened from that time on. A user's first action from then on is the test item, and the one before
-            it the validation item.
+            out what happened from that time on. A date without a zone is in that of the times. A user's first action
+            from then on is the test item, and the one before it the validation item.
         titles: the items' titles: a dictionary, a series, or a table or file with columns of ids and titles
             (`serving.titles`).
         item_features, user_features: a file or a table with a column of ids and columns of features, for BERT4Rec and

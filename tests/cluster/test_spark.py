@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from support import commands, exports, spark
 from support.interaction_files import as_parquet, write
@@ -48,10 +49,10 @@ def local_spark(monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
 
 
-def prepared(folder, name, *flags):
+def prepared(folder, name, *flags, data=FLAGS):
     """Runs in a folder and returns what was written to its folder `name`, and what was printed about the data."""
     places = f"--workdir={name}/work", f"--data_dir={name}/data"
-    ended = commands.finished("--mode=prepare", *FLAGS, *flags, *places, cwd=folder)
+    ended = commands.finished("--mode=prepare", *data, *flags, *places, cwd=folder)
     content = {path: hash(found) for path, found in commands.contents(folder / name).items()}
     return content, ended.stdout.split("Model")[0].splitlines()
 
@@ -73,6 +74,18 @@ def test_spark_prepares_the_same_bytes(flags, tmp_path, local_spark):
     ):
         assert words in "".join(said)
     assert not list((tmp_path / "there").rglob("*.parts"))
+
+
+@pytest.mark.slow
+def test_spark_cuts_at_a_date_in_the_zone_of_the_files(tmp_path, local_spark):
+    moments = pd.date_range("2024-06-01 20:00", periods=6, freq="6h", tz="US/Pacific")
+    for number in range(2):
+        pairs = [(user, place) for user in range(number, 9, 2) for place in range(6)]
+        rows = [(f"u{user}", f"i{(user + place) % 9}", moments[place]) for user, place in pairs]
+        write(tmp_path, f"zoned/{number}.parquet", as_parquet(rows))
+    data = ("--interactions=zoned/*.parquet", "--test_from=2024-06-03")
+    content, _ = prepared(tmp_path, "here", data=data)
+    assert prepared(tmp_path, "there", "--engine=spark", "--master=local[2]", data=data)[0] == content
 
 
 @pytest.fixture

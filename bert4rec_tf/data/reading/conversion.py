@@ -30,7 +30,7 @@ from bert4rec_tf.foundation.progress import show_transfer
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import FileWarning, warn
 
-CONVERSION_FORMAT = 13
+CONVERSION_FORMAT = 14
 """The version of stored conversions. Raise it when the conversion changes, so that older ones are not read."""
 
 FOLDER = "converted"

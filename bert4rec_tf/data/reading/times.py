@@ -172,10 +172,14 @@ def _refuse_mixed_up_days(times: np.ndarray, title: str) -> None:
 
 
 class Times:
-    """Reads the times of one source. The first time decides their kind, unless it is given."""
+    """Reads the times of one source. The first time decides their kind, unless it is given.
+
+    `zones`: those of the columns, if the times have any; UTC for texts, each of which has an offset of its own.
+    """
 
     def __init__(self, kind: str | None = None) -> None:
         self.kind = kind
+        self.zones = set[str]()
         self._has_warned = False
 
     def read(self, column: pa.Array, source: str) -> tuple[pa.Array, np.ndarray]:
@@ -186,11 +190,14 @@ class Times:
         """
         if pa.types.is_string(column.type):
             values = self._read_texts(column)
+            self.zones |= {"UTC"} if self.kind == ZONED else set()
         else:
             kind, values = _convert_typed(column, source)
             self.kind = self.kind or kind
             if kind != self.kind:
                 values = pa.nulls(len(values), values.type)
+            elif kind == ZONED:
+                self.zones.add(column.type.tz)
         is_good = values.is_valid()
         if pa.types.is_floating(values.type):
             is_good = pc.less(pc.abs(values), BEYOND).fill_null(False)
@@ -245,11 +252,12 @@ class Times:
         """Returns the time that a user names as `test_from`, as a number like the times that were read.
 
         Args:
-            text: a date, or a number if the times are numbers.
+            text: a date, or a number if the times are numbers. A date without a zone is in that of the times, if they
+                have one.
             unit: of the times, if they are numbers (`describe`).
 
-        Raises UserError if the text is no time of this kind, a date among numbers without a known unit, or a number
-        that is not plausible in this unit.
+        Raises UserError if the text is no time of this kind, a date among numbers without a known unit, a number that
+        is not plausible in this unit, or a date without a zone among times of several zones.
         """
         texts = pa.array([text], pa.string())
         kind = _find_kind(texts)
@@ -257,7 +265,7 @@ class Times:
         if kind is None or times is None or (kind == NUMBER and self.kind != NUMBER):
             form = "a number or a date (2020-01-31)" if self.kind == NUMBER else "a date (2020-01-31)"
             raise UserError(f"`test_from` must be {form}, like the times of the data. Received: test_from={text}")
-        value = times[0].as_py()
+        value = self._localize(times[0].as_py(), text) if kind == DATE and self.zones else times[0].as_py()
         if kind == NUMBER and unit is not None and not count_units(np.array([value]))[unit]:
             raise UserError(
                 f"`test_from` must be {UNIT_NAMES[unit]} since 1970, like the times of the data, from 1980 to 2099, or "
@@ -271,6 +279,23 @@ class Times:
                 f"Received: test_from={text}"
             )
         return value / _NANOSECONDS[unit]
+
+    def _localize(self, day: int, text: str) -> int:
+        """Returns when a date without a zone is, in the zone of the times. Raises UserError if they have several.
+
+        `day`: in nanoseconds. `text`: what the user named, for messages.
+        """
+        days, moments = pa.array([day], pa.timestamp("ns")), set[int]()
+        with contextlib.suppress(pa.ArrowInvalid):  # if Arrow does not know a zone
+            for zone in self.zones:
+                times = pc.assume_timezone(days, zone, ambiguous="earliest", nonexistent="latest")
+                moments.add(times.cast(pa.int64())[0].as_py())
+            if len(moments) == 1:
+                return moments.pop()
+        raise UserError(
+            "`test_from` must have a zone, as in 2020-01-31T00:00+00:00, for times in "
+            f"{' and '.join(sorted(self.zones))}. Received: test_from={text}"
+        )
 
 
 def _loses_order(column: pa.Array, values: pa.Array) -> bool:

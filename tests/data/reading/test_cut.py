@@ -2,8 +2,9 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
-from support.interaction_files import as_csv, write
+from support.interaction_files import as_csv, read, refusal, write
 
 import bert4rec_tf as b4r
 from bert4rec_tf.data.reading import conversion, tables
@@ -98,3 +99,64 @@ def test_a_time_that_does_not_fit_is_refused(times, cut, message):
     options = {"test_from": cut} if times else {"test_from": cut, "time_column": "none"}
     with pytest.raises(b4r.UserError, match=message):
         tables.read_frame(table, b4r.Interactions("x", **options))
+
+
+ZONE = "US/Pacific"
+EVENINGS = [("a", "x", "2024-06-01 20:00"), ("a", "y", "2024-06-02 20:00"), ("a", "z", "2024-06-03 00:00")]
+
+
+def zoned_frame(zone, rows=EVENINGS):
+    table = pd.DataFrame(rows, columns=["user", "item", "time"])
+    return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(zone))
+
+
+DAY = "2024-06-03"
+CUTS = [
+    *((ZONE, cut, 1) for cut in (DAY, f"{DAY} 00:00", pd.Timestamp(DAY), f"{DAY}T07:00Z", pd.Timestamp(DAY, tz=ZONE))),
+    (ZONE, f"{DAY}T00:00:00+00:00", 2),
+    ("-07:00", DAY, 1),
+    ("UTC", DAY, 1),
+    ("Etc/UTC", f"{DAY}T00:00:00-01:00", 0),
+]
+
+
+@pytest.mark.parametrize(("zone", "cut", "num_later"), CUTS)
+def test_a_date_without_a_zone_is_in_that_of_the_times(tmp_path, zone, cut, num_later):
+    table = zoned_frame(zone)
+    table.to_parquet(tmp_path / "a.parquet")
+    sequences = [
+        b4r.interactions(table, test_from=cut),
+        b4r.interactions(pa.Table.from_pandas(table), test_from=cut),
+        b4r.interactions(table.astype({"time": object}), test_from=cut),
+        read(tmp_path / "a.parquet", test_from=cut)[0],
+    ]
+    assert [one.num_later.tolist() for one in sequences] == [[num_later]] * 4
+
+
+def test_a_day_that_begins_at_one_o_clock_is_cut_there():
+    rows = [("a", "x", "2018-11-03 23:59"), ("a", "y", "2018-11-04 01:00")]
+    sequences = b4r.interactions(zoned_frame("America/Sao_Paulo", rows), test_from="2018-11-04")
+    assert sequences.num_later.tolist() == [1]
+
+
+def test_texts_and_moments_with_an_offset_each_are_cut_in_utc():
+    offsets = ["+02:00", "-07:00", "+01:00"]
+    texts = pd.DataFrame([(user, item, time + zone) for (user, item, time), zone in zip(EVENINGS, offsets)])
+    texts.columns = ["user", "item", "time"]
+    moments = texts.assign(time=texts["time"].map(pd.Timestamp).astype(object))
+    for table in (texts, moments):
+        assert b4r.interactions(table, test_from=DAY).num_later.tolist() == [1]  # 20:00-07:00
+
+
+def test_a_date_without_a_zone_is_refused_among_several_zones(tmp_path):
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, zone in zip(paths, (ZONE, "Europe/Berlin")):
+        zoned_frame(zone).to_parquet(path)
+    files = [*map(str, paths)]
+    assert refusal(files, test_from=DAY) == (
+        "`test_from` must have a zone, as in 2020-01-31T00:00+00:00, for times in Europe/Berlin and US/Pacific. "
+        f"Received: test_from={DAY}"
+    )
+    assert read(files, test_from=f"{DAY}T00:00Z")[0].num_later.tolist() == [2]
+    zoned_frame("Europe/Paris").to_parquet(paths[0])  # with the same clock
+    assert read(files, test_from=DAY)[0].num_later.tolist() == [1]
