@@ -32,6 +32,7 @@ from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.stores import LocalCopy, Url
 from bert4rec_tf.foundation.warning import DataWarning, TrainingWarning, UnknownIdWarning, warn
 from bert4rec_tf.models import MODELS
+from bert4rec_tf.notebook.argument_names import check_names, refuse_unknown_names
 from bert4rec_tf.notebook.measuring import measure_actions
 from bert4rec_tf.notebook.showing import describe_model, plot_quality
 from bert4rec_tf.notebook.user_tables import list_users
@@ -44,6 +45,12 @@ from bert4rec_tf.serving.titles import format_titles
 
 FIXED = {"data", "model", "preset", "holdout", "titles", "init_from", "minutes", "tune"}
 """What `continue_training` does not take, unlike `fit`."""
+
+RUN_OPTIONS = ("workdir", "callbacks", "silent")
+"""What `continue_training` passes on, beside settings and features."""
+
+TRAINING_OPTIONS = {"user", "item", "time", ITEM_FEATURES, USER_FEATURES, "new_items", *RUN_OPTIONS}
+"""What `continue_training` takes beside settings, as `fit` does."""
 
 TRAINED_SHARE = 0.01
 """`continue_training` trains if new actions are this share of the known ones."""
@@ -276,6 +283,7 @@ class FittedModel:
         return self.saved.encode([history for _, history in rows], [user for user, _ in rows])
 
     @speak_python()
+    @refuse_unknown_names
     def evaluate(
         self,
         test: Any,
@@ -345,14 +353,20 @@ class FittedModel:
         """
         if not isinstance(train, bool | None):
             raise UserError(f"`train` must be None, True or False. Received: train={train!r}")
+        if names := options.keys() & FIXED:
+            raise UserError(f"`{min(names)}` cannot be given to `continue_training`, which keeps that of this model")
+        check_names(options.keys() - TRAINING_OPTIONS, {"train", *TRAINING_OPTIONS}, "continue_training")
         columns = {name: options.pop(name, None) for name in ("user", "item", "time")}
         options_of_training = options.keys() - {"silent"} | ({"test_from"} if test_from is not None else set())
         if train is False and options_of_training:
             raise UserError(f"`{min(options_of_training)}` needs a training. Received: train=False")
-        if names := options.keys() & FIXED:
-            raise UserError(f"`{min(names)}` cannot be given to `continue_training`, which keeps that of this model")
+        sources = {name: options.pop(name, None) for name in (ITEM_FEATURES, USER_FEATURES)}
+        new_features = {name: source for name, source in sources.items() if source is not None}
+        new_items = options.pop("new_items", False)
+        run_options = {name: options.pop(name) for name in RUN_OPTIONS if name in options}
+        check_callbacks(run_options.get("callbacks", ()))
         if train or options_of_training:
-            self._require_workdir()
+            self._change_run(options, new_features)  # for its errors, before the data are read
         new = inputs.load_any(more, **columns, test_from=test_from, to_train=False, known_columns=self.saved.columns)[1]
         data = updating.join_more(self.saved, new)
         if train is None:
@@ -366,18 +380,10 @@ class FittedModel:
                 )
         if not train:
             return self._update(data)
-        workdir = self._require_workdir()
-        run_options = {name: options.pop(name) for name in ("workdir", "callbacks", "silent") if name in options}
-        check_callbacks(run_options.get("callbacks", ()))
-        run = workdir.read_config().run
-        sources = {name: options.pop(name, None) for name in (ITEM_FEATURES, USER_FEATURES)}
-        new_features = {name: source for name, source in sources.items() if source is not None}
-        settings_for_features(run.model, new_features.keys() - {ITEM_FEATURES})  # refuses those that nothing reads
+        workdir, run = self._require_workdir(), self._change_run(options, new_features)
         features = workdir.read_features()
         features |= {name: new.features[name] for name in features if name in new.features} | new_features
-        new_items, silent = options.pop("new_items", False), run_options.get("silent", False)
-        data = with_features(data, **features, new_items=new_items, silent=silent)
-        run = presets.change_run(run, inputs.FRAME, **options)
+        data = with_features(data, **features, new_items=new_items, silent=run_options.get("silent", False))
         attributes = self.saved.attributes and self.saved.attributes.frame.reset_index()
         select_folder, start_weights = workdir.path / SELECT, None
         if MODELS[run.model].examples is not None:
@@ -392,12 +398,19 @@ class FittedModel:
             **run_options,
         )
 
+    def _change_run(self, settings: Mapping[str, Any], new_features: Mapping[str, Any]) -> Run:
+        """Returns the run of this model with some settings changed. Raises UserError for a wrong one."""
+        run = self._require_workdir().read_config().run
+        settings_for_features(run.model, new_features.keys() - {ITEM_FEATURES})  # refuses those that nothing reads
+        return presets.change_run(run, inputs.FRAME, **settings)
+
     def _require_workdir(self) -> WorkDirectory:
         if self.workdir is None:
             raise UserError("`continue_training` needs the work directory of the training: open that")
         return WorkDirectory(self.workdir)
 
     @speak_python()
+    @refuse_unknown_names
     def update(
         self,
         more: Any,

@@ -1,11 +1,9 @@
 """From data to a trained model in one call."""
 
-import dataclasses
-import inspect
 import numbers
 import tempfile
 import time as clock
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import pandas as pd
 from bert4rec_tf.config import presets
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.model_settings import ATTENTION_MODELS, ITEM_FEATURES, USER_FEATURES, settings_for_features
-from bert4rec_tf.config.run_record import ALL, SELECT, SELECT_AND_RETRAIN, Run, list_settings
+from bert4rec_tf.config.run_record import ALL, SELECT, SELECT_AND_RETRAIN, Run
 from bert4rec_tf.config.time_budget import Budget
 from bert4rec_tf.data.reading.feature_files import check_matches, with_features
 from bert4rec_tf.data.reading.times import DAYS_IN_ORDER, find_day_form, find_day_length
@@ -25,9 +23,10 @@ from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.data.time_folds import cut_by_time
 from bert4rec_tf.evaluation.metrics import ANY, FULL, MIN_USERS, NDCG, compute_difference, compute_per_user
 from bert4rec_tf.foundation import npz, plots, stores
-from bert4rec_tf.foundation.errors import UserError, find_nearest, speak_python, unknown_name_error
+from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
 from bert4rec_tf.foundation.warning import DataWarning, warn
 from bert4rec_tf.models import MODELS, Recommender, resolve_name
+from bert4rec_tf.notebook.argument_names import check_names, list_arguments
 from bert4rec_tf.notebook.fitted import FittedModel, check_callbacks, train_and_open
 from bert4rec_tf.notebook.tuning import tune_settings
 from bert4rec_tf.notebook.user_tables import label_cases
@@ -38,9 +37,6 @@ from bert4rec_tf.serving.titles import read_titles
 PRESET = "preset"
 COMPARED = [NDCG, "hr@10", "difference", "low", "high"]
 """Columns of the tables of `compare` and `cross_validate`."""
-
-COLUMN_FLAGS = ("user_column", "item_column", "time_column")
-OPTIONS_OF_DATA = {field.name for field in dataclasses.fields(Interactions)} - {"path", *COLUMN_FLAGS}
 
 HELD_OUT = {None: ALL, 0: ALL, 1: SELECT_AND_RETRAIN, 2: SELECT}
 """How many of each user's last actions the final model is not trained on, None or 0 for none -> protocol."""
@@ -116,7 +112,7 @@ def fit(
     model = presets.choose_model(dataset) if model is None else resolve_name(model)
     sources = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
     features: dict[str, Any] = {kind: source for kind, source in sources.items() if source is not None}
-    _check_names(settings, _list_arguments(fit))
+    check_names(settings, list_arguments(fit))
     settings, budget = _read_settings(dataset, model, preset, seed, holdout, features, minutes, settings)
     if tune and budget is not None:
         raise UserError("`minutes` must be left out with `tune`, whose trainings have no budget. Received: both")
@@ -193,22 +189,6 @@ def _read_settings(
     return all_settings, budget
 
 
-def _list_arguments(function: Callable[..., Any]) -> set[str]:
-    return {*inspect.signature(function).parameters} - {"settings", "options"}
-
-
-def _check_names(settings: Iterable[str], arguments: Collection[str]) -> None:
-    """Raises UserError for a name that is no setting, but like one of the `arguments` or an option of the data."""
-    for name in set(settings) - list_settings().keys():
-        if name in COLUMN_FLAGS:
-            raise UserError('`user`, `item` and `time` name the columns, as in `fit(data, user="customer")`')
-        if name in OPTIONS_OF_DATA:
-            raise UserError(f"Unknown argument: {name!r}. `b4r.interactions` takes it, and `fit` takes its result")
-        suggestion = find_nearest(name, [*list_settings(), *arguments])
-        if suggestion in arguments:
-            raise UserError(f"Unknown argument: {name!r}. Did you mean {suggestion!r}?")
-
-
 @speak_python()
 def compare(
     data: Any,
@@ -245,7 +225,7 @@ def compare(
         UserError: for an unknown or repeated model, fewer than MIN_USERS users to measure, and as `fit`.
     """
     options = _choose_holdout(options)
-    names = _check_models(models, data if inputs.is_data_set(data) else inputs.FRAME, options, _list_arguments(compare))
+    names = _check_models(models, data if inputs.is_data_set(data) else inputs.FRAME, options, list_arguments(compare))
     sequences = inputs.load_any(data, user, item, time, test_from)[1]
     if (num_users := len(LeaveOneOut(sequences).users)) < MIN_USERS:
         raise UserError(f"`data` must have {MIN_USERS} users with three actions to compare models. Found: {num_users}")
@@ -290,9 +270,9 @@ def _check_models(
         raise UserError(f"`model` must be left out: `models` has the names. Received: model={options['model']!r}")
     if options.get("workdir") is not None:
         raise UserError("`workdir` must be left out: each model would need its own. Fit the best one with a `workdir`")
-    fit_options = _list_arguments(fit) - {"model"}
+    fit_options = list_arguments(fit) - {"model"}
     settings = {name: value for name, value in options.items() if name not in fit_options}
-    _check_names(settings, fit_options | set(arguments))
+    check_names(settings, fit_options | set(arguments))
     features = {kind: options[kind] for kind in (ITEM_FEATURES, USER_FEATURES) if options.get(kind) is not None}
     preset, seed = options.get("preset", "fast"), options.get("seed", 1)
     holdout, minutes = options.get("holdout", PRESET), options.get("minutes")
@@ -377,7 +357,7 @@ def cross_validate(
             f"`test_from` must be left out: `folds` and `test_days` choose the cuts. Received: test_from={test_from}"
         )
     options = _choose_holdout(options)
-    names = _check_models(models, inputs.FRAME, options, _list_arguments(cross_validate))
+    names = _check_models(models, inputs.FRAME, options, list_arguments(cross_validate))
     sequences = inputs.load_any(data, user, item, time)[1]
     if sequences.features:
         warn("`cross_validate` measures without the features of the data", DataWarning)

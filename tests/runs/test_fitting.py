@@ -346,6 +346,9 @@ def test_callbacks_see_the_curve():
         (lambda model: model.continue_training(LATER, model="pop"), "`model` cannot be given to `continue_training`"),
         (lambda model: model.continue_training(LATER, minutes=1), "`minutes` cannot be given to `continue_training`"),
         (lambda model: model.continue_training(LATER, test_from=5, train=False), "`test_from` needs a training"),
+        (lambda model: model.continue_training(LATER, silnt=True), "Unknown argument: 'silnt'. Did you mean 'silent'?"),
+        (lambda model: model.update(LATER, itm="sku"), "Unknown argument: 'itm'. Did you mean 'item'?"),
+        (lambda model: model.evaluate(LATER, user_column="u"), 'as in `evaluate(data, user="customer")`'),
         (lambda model: model.update(LATER, new_items=True), "`new_items` needs `item_features`"),
         (lambda model: b4r.fit(FRAME, new_items=True, **COUNTING), "`new_items` needs `item_features`"),
         (lambda model: b4r.fit(FRAME, workdir="", **COUNTING), "`workdir` must name a folder"),
@@ -356,6 +359,22 @@ def test_callbacks_see_the_curve():
 def test_invalid_arguments_are_errors(counted, call, message):
     with pytest.raises(b4r.UserError, match=re.escape(message)):
         call(counted)
+
+
+@pytest.mark.parametrize("name", ["update", "evaluate", "continue_training"])
+def test_the_advice_for_bad_rows_can_be_followed(counted, name):
+    measure = getattr(counted, name)
+    frame = LATER.assign(movieId=LATER["movieId"].where(LATER.index != LATER.index[1]))
+    with pytest.raises(
+        b4r.UserError, match=r'b4r.interactions\(..., bad_rows="skip", to_train=False\) skips such rows'
+    ):
+        measure(frame)
+    words = f"`b4r.interactions(..., to_train=False)` takes it, and `{name}` takes its result"
+    for options in ({"bad_rows": "skip"}, {"future_times": True}):
+        with pytest.raises(b4r.UserError, match=re.escape(words)):
+            measure(frame, **options)
+    rows = b4r.interactions(frame, bad_rows="skip", to_train=False)
+    assert rows.num_actions == len(LATER) - 1 and measure(rows) is not None
 
 
 def test_histories_may_come_from_a_generator(learnt):

@@ -116,7 +116,8 @@ class Rows:
     """Separates the good rows of one source from the bad ones.
 
     Attributes:
-        file_name, option: for messages, the name of the file, and the option that skips bad rows.
+        file_name: for messages.
+        skip_option, keep_option: for messages, what skips bad rows, and what keeps words for missing values.
         times, layout: what reads the times, and where the columns are.
         options: whether to skip and count bad rows (else the first is an error), and which events to keep.
         findings: what is met.
@@ -130,7 +131,8 @@ class Rows:
     options: Interactions
     findings: Findings = field(default_factory=Findings)
     integers: bool = False
-    option: str = "--bad_rows=skip"
+    skip_option: str = "--bad_rows=skip"
+    keep_option: str = "--keep_missing_words"
     is_one_of_many: bool = False
 
     @property
@@ -272,11 +274,11 @@ class Rows:
             if self.options.bad_rows == "skip":
                 self.findings.count(kind, self.locate(number))
                 continue
-            advice = f"{self.option} skips such rows"
+            advice = f"{self.skip_option} skips such rows"
             if len(rows) > max(1, MANY_BAD * num_rows):
                 advice = f"as {len(rows):,} of {num_rows:,} rows are"
             if kind in (NO_USER, NO_ITEM) and any(word.strip() in MISSING for word in text.split(", ") if word.strip()):
-                advice += f"; {self.option.partition('bad_rows')[0]}keep_missing_words keeps such words"
+                advice += f"; {self.keep_option} keeps such words"
             advice = "" if self.integers else f" ({advice})"
             raise UserError(f"{self.file_name}, {self.unit} {number}: {kind}: {shorten(text)!r}{advice}")
 

@@ -213,12 +213,20 @@ def read_frame(frame: Any, options: Interactions, to_train: bool = True, needs_o
     table = select_columns(frame, layout.used_columns)
     layout = check_events(layout, table.schema, options, TITLE)
     layout = replace(layout, doubts=(), integer_types=list_integer_types(table.schema))
-    reader = Rows(TITLE, Times(), layout, options, option='bad_rows="skip"')
+    skip_option, keep_option = (
+        _show_call(option, to_train) for option in ('bad_rows="skip"', "keep_missing_words=True")
+    )
+    reader = Rows(TITLE, Times(), layout, options, skip_option=skip_option, keep_option=keep_option)
     parts = list(_select_good_rows(table.to_batches(ROWS_PER_BATCH), reader))
     sequences, report = make_sequences(parts, reader, to_train)
     report.warn_of_doubts(sequences, needs_order)
     report.warn_of_notes(sequences if to_train else None)
     return replace(sequences, columns=layout.describe())
+
+
+def _show_call(option: str, to_train: bool) -> str:
+    """Returns the call that reads a table with an option, for messages. Not all that take tables have the option."""
+    return f"b4r.interactions(..., {option}{'' if to_train else ', to_train=False'})"
 
 
 def read_sample(frame: pd.DataFrame | pa.Table) -> dict[str, list[str]]:

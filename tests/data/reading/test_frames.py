@@ -66,7 +66,9 @@ def test_a_missing_value_is_refused_with_its_row_or_skipped(column):
     value, words = MISSING[column]
     frame = FRAME.copy()
     frame[column] = [value if row == 2 else found for row, found in enumerate(frame[column])]
-    with pytest.raises(b4r.UserError, match="the table, " + words + r'.* \(bad_rows="skip" skips such rows\)'):
+    with pytest.raises(
+        b4r.UserError, match="the table, " + words + r'.* \(b4r.interactions\(..., bad_rows="skip"\) skips'
+    ):
         b4r.interactions(frame)
     assert histories(b4r.interactions(frame, bad_rows="skip")) == plainly(ROWS[:2] + ROWS[3:])
 
