@@ -137,6 +137,8 @@ class Attributes:
                     hint = f", with the attribute {name} in backticks"
             raise UserError(f"`where` must be a condition{hint}. {received}") from error
         nodes = list(ast.walk(tree))
+        if any(isinstance(node, ast.Constant) and node.value is None for node in nodes):
+            raise UserError(f"`where` must not have None; price == price holds for items with a price. {received}")
         for node in nodes:
             if not isinstance(node, (*ALLOWED, *COMPARISONS)):
                 raise UserError(

@@ -144,6 +144,9 @@ def test_a_table_of_attributes_without_rows_is_refused_and_one_from_before_kept(
         ("price ** 9 > 1", "`where` must consist of attributes"),
         ("True", "`where` must be a condition on an attribute. Received: where='True'"),
         ("1", "`where` must be a condition on an attribute"),
+        ("price != None", "`where` must not have None; price == price holds for items with a price. Received: where='"),
+        ("category in ['toys', None]", "`where` must not have None"),
+        ("price is None", "`where` must not have None"),
         ("category = 'toys'", "`where` must be a condition, in which == compares"),
         ("in_stock and category", "`where` cannot be computed (a text must be compared, as in category == 'toys')"),
         (3, "`where` must be a text. Received: where=3"),
@@ -175,6 +178,8 @@ GAPPY_CONDITIONS = {
     "0 < `in stock` <= 2 and not price < 20": lambda row: 0 < row[1] <= 2 and not row[3] < 20,
     "note in ['`z`', 'x'] and new == False": lambda row: row[5] in ("`z`", "x") and row[4] is False,
     "(new and price) == (1 == 1)": lambda row: row[4] is True and row[3] > 0,
+    "price == price": lambda row: row[3] == row[3],
+    "not note == note or new == new": lambda row: not isinstance(row[5], str) or row[4] is not None,
 }
 
 
