@@ -223,6 +223,17 @@ def test_days_are_texts_in_a_table_a_file_and_an_export(tmp_path, where):
         assert select(source, where) == expected
 
 
+def test_periods_are_texts_in_a_table_a_file_and_an_export(tmp_path):
+    months = pd.PeriodIndex(["2020-02", None, "2020-03", "2021-01"], freq="M")
+    frame = pd.DataFrame({"id": NAMES[:4], "month": months})
+    frame.to_parquet(tmp_path / "months.parquet")
+    saved_model.write_attributes(read_attributes(frame, {}), tmp_path / "exported.parquet")
+    for source in (frame, tmp_path / "months.parquet", tmp_path / "exported.parquet"):
+        assert select(source, "month == '2020-03'") == {NAMES[2]}
+        assert select(source, "month > '2020-02'") == {NAMES[2], NAMES[3]}
+        assert select(source, "not month == month") == {NAMES[1]}
+
+
 @pytest.mark.parametrize("zone", [None, "UTC"])
 def test_moments_are_searched_as_they_are_compared(tmp_path, zone):
     days = pd.DataFrame({"id": NAMES[:4], "day": pd.to_datetime(["2020-01-01", "2020-01-02", None, "2020-01-03"])})

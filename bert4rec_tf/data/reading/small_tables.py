@@ -29,8 +29,8 @@ DOUBLE_COLON, MOVIES = "::", ("id", "title", "genres")
 def read_columns(source: Any, title: str, id_names: Sequence[str], id_name: str | None) -> tuple[str | None, Mapping]:
     """Returns the column of ids, None if there is none, and all columns: name -> cells.
 
-    A cell is a text, a number, None, a list, or a NumPy array for a list of floats. Ids are None or texts in Unicode's
-    form NFC.
+    A cell is a text, a number, None, a list, or a NumPy array for a list of floats; a period is its text. Ids are None
+    or texts in Unicode's form NFC.
 
     Args:
         source: a path to a text in UTF-8 with a header, `.gz` or not, separated by commas, semicolons or tabs (or
@@ -151,6 +151,8 @@ def _find_vector_columns(frame: pd.DataFrame) -> dict[str, list[Any]]:
 
 def _list_cells(column: pa.Array) -> list[Any]:
     kind = column.type
+    if getattr(kind, "extension_name", "") == "pandas.period":  # Arrow's own values count the periods since 1970
+        return [None if pd.isna(period) else str(period) for period in column.to_pandas()]
     if kind.num_fields == 1 and hasattr(kind, "value_type") and pa.types.is_floating(kind.value_type):
         return column.to_numpy(zero_copy_only=False).tolist()  # each list as an array: far smaller than Python's floats
     return column.to_pylist()

@@ -388,3 +388,10 @@ def test_names_with_a_comma_are_one_value_and_numbers_are_whole(cells):
         found = feature_files.read_features(frame)
     assert found.names.tolist() == [*(f"name={cell}" for cell in sorted(cells[:2])), "price=1,200", "price=1,300"]
     assert len(told) == 1
+
+
+def test_periods_are_named_as_pandas_writes_them():
+    months = pd.PeriodIndex(["2020-02", "2020-02", None, "1969-12", "1969-12"], freq="M")
+    features = feature_files.read_features(pd.DataFrame({"item": [*"abcde"], "month": months}))
+    february, december = ["month=2020-02"], ["month=1969-12"]
+    assert values(features) == {"a": february, "b": february, "c": [], "d": december, "e": december}
