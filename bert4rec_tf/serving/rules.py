@@ -84,8 +84,8 @@ class Attributes:
     several values, in a list or with `|` between them, as features do: `'drama' in genres`.
 
     `source`: a file or a table with a column of ids (`small_tables.read_columns`). Texts that are all numbers, or all
-    true or false, become these, and words such as N/A beside them missing values. If an id occurs twice, its last row
-    counts. Raises UserError as `read_columns`, or if there are no rows.
+    true or false, become these, and words such as N/A beside them missing values. Rows without an id are left out, and
+    if an id occurs twice, its last row counts. Raises UserError as `read_columns`, or if no row has an id.
     """
 
     def __init__(self, source: Any, id_name: str | None = None) -> None:
@@ -93,10 +93,15 @@ class Attributes:
         id_column, columns = read_columns(source, title, (ITEM_ID, *IDS), id_name)
         if id_column is None:
             raise UserError(f"{title}: must have a column of ids, such as `id`. Received: {', '.join(columns)[:300]}")
-        if not columns[id_column]:
-            raise UserError(f"{title}: must have rows. Received: none")
+        if not any(columns[id_column]):
+            received = f"{len(columns[id_column]):,} without an id" if columns[id_column] else "none"
+            raise UserError(f"{title}: must have rows. Received: {received}")
         frame = pd.DataFrame({name: _convert(cells) for name, cells in columns.items() if name != id_column})
         frame.index = pd.Index(columns[id_column], dtype=object, name=id_column)
+        has_id = ~frame.index.isin([None, ""])
+        if num_lost := int((~has_id).sum()):
+            warn(f"{title}: {num_lost:,} rows have no id and are left out", DataWarning)
+        frame = frame[has_id]
         is_earlier = frame.index.duplicated(keep="last")
         if num_earlier := int(is_earlier.sum()):
             warn(f"{title}: {num_earlier:,} rows have the id of a later one, which counts", DataWarning)

@@ -319,6 +319,18 @@ def test_rows_of_one_id_are_counted():
         assert select(pd.DataFrame({"id": ["a", "a", "b", "a"], "price": [1, 2, 3, 4]}), "price > 2") == {"a", "b"}
 
 
+@pytest.mark.parametrize("lost", [None, ""])
+@pytest.mark.filterwarnings("error")
+def test_rows_without_an_id_are_left_out_and_counted(tmp_path, lost):
+    frame = pd.DataFrame({"id": [lost, "a", lost, "b"], "price": [1, 2, 3, 4]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    for source in (frame, tmp_path / "a.csv"):
+        with pytest.warns(b4r.DataWarning, match=r"(`attributes`|a\.csv): 2 rows have no id and are left out"):
+            assert select(source, "price > 0") == {"a", "b"}
+    with pytest.raises(b4r.UserError, match=r"`attributes`: must have rows\. Received: 2 without an id"):
+        Attributes(frame[::2])
+
+
 def test_numbers_too_large_for_64_bits_are_texts():
     frame = pd.DataFrame({"id": NAMES[:3], "seller": [str(10**20), str(10**20 + 1), None]})
     assert select(frame, f"seller == '{10**20 + 1}'") == {NAMES[1]}
