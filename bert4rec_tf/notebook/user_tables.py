@@ -24,7 +24,8 @@ def list_users(users: Any, saved: SavedRecommender) -> list[str]:
     names = tables.list_names(frame)
     column = guess_column(names, USER_NAMES, saved.columns.get("user", {}).get("name"))
     if column is None:
-        raise UserError(f"`users` must have a column of users, such as {USER_NAMES[0]!r}. Received: {', '.join(names)}")
+        received = ", ".join(names) + tables.describe_index(frame)
+        raise UserError(f"`users` must have a column of users, such as {USER_NAMES[0]!r}. Received: {received}")
     ids = tables.select_columns(frame, [column], "`users`").column(column).to_pylist()
     return list(dict.fromkeys(to_texts("users", ids, saved.knows_user)))
 
@@ -55,7 +56,8 @@ def label_cases(sequences: Sequences, by: str, attributes: Any) -> np.ndarray:
                 )
             labels[id_column] = np.array([values.get(raw_id) for raw_id in ids], object)
     if not labels:
-        raise UserError(f"`attributes` must have a column with ids of the data's items or users, beside {by!r}")
+        hint = tables.describe_index(attributes)
+        raise UserError(f"`attributes` must have a column with ids of the data's items or users, beside {by!r}{hint}")
     labels_of_cases = next(iter(labels.values()))  # items come first
     if all(label is None for label in labels_of_cases):
         raise UserError(f"`attributes` must have a value of {by!r} for the item or the user of some test case")

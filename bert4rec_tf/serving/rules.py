@@ -18,6 +18,7 @@ import pandas as pd
 from bert4rec_tf.data.feature_values import Features
 from bert4rec_tf.data.reading.rows import MISSING
 from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, read_columns
+from bert4rec_tf.data.reading.tables import describe_index
 from bert4rec_tf.export.layout import ITEM_ID
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
@@ -92,7 +93,8 @@ class Attributes:
         title = str(source) if isinstance(source, (str, Path, Url)) else "`attributes`"
         id_column, columns = read_columns(source, title, (ITEM_ID, *IDS), id_name)
         if id_column is None:
-            raise UserError(f"{title}: must have a column of ids, such as `id`. Received: {', '.join(columns)[:300]}")
+            received = ", ".join(columns)[:300] + describe_index(source)
+            raise UserError(f"{title}: must have a column of ids, such as `id`. Received: {received}")
         if not any(columns[id_column]):
             received = f"{len(columns[id_column]):,} without an id" if columns[id_column] else "none"
             raise UserError(f"{title}: must have rows. Received: {received}")

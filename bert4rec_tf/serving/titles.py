@@ -15,6 +15,7 @@ from bert4rec_tf.data.id_texts import to_text
 from bert4rec_tf.data.reading.columns import guess_column
 from bert4rec_tf.data.reading.feature_files import ID_NAMES
 from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, read_columns
+from bert4rec_tf.data.reading.tables import describe_index
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url
 
@@ -53,7 +54,7 @@ def read_titles_and_tags(source: Any, id_name: str | None = None) -> tuple[dict[
                 f"{source}: the first line must be a header with the columns `id` (or `item`, `movieId`, `asin` ...) "
                 "and `title` (or `name`)"
             )
-        received = ", ".join(columns)[:300]
+        received = ", ".join(columns)[:300] + describe_index(source)
         raise UserError(f"`titles` must have columns named `id` and `title`, or be a dictionary. Received: {received}")
     pairs = zip(columns[id_column], columns[title_column])
     titles = {raw_id: html.unescape(str(title)) for raw_id, title in pairs if None not in (raw_id, title)}

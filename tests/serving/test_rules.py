@@ -319,6 +319,11 @@ def test_rows_of_one_id_are_counted():
         assert select(pd.DataFrame({"id": ["a", "a", "b", "a"], "price": [1, 2, 3, 4]}), "price > 2") == {"a", "b"}
 
 
+def test_ids_in_the_index_are_named():
+    with pytest.raises(b4r.UserError, match=r"price, tags; pass frame\.reset_index\(\), because the index has id$"):
+        Attributes(FRAME.set_index("id"))
+
+
 @pytest.mark.parametrize("lost", [None, ""])
 @pytest.mark.filterwarnings("error")
 def test_rows_without_an_id_are_left_out_and_counted(tmp_path, lost):

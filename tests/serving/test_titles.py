@@ -95,6 +95,11 @@ def test_ids_are_in_a_column_without_repeats(columns, first_id):
     assert next(iter(titles)) == first_id
 
 
+def test_ids_in_the_index_are_named():
+    with pytest.raises(UserError, match=r"Received: title; pass frame\.reset_index\(\), because the index has item$"):
+        read_titles(pd.DataFrame({"item": [1], "title": ["A"]}).set_index("item"))
+
+
 def test_titles_of_a_model_may_have_any_line_end_and_surrogates(tmp_path):
     titles = {"1": "Two\rlines", "2": 'Three "more"\r\nlines\n', "a\rb": "An id, not of the data", "3": "\ud83d"}
     (tmp_path / "titles.csv").write_bytes(format_titles(titles).encode())

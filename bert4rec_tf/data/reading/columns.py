@@ -135,11 +135,13 @@ class Columns:
     Attributes:
         options: the names of the columns; None to find them by common names.
         source, flag: for messages, the file and the option that names a column; `{}` is user, item or time.
+        hint: for messages on missing columns, where they may be.
     """
 
     source: str
     options: Interactions
     flag: str = "--{}_column"
+    hint: str = ""
 
     def layout_from_sample(self, kind: str, names: Sequence[str], sample: Sample) -> Layout:
         """Returns the layout of a source whose columns have names. Raises UserError if it must ask for one."""
@@ -194,7 +196,7 @@ class Columns:
         raise UserError(
             f"{self.source}: no column has a known name for the {role}s. Give "
             f"{', '.join(map(self.flag.format, missing))}; the columns are: {', '.join(names)[:300]}; the first "
-            f"values: {_show_values(names[:9], sample)[:600]}"
+            f"values: {_show_values(names[:9], sample)[:600]}{self.hint}"
         )
 
     def _resolve_times(self, other_columns: Sample, names: Sequence[str], sample: Sample) -> tuple[str, ...]:
@@ -228,7 +230,7 @@ class Columns:
                 "text without a header takes --columns=user,item,time"
             )
         if column not in names:
-            raise unknown_name_error(f"column of {self.source}", column, names)
+            raise UserError(f"{unknown_name_error(f'column of {self.source}', column, names)}{self.hint}")
         if (number := list(names).count(column)) > 1:
             raise UserError(f"{self.source}: has {number} columns {column!r}; rename one")
         return column

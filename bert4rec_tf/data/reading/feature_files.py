@@ -18,6 +18,7 @@ from bert4rec_tf.data.reading.columns import DATE_LIKE, ITEM_NAMES, JSON, LITERA
 from bert4rec_tf.data.reading.records import parse_text
 from bert4rec_tf.data.reading.rows import MISSING
 from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, has_fraction, read_columns
+from bert4rec_tf.data.reading.tables import describe_index
 from bert4rec_tf.data.reading.times import BLANKS
 from bert4rec_tf.data.sequences import Sequences, find_bad_id
 from bert4rec_tf.foundation.errors import UserError
@@ -135,7 +136,7 @@ def read_features(source: Any, kind: str = ITEM_FEATURES, id_name: str | None = 
     title = str(source) if isinstance(source, (str, Path, Url)) else f"`{kind}`"
     id_column, columns = read_columns(source, title, ID_NAMES[kind], id_name)
     if id_column is None:
-        received = ", ".join(columns)[:300]
+        received = ", ".join(columns)[:300] + describe_index(source)
         raise UserError(
             f"{title}: no column has a known name for ids; name one {ID_NAMES[kind][0]!r}. Received: {received}"
         )

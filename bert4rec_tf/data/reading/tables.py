@@ -207,7 +207,8 @@ def read_frame(frame: Any, options: Interactions, to_train: bool = True, needs_o
 
     `to_train`: whether too little to train on is an error. `needs_order`: whether the order of the actions matters.
     """
-    layout = Columns(TITLE, options, flag="{}=").layout_from_sample(PARQUET, list_names(frame), read_sample(frame))
+    columns = Columns(TITLE, options, flag="{}=", hint=describe_index(frame))
+    layout = columns.layout_from_sample(PARQUET, list_names(frame), read_sample(frame))
     for doubt in layout.doubts:  # a wrong column explains the errors of its rows
         warn(f"{TITLE}: {doubt}", DataWarning)
     table = select_columns(frame, layout.used_columns)
@@ -273,6 +274,12 @@ def load_frame(frame: Any, title: str) -> pd.DataFrame | pa.Table:
 def list_names(frame: pd.DataFrame | pa.Table) -> list[str]:
     """Returns the names of the columns."""
     return [str(name) for name in (frame.column_names if isinstance(frame, pa.Table) else frame.columns)]
+
+
+def describe_index(frame: Any) -> str:
+    """Returns a hint, for messages on missing columns, if a DataFrame's index has names."""
+    names = [str(name) for name in frame.index.names if name is not None] if isinstance(frame, pd.DataFrame) else []
+    return f"; pass frame.reset_index(), because the index has {', '.join(names)[:300]}" if names else ""
 
 
 def select_columns(frame: pd.DataFrame | pa.Table, columns: list[str], title: str = TITLE) -> pa.Table:

@@ -390,6 +390,12 @@ def test_names_with_a_comma_are_one_value_and_numbers_are_whole(cells):
     assert len(told) == 1
 
 
+def test_ids_in_the_index_are_named():
+    frame = pd.DataFrame({"item": [*"ab"], "kind": ["x", "x"]}).set_index("item")
+    with pytest.raises(UserError, match=r"Received: kind; pass frame\.reset_index\(\), because the index has item$"):
+        feature_files.read_features(frame)
+
+
 def test_periods_are_named_as_pandas_writes_them():
     months = pd.PeriodIndex(["2020-02", "2020-02", None, "1969-12", "1969-12"], freq="M")
     features = feature_files.read_features(pd.DataFrame({"item": [*"abcde"], "month": months}))

@@ -80,6 +80,12 @@ REFUSED = {
         {},
         "Give user=; the columns are: x, item_id",
     ),
+    "ids in the index": (
+        FRAME.set_index(["user_id", "item_id"]),
+        {},
+        "; pass frame.reset_index(), because the index has user_id, item_id",
+    ),
+    "a named column in the index": (FRAME.set_index("item_id"), {"item": "item_id"}, "the index has item_id"),
     "the same column twice": (FRAME, {"user": "item_id"}, "the columns of users, items and times must differ"),
     "fractions for ids": (FRAME.assign(item_id=[1.0, 2, 3, 4, 5, np.nan]), {}, "use Int64"),
     "ids beyond 64 bits": (FRAME.assign(item_id=[2**70] * 6), {}, "whole numbers beyond 64 bits; make them texts"),
