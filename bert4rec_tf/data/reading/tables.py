@@ -3,7 +3,7 @@
 import contextlib
 import glob
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from numbers import Integral
@@ -191,12 +191,18 @@ def interactions(
 
 
 def name_columns(frame: Any, **columns: Any) -> dict[str, Any]:
-    """Returns `user_column` ... -> the name that was given; a whole number as a text, if a column has this name."""
+    """Returns `user_column` ... -> the name that was given; as a text (`list_names`) if a column has it.
+
+    Names that are no texts are whole numbers, or tuples in columns of several levels.
+    """
     names, options = list_names(frame), {}
+    raw_names = list(frame.columns) if isinstance(frame, pd.DataFrame) else []
     for role, name in columns.items():
         if isinstance(name, Integral) and not isinstance(name, bool):
             if str(name) not in names:
                 raise UserError(f"`{role}` must be a column, of: {', '.join(names)[:300]}. Received: {role}={name}")
+            name = str(name)
+        elif isinstance(name, Hashable) and not isinstance(name, str | bool | None) and name in raw_names:
             name = str(name)
         options[f"{role}_column"] = name
     return options

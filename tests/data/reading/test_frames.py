@@ -122,3 +122,16 @@ def test_blanks_around_ids_of_a_table_are_named_and_blanks_alone_are_missing():
     frame.loc[0, "user_id"] = " "
     with pytest.raises(b4r.UserError, match="row 1: the user's id is missing"):
         b4r.interactions(frame)
+
+
+def test_columns_of_several_levels_and_of_any_name_are_named_as_pandas_names_them():
+    levels = FRAME.set_axis(pd.MultiIndex.from_product([["a"], FRAME.columns]), axis=1)
+    days = FRAME.set_axis(pd.to_datetime(["2020-01-01", "2020-01-02", "2020-01-03"]), axis=1)
+    for frame in (levels, days):
+        user, item, time = frame.columns
+        assert histories(b4r.interactions(frame, user=user, item=item, time=time)) == plainly(ROWS)
+    unnamed = FRAME.assign(other=0).set_axis([*FRAME.columns, None], axis=1)
+    assert histories(b4r.interactions(unnamed)) == plainly(ROWS)
+    for name in ("a", ("a", "x"), True, ["a"]):
+        with pytest.raises(b4r.UserError):
+            b4r.interactions(levels, user=name)
