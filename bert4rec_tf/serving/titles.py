@@ -68,7 +68,15 @@ def _split_tags(cell: Any) -> list[str]:
 
 
 def format_titles(titles: Mapping[str, str]) -> str:
-    """Returns titles as the content of a file that `read_titles` reads. What UTF-8 cannot hold becomes `?`."""
+    """Returns titles as the content of a file from which `read_titles` reads the same.
+
+    What UTF-8 cannot hold becomes `?`.
+    """
     content = io.StringIO()
-    csv.writer(content, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows([("id", "title"), *titles.items()])
+    rows = ((item, _escape_entities(title)) for item, title in titles.items())
+    csv.writer(content, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows([("id", "title"), *rows])
     return content.getvalue().encode(errors="replace").decode()
+
+
+def _escape_entities(title: str) -> str:
+    return title if html.unescape(title) == title else title.replace("&", "&amp;")

@@ -7,7 +7,7 @@ import unicodedata
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.profiles import examples
 
@@ -93,6 +93,17 @@ def test_any_titles_that_were_written_are_read(tmp_path_factory, titles):
 def test_ids_are_in_a_column_without_repeats(columns, first_id):
     titles = read_titles(pd.DataFrame({**columns, "title": ["A", "B"]}))
     assert next(iter(titles)) == first_id
+
+
+@settings(max_examples=examples(100))
+@given(st.text(st.sampled_from("&;#x4amplt <"), max_size=9))
+@example("a &amp; b")
+@example("&amp;lt; &ampx &copy &#38; &")
+@example("Tom & Jerry")
+def test_titles_of_a_model_keep_what_looks_like_entities(tmp_path_factory, title):
+    path = tmp_path_factory.getbasetemp() / "titles.csv"
+    path.write_bytes(format_titles({"1": title}).encode())
+    assert read_titles(path) == {"1": title}
 
 
 def test_ids_in_the_index_are_named():
