@@ -17,7 +17,7 @@ ORDERED = ("history", "histories")
 
 def to_texts(name: str, ids: Iterable[Any], is_known: Callable[[str], bool]) -> list[str]:
     """Returns ids as texts (`to_text`). Raises UserError if `ids` is a single id, such as a text of several letters."""
-    num_dimensions = 2 if hasattr(ids, "columns") else getattr(ids, "ndim", 1)
+    num_dimensions = 2 if hasattr(type(ids), "columns") else getattr(ids, "ndim", 1)
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable) or num_dimensions != 1:
         is_table = num_dimensions != 1
         received = f"a {type(ids).__name__} of {num_dimensions} dimensions" if is_table else f"{name}={ids!r}"

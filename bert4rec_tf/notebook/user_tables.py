@@ -18,7 +18,7 @@ def list_users(users: Any, saved: SavedRecommender) -> list[str]:
 
     A user of several rows of a table counts once. Raises UserError for a table without such a column.
     """
-    if not hasattr(users, "columns"):
+    if not hasattr(type(users), "columns"):  # asking a LazyFrame of polars itself would take long, and warn
         return to_texts("users", users, saved.knows_user)
     frame = tables.load_frame(users, "`users`")
     names = tables.list_names(frame)

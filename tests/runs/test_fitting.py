@@ -443,6 +443,27 @@ def test_a_filter_decides_about_unknown_ids_and_the_users_line_is_named(counted)
         pd.testing.assert_frame_equal(counted.recommend(history=["i1", "nothing"]), expected)
 
 
+class LazyFrame:
+    """As that of polars, whose columns take a computation."""
+
+    @property
+    def columns(self):
+        pytest.fail("the columns were computed")
+
+
+def test_a_table_that_is_not_computed_is_told_of(counted):
+    for call in (counted.recommend_all, counted.evaluate, lambda users: counted.recommend(users=users)):
+        with pytest.raises(b4r.UserError, match=r"Received: LazyFrame, which is a table after \.collect\(\)$"):
+            call(LazyFrame())
+    with pytest.raises(b4r.UserError, match="`history` must be a list of ids"):
+        counted.recommend(history=LazyFrame())
+
+
+def test_users_in_the_index_of_a_table_are_named(counted):
+    with pytest.raises(b4r.UserError, match=r"; pass frame\.reset_index\(\), because the index has user_id$"):
+        counted.recommend(users=FRAME.set_index("user_id"))
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded")
 def test_a_process_that_is_forked_later_gets_an_error_and_does_not_hang(counted):
     calls = [

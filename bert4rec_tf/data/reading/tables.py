@@ -271,9 +271,10 @@ def load_frame(frame: Any, title: str) -> pd.DataFrame | pa.Table:
             return pyarrow.interchange.from_dataframe(frame)
     except (pa.ArrowException, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{title} cannot be read as a table ({' '.join(str(error).split())[:200]})") from error
+    kind = type(frame).__name__
     raise UserError(
         f"{title} must be a pandas DataFrame or an Arrow table, or have `__arrow_c_stream__` or `__dataframe__`. "
-        f"Received: {type(frame).__name__}"
+        f"Received: {kind}{', which is a table after .collect()' if kind == 'LazyFrame' else ''}"
     )
 
 
