@@ -37,7 +37,7 @@ def make_table(content: dict[str, Any]) -> str:
         return ["-" if value is None else f"{value:.4f}" for value in values]
 
     titles, number = [COUNT_BASELINES.get(key, key) for key in columns], content["run"]["evaluation"]["num_negatives"]
-    protocols = (*PROTOCOLS, NEW, ANY) if ANY in content.get("test", {}) else PROTOCOLS
+    protocols = (ANY, *PROTOCOLS, NEW) if ANY in content.get("test", {}) else PROTOCOLS
     lines = _make_blocks(titles, number, cells, (*METRICS, *LIST_METRICS), protocols)
     return "\n".join([*lines, "", *_make_notes(content)])
 
@@ -51,13 +51,15 @@ def make_short_table(content: dict[str, Any]) -> str:
             rankers[title] = content.get(key)
     meaning = "how high it ranks (NDCG@10), and how often among the ten best (HR@10)"
     lines = [f"The next item of {content['users']:,} users: {meaning}"]
-    lines.append(f"{'among':<20}{'ranked by':<29}{'NDCG@10':>8}{'HR@10':>9}")
-    for protocol in (FULL, POPULAR):
-        candidates = _name_candidates(protocol, number)
+    protocols = (ANY, FULL, POPULAR) if ANY in content["test"] else (FULL, POPULAR)
+    names = {protocol: _name_candidates(protocol, number) for protocol in protocols}
+    width = max(20, *(len(name) + 2 for name in names.values()))
+    lines.append(f"{'among':<{width}}{'ranked by':<29}{'NDCG@10':>8}{'HR@10':>9}")
+    for protocol, candidates in names.items():
         for title, metrics in rankers.items():
             if metrics:
                 values = metrics[protocol]
-                lines.append(f"{candidates:<20}{title:<29}{values[NDCG]:>8.4f}{values['hr@10']:>9.4f}")
+                lines.append(f"{candidates:<{width}}{title:<29}{values[NDCG]:>8.4f}{values['hr@10']:>9.4f}")
     return "\n".join([*lines, *_describe_networks(content), *_make_warnings(content)])
 
 
@@ -78,7 +80,7 @@ def _make_warnings(content: dict[str, Any]) -> list[str]:
         share = f"{content['repeats']['validation']:.0%}".replace("%", " %")
         notes.append(
             f"{share} of the validation items are items the user had before, so the model recommends seen items too, "
-            f"unless told otherwise. Among all items, seen ones too, NDCG@10 is {content['test'][ANY][NDCG]:.4f}."
+            "unless told otherwise, and is judged among all items: among unseen ones, such an item stands out."
         )
     repeats = content.get("repeats", {"validation": 0.0, "test": 0.0})
     if len({share > MANY_REPEATS for share in repeats.values()}) > 1:
@@ -97,7 +99,7 @@ def make_metrics_table(metrics: Mapping[str, Mapping[str, float]], num_negatives
     def cells(protocol: str, name: str) -> list[str]:
         return [f"{metrics[protocol][name]:.4f}"]
 
-    return "\n".join(_make_blocks(["test"], num_negatives, cells, list(metrics[FULL])))
+    return "\n".join(_make_blocks(["test"], num_negatives, cells, list(metrics[FULL]), list(metrics)))
 
 
 def make_comparison_table(comparison: Comparison, num_negatives: int) -> str:
@@ -110,7 +112,7 @@ def make_comparison_table(comparison: Comparison, num_negatives: int) -> str:
         return [*means, *interval, f"{difference.p_value:.2g}"]
 
     titles = ["first", "second", "difference", "low", "high", "p"]
-    lines = _make_blocks(titles, num_negatives, cells, list(comparison[FULL]))
+    lines = _make_blocks(titles, num_negatives, cells, list(comparison[FULL]), list(comparison))
     interval = "low, high: 95 % confidence interval of the difference, paired over users."
     return "\n".join([*lines, "", interval, "If you compare many metrics or models, require a smaller p."])
 
@@ -193,7 +195,7 @@ def compare_with_counting(content: dict[str, Any]) -> str:
     test, model, number = content["test"], content["run"]["model"], content["run"]["evaluation"]["num_negatives"]
     baselines = [key for key in COUNT_BASELINES if key in content and key != model]
     rivals = []
-    for protocol in (POPULAR, FULL, ANY) if ANY in test else (POPULAR, FULL):
+    for protocol in (ANY, POPULAR, FULL) if ANY in test else (POPULAR, FULL):
         names = [COUNT_BASELINES[key] for key in baselines if content[key][protocol][NDCG] >= test[protocol][NDCG]]
         if names:
             rivals.append(f"{' and '.join(names)} among {_name_candidates(protocol, number)}")
@@ -201,23 +203,24 @@ def compare_with_counting(content: dict[str, Any]) -> str:
     if rivals:
         lines.append(f"Counting is as good or better: {', '.join(rivals)}.")
     if content.get("beyond_counting") and model not in COUNTING_MODELS:
-        lines.append(_compare_with_transitions(content["beyond_counting"]))
+        lines.append(_compare_with_transitions(content["beyond_counting"], number))
     return "\n".join(lines)
 
 
-def _compare_with_transitions(difference: dict[str, float]) -> str:
-    """Returns what the network adds to counting. `difference`: a `metrics.Difference` of NDCG@10 among all items."""
+def _compare_with_transitions(difference: dict[str, Any], num_negatives: int) -> str:
+    """Returns what the network adds to counting. `difference`: the `beyond_counting` of `metrics.json`."""
     interval = f"{difference['mean']:+.4f} (95 % interval {difference['low']:+.4f} to {difference['high']:+.4f})"
+    items = _name_candidates(difference.get("protocol", FULL), num_negatives)
+    gain = f"{interval} of NDCG@10 among {items}"
     if difference["low"] > 0:
-        return f"Beyond counting transitions, the network adds {interval} of NDCG@10 among all unseen items."
+        return f"Beyond counting transitions, the network adds {gain}."
     if difference["high"] < 0:
         return (
-            f"The network is worse than counting transitions: {interval} of NDCG@10 among all unseen items. Serve "
-            f"counting: --model={TRANSITIONS_MODEL} takes seconds."
+            f"The network is worse than counting transitions: {gain}. Serve counting: --model={TRANSITIONS_MODEL} "
+            "takes seconds."
         )
     return (
-        f"The network adds nothing certain to counting transitions: {interval} of NDCG@10 among all unseen items. "
-        f"--model={TRANSITIONS_MODEL} takes seconds."
+        f"The network adds nothing certain to counting transitions: {gain}. --model={TRANSITIONS_MODEL} takes seconds."
     )
 
 

@@ -1,7 +1,7 @@
 """Metrics of ranks (HR, NDCG, MRR) and of recommended lists, and a paired comparison of two models. Only NumPy."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,11 @@ MIN_USERS = 30
 def needs_seen_items(repeats: Mapping[str, float]) -> bool:
     """Returns whether recommendations should include seen items. `repeats`: part -> the share of repeated targets."""
     return repeats["validation"] > MANY_REPEATS
+
+
+def find_served_protocol(protocols: Container[str]) -> str:
+    """Returns the protocol that ranks as recommendations do, of those measured: ANY where they include seen items."""
+    return ANY if ANY in protocols else FULL
 
 
 def name_metrics(cutoffs: int | Iterable[int]) -> tuple[str, ...]:

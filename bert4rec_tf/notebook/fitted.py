@@ -478,7 +478,7 @@ class FittedModel:
         return metrics or self.saved.card.get("metrics") or {}
 
     def plot(self) -> Any:
-        """Returns a matplotlib figure of the training curve, and of NDCG@10 among all unseen items on the test items.
+        """Returns a matplotlib figure of the training curve, and of NDCG@10 among all items that it recommends.
 
         NDCG@10 is shown by the length of the history and by how often training saw the target, beside counting.
 

@@ -21,7 +21,13 @@ from bert4rec_tf.data.reading.times import DAYS_IN_ORDER, find_day_form, find_da
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.data.time_folds import cut_by_time
-from bert4rec_tf.evaluation.metrics import ANY, FULL, MIN_USERS, NDCG, compute_difference, compute_per_user
+from bert4rec_tf.evaluation.metrics import (
+    MIN_USERS,
+    NDCG,
+    compute_difference,
+    compute_per_user,
+    find_served_protocol,
+)
 from bert4rec_tf.foundation import npz, plots, stores
 from bert4rec_tf.foundation.errors import UserError, speak_python, unknown_name_error
 from bert4rec_tf.foundation.warning import DataWarning, warn
@@ -288,8 +294,8 @@ def _measure(source: Any, model: str, options: dict[str, Any]) -> np.ndarray:
     """Trains a model, and returns the rank of each test item among all items that recommendations include."""
     left_out = set() if MODELS[model].examples else {"tune", "minutes"}  # what only counts has its own search
     result = fit(source, model=model, **{name: value for name, value in options.items() if name not in left_out})
-    protocols = npz.read(WorkDirectory(result.saved.folder.parent).ranks)
-    return protocols.get(ANY, protocols[FULL])
+    ranks = npz.read(WorkDirectory(result.saved.folder.parent).ranks)
+    return ranks[find_served_protocol(ranks)]
 
 
 def _compare(ranks: Mapping[str, np.ndarray], model: str, cases: Any = slice(None)) -> list[float]:

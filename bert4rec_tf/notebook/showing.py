@@ -6,11 +6,19 @@ from typing import Any
 import pandas as pd
 
 from bert4rec_tf.config.run_record import ALL
-from bert4rec_tf.evaluation.metrics import ANY, COUNT_BASELINES, FULL, NDCG, POPULAR, compute_per_user
+from bert4rec_tf.evaluation.metrics import (
+    ANY,
+    COUNT_BASELINES,
+    FULL,
+    NDCG,
+    POPULAR,
+    compute_per_user,
+    needs_seen_items,
+)
 from bert4rec_tf.foundation import npz, plots
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.folder import WorkDirectory
-from bert4rec_tf.runs.measuring import COUNTED, HISTORY_LENGTHS, TARGET_COUNTS
+from bert4rec_tf.runs.measuring import COUNTED, COUNTED_ANY, HISTORY_LENGTHS, TARGET_COUNTS
 from bert4rec_tf.runs.trainings import list_trainings
 from bert4rec_tf.training import loop
 
@@ -19,24 +27,27 @@ COUNTER = "item_transitions"
 
 
 def plot_quality(workdir: WorkDirectory, card: Mapping[str, Any]) -> Any:
-    """Returns a matplotlib figure of the training curve, and of NDCG@10 among all unseen items on the test items.
+    """Returns a matplotlib figure of the training curve, and of NDCG@10 among the items that can be recommended.
 
     `card`: the model card. Raises UserError without matplotlib, or if the folder is of an older version.
     """
     plots.require()
+    config = workdir.read_config()
+    with_seen = needs_seen_items(config.repeats)
+    own, counted = (ANY, COUNTED_ANY) if with_seen else (FULL, COUNTED)
     try:
-        arrays = npz.read(workdir.ranks, (FULL, COUNTED, HISTORY_LENGTHS, TARGET_COUNTS))
+        arrays = npz.read(workdir.ranks, (own, counted, HISTORY_LENGTHS, TARGET_COUNTS))
     except npz.CorruptFileError as error:
         raise UserError(f"{error}; measure again with bert4rec run --mode=evaluate") from error
-    run = workdir.read_config().run
+    run = config.run
     curve = loop.read_state(workdir.path / list_trainings(run)[0]).curve
-    ranks = {card["model"]: arrays[FULL]} | ({} if run.model == COUNTER else {"counting": arrays[COUNTED]})
+    ranks = {card["model"]: arrays[own]} | ({} if run.model == COUNTER else {"counting": arrays[counted]})
     gains = {name: compute_per_user(NDCG, model_ranks) for name, model_ranks in ranks.items()}
     traits = {
         "actions in the history": arrays[HISTORY_LENGTHS],
         "how often training saw the target": arrays[TARGET_COUNTS],
     }
-    title = f"{card['model']} of {card['data']['name']}: NDCG@10 among all unseen items"
+    title = f"{card['model']} of {card['data']['name']}: NDCG@10 among all {'' if with_seen else 'unseen '}items"
     items = "all unseen items" if run.training.selection_metric == FULL else f"{run.evaluation.num_negatives} popular"
     return plots.plot_quality(curve, gains, traits, title, f"NDCG@10 of validation items among {items}")
 
@@ -50,7 +61,7 @@ def describe_model(card: Mapping[str, Any], metrics: Mapping[str, Any], trials: 
     sizes = ", ".join(f"{data[name]:,} {name}" for name in ("users", "items", "actions") if name in data)
     lines = [f"{card.get('model')} of {data.get('name')}: {sizes}"]
     prefixes = {"test": "", **{name: f"{title} " for name, title in COUNT_BASELINES.items()}}
-    for protocol, items in ((POPULAR, "popular items"), (FULL, "all unseen items"), (ANY, "all items")):
+    for protocol, items in ((ANY, "all items"), (POPULAR, "popular items"), (FULL, "all unseen items")):
         parts = {title: metrics.get(key, {}).get(protocol) for key, title in prefixes.items()}
         cells = [f"{title}{values['ndcg@10']:.3f}" for title, values in parts.items() if values]
         lines += [f"  NDCG@10 among {items}: {', '.join(cells)}"] * bool(cells)

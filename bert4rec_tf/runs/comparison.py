@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from bert4rec_tf.evaluation.metrics import (
+    ANY,
     METRICS,
     PROTOCOLS,
     Difference,
     compute_difference,
     compute_metrics,
     compute_per_user,
+    needs_seen_items,
 )
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
@@ -23,19 +25,21 @@ Comparison = dict[str, dict[str, Difference]]
 
 def measure(path: Path, names: Iterable[str] = METRICS) -> dict[str, dict[str, float]]:
     """Returns protocol -> metric -> its mean over the users. Raises UserError as `compare`."""
-    ranks = _read_ranks(WorkDirectory(path))
-    return {protocol: compute_metrics(ranks[protocol], names) for protocol in PROTOCOLS}
+    return {protocol: compute_metrics(ranks, names) for protocol, ranks in _read_ranks(WorkDirectory(path)).items()}
 
 
 def _read_ranks(folder: WorkDirectory) -> dict[str, np.ndarray]:
-    folder.read_config()
+    """Returns the ranks by protocol, ANY first where the run recommends seen items."""
+    config = folder.read_config()
     if not folder.ranks.exists():
         raise UserError(f"{folder.path}: has not been evaluated; run with --mode=evaluate first")
-    return npz.read(folder.ranks, PROTOCOLS)
+    return npz.read(folder.ranks, (ANY, *PROTOCOLS) if needs_seen_items(config.repeats) else PROTOCOLS)
 
 
 def compare(first: Path, second: Path, names: Iterable[str] = METRICS) -> Comparison:
     """Compares the ranks of two work directories, by metrics (`evaluation.metrics.compute_per_user`).
+
+    ANY comes first, where both have it.
 
     Raises UserError if one is not a work directory, has not been evaluated or has damaged ranks, or if their data or
     candidates differ.
@@ -52,5 +56,6 @@ def compare(first: Path, second: Path, names: Iterable[str] = METRICS) -> Compar
             name: compute_difference(*(compute_per_user(name, run_ranks[protocol]) for run_ranks in ranks))
             for name in names
         }
-        for protocol in PROTOCOLS
+        for protocol in ranks[0]
+        if protocol in ranks[1]
     }

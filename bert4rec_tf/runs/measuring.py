@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from bert4rec_tf.config.run_record import SELECT
 from bert4rec_tf.evaluation import metrics
 from bert4rec_tf.evaluation.baselines import measure_baselines
-from bert4rec_tf.evaluation.metrics import FULL, NDCG, POPULAR
+from bert4rec_tf.evaluation.metrics import ANY, FULL, NDCG, POPULAR, find_served_protocol
 from bert4rec_tf.evaluation.mix_search import MixSearch
 from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.foundation import files, npz
@@ -21,9 +22,9 @@ from bert4rec_tf.training import loop
 if TYPE_CHECKING:
     from bert4rec_tf.runs.experiment import Experiment
 
-COUNTED, HISTORY_LENGTHS, TARGET_COUNTS = "counted", "lengths", "target_counts"
-"""Arrays of the ranks' file, int [users]: the target's rank among all items by item_transitions, the length of the
-history, and how often training saw the target."""
+COUNTED, COUNTED_ANY, HISTORY_LENGTHS, TARGET_COUNTS = "counted", "counted_any", "lengths", "target_counts"
+"""Arrays of the ranks' file, int [users]: the target's rank by item_transitions under FULL and, if measured, ANY, the
+length of the history, and how often training saw the target."""
 
 
 def measure(experiment: Experiment, model: Recommender) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def measure(experiment: Experiment, model: Recommender) -> dict[str, Any]:
         **{f"{protocol}_candidates": number for protocol, number in result.num_candidates.items()},
         **({"is_repeat": task.is_repeat} if task.is_repeat.any() else {}),
         COUNTED: counting_ranks[FULL],
+        **({COUNTED_ANY: counting_ranks[ANY]} if ANY in counting_ranks else {}),
         TARGET_COUNTS: target_counts,
         HISTORY_LENGTHS: task.histories.lengths[task.users],
     }
@@ -55,7 +57,7 @@ def measure(experiment: Experiment, model: Recommender) -> dict[str, Any]:
         "test": result.compute_metrics(),
         "measured": training,
         **baselines,
-        "beyond_counting": _compare_with_counting(result.ranks[FULL], counting_ranks[FULL]),
+        "beyond_counting": _compare_with_counting(result.ranks, counting_ranks),
     }
     if SELECT in experiment.trainings:
         selected_model = model if training == SELECT else experiment.load_trained_model(SELECT)
@@ -88,12 +90,19 @@ def _describe_run(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _compare_with_counting(ranks: np.ndarray, counted_ranks: np.ndarray) -> dict[str, float] | None:
-    """Returns by how much NDCG@10 among all items exceeds that of counting; None for too few users."""
-    if len(ranks) < metrics.MIN_USERS:
+def _compare_with_counting(
+    ranks: Mapping[str, np.ndarray], counting_ranks: Mapping[str, np.ndarray]
+) -> dict[str, Any] | None:
+    """Returns by how much NDCG@10 exceeds that of counting, with the `protocol` if it is not FULL.
+
+    None for too few users. The ranks are by protocol.
+    """
+    protocol = find_served_protocol(ranks)
+    if len(ranks[protocol]) < metrics.MIN_USERS:
         return None
-    baseline, values = (metrics.compute_per_user(NDCG, part) for part in (counted_ranks, ranks))
-    return asdict(metrics.compute_difference(baseline, values))
+    baseline, values = (metrics.compute_per_user(NDCG, part[protocol]) for part in (counting_ranks, ranks))
+    difference = asdict(metrics.compute_difference(baseline, values))
+    return difference if protocol == FULL else {"protocol": protocol, **difference}
 
 
 def _compare_networks(experiment: Experiment, model: Recommender) -> dict[str, Any]:

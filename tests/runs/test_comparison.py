@@ -5,11 +5,12 @@ import pytest
 from support.commands import console, refused
 from support.ranking_oracle import make_sequences
 
+from bert4rec_tf.commands.summary import make_comparison_table, make_metrics_table
 from bert4rec_tf.config.run_record import Run
-from bert4rec_tf.evaluation.metrics import METRICS, PROTOCOLS, compute_difference, compute_per_user
+from bert4rec_tf.evaluation.metrics import ANY, FULL, METRICS, PROTOCOLS, compute_difference, compute_per_user
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.comparison import compare
+from bert4rec_tf.runs.comparison import compare, measure
 from bert4rec_tf.runs.folder import RawIds, WorkDirectory
 
 NUM_USERS = 40
@@ -25,11 +26,11 @@ def some_ranks(seed):
     return {protocol: rng.integers(12, size=NUM_USERS).astype(np.int32) for protocol in PROTOCOLS}
 
 
-def work_directory(path, ranks, sequences=None, **settings):
+def work_directory(path, ranks, sequences=None, repeats=0.0, **settings):
     folder = WorkDirectory(path)
     sequences = sequences or data()
     ids = RawIds(sequences.vocabulary, sequences.count_items()[1:])
-    folder.initialize(Run.make("synthetic", **settings), sequences, ids, {}, repeats={"validation": 0.0})
+    folder.initialize(Run.make("synthetic", **settings), sequences, ids, {}, repeats={"validation": repeats})
     if ranks is not None:
         npz.write(folder.ranks, {"users": np.arange(NUM_USERS), **ranks})
     return folder
@@ -62,6 +63,19 @@ def test_every_metric_of_every_protocol_is_compared_user_by_user(first, second):
         for name in METRICS:
             assert differences[name] == compute_difference(*(compute_per_user(name, of_run) for of_run in ranks))
     assert len({difference.mean for protocol in PROTOCOLS for difference in found[protocol].values()}) > 10
+
+
+def test_runs_that_recommend_seen_items_are_compared_among_all_items_first(first, tmp_path):
+    ranks = [{**some_ranks(seed), ANY: some_ranks(seed + 2)[FULL]} for seed in (1, 2)]
+    one, other = (work_directory(tmp_path / str(seed), ranks[seed], repeats=0.5, seed=seed) for seed in (0, 1))
+    found = compare(one.path, other.path)
+    assert list(found) == list(measure(one.path)) == [ANY, *PROTOCOLS]
+    gains = [compute_per_user("ndcg@10", of_run[ANY]) for of_run in ranks]
+    assert found[ANY]["ndcg@10"] == compute_difference(*gains)
+    assert list(compare(one.path, first.path)) == list(compare(first.path, one.path)) == list(PROTOCOLS)
+    table = make_comparison_table(found, 100).splitlines()
+    assert table[1] == "among all items, seen ones too" and table[2].split()[1] == f"{found[ANY]['hr@1'].first:.4f}"
+    assert make_metrics_table(measure(one.path), 100).splitlines()[1] == table[1]
 
 
 @pytest.mark.parametrize("settings", [{"num_negatives": 50}, {"candidates_seed": 1}], ids=str)

@@ -17,7 +17,7 @@ from bert4rec_tf.config.presets import make_run
 from bert4rec_tf.evaluation.metrics import ANY, FULL, NEW, PROTOCOLS
 from bert4rec_tf.export import saved_model
 from bert4rec_tf.export.options import ExportOptions
-from bert4rec_tf.foundation import npz
+from bert4rec_tf.foundation import npz, plots
 from bert4rec_tf.models.pop import Pop
 from bert4rec_tf.runs import exporting
 from bert4rec_tf.runs.experiment import open_experiment
@@ -87,6 +87,22 @@ def test_both_protocols_are_measured_for_the_model_and_the_baselines(tmp_path, l
     assert "among all items, seen ones too" in shown and "without the targets that are repeats" in shown
 
 
+def test_the_verdict_and_the_first_rows_are_by_what_is_recommended(tmp_path):
+    content = measured(experiment(tmp_path / "work", 10))
+    first, second = (content[name][ANY]["ndcg@10"] for name in ("item_transitions", "test"))
+    expected = {"protocol": ANY, "first": first, "second": second, "mean": second - first}
+    assert expected.items() <= {**content["beyond_counting"], "mean": pytest.approx(second - first)}.items()
+    rows = summary.make_short_table(content).splitlines()[2:5]
+    assert [row[:26] == "all items, seen ones too  " for row in rows] == [True, True, False]
+    assert [float(row.split()[-2]) for row in rows[:2]] == pytest.approx([second, first], abs=6e-5)
+    assert next(line for line in summary.make_table(content).splitlines() if line.startswith("among")) == (
+        "among all items, seen ones too"
+    )
+    unseen = measured(experiment(tmp_path / "unseen", 0))
+    assert unseen["beyond_counting"]["second"] == unseen["test"][FULL]["ndcg@10"]
+    assert "protocol" not in unseen["beyond_counting"]
+
+
 def test_few_repeats_are_measured_apart_and_seen_items_stay_excluded(tmp_path):
     one = experiment(tmp_path / "work", 2)
     content = measured(one)
@@ -113,6 +129,15 @@ def repeating():
     return b4r.fit(frame(NUM_USERS // 2), model="item_transitions", silent=True)
 
 
+def test_the_figure_is_of_what_is_recommended(repeating, monkeypatch):
+    pytest.importorskip("matplotlib", reason="the extra [plots] is not installed")
+    monkeypatch.setattr(plots, "is_available", lambda: True)
+    figure = repeating.plot()
+    lines = [axes.lines[0] for axes in figure.axes if axes.get_xlabel() == "actions in the history"]
+    assert lines[0].get_ydata() == pytest.approx([repeating.metrics["test"][ANY]["ndcg@10"]])
+    assert figure.get_suptitle().endswith("NDCG@10 among all items")
+
+
 def command(capsys, model, *flags):
     recommend.main([f"--model={model}", "--user=u0", "-k", f"{NUM_ITEMS}", *flags])
     return {line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]}
@@ -120,7 +145,8 @@ def command(capsys, model, *flags):
 
 def test_seen_items_are_recommended_if_users_repeat_items(repeating, capsys):
     seen = {f"i{item}" for item in histories(NUM_USERS // 2)[0]}
-    assert repeating.metrics["repeats"]["validation"] == 0.5 and "among all items" in repr(repeating)
+    assert repeating.metrics["repeats"]["validation"] == 0.5
+    assert repr(repeating).splitlines()[1].startswith("  NDCG@10 among all items: ")
     assert repeating.saved.card["exclude_seen"] is False
     every = {f"i{item}" for item in range(NUM_ITEMS)}
     assert set(repeating.recommend(user="u0", k=NUM_ITEMS)["item"]) == every

@@ -96,13 +96,20 @@ def test_the_verdict_includes_all_items_if_users_repeat_items():
     assert summary.compare_with_counting(found) == (
         "Counting is as good or better: POP among all items, seen ones too."
     )
-    found["test"]["full"]["hr@10"] = found["test"]["popular"]["hr@10"] = 0.7
+    for protocol in found["test"].values():
+        protocol["hr@10"] = 0.7
     found = {**SHORT, "test": found["test"], "repeats": {"validation": 0.2249, "test": 0.3}}
     for make in (summary.make_table, summary.make_short_table):
         assert make(found).endswith(
             "22 % of the validation items are items the user had before, so the model recommends seen items too, "
-            "unless told otherwise. Among all items, seen ones too, NDCG@10 is 0.5000."
+            "unless told otherwise, and is judged among all items: among unseen ones, such an item stands out."
         )
+    verdict = summary.compare_with_counting(
+        {**found, "beyond_counting": {"protocol": "any", **beyond(0.1, 0.05, 0.15)}}
+    )
+    assert verdict.endswith(
+        "the network adds +0.1000 (95 % interval +0.0500 to +0.1500) of NDCG@10 among all items, seen ones too."
+    )
 
 
 @pytest.mark.parametrize(("validation", "test"), [(0.01, 0.4), (0.4, 0.01), (0.4, 0.4), (0.0, 0.01)])
