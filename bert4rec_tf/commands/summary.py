@@ -20,6 +20,7 @@ from bert4rec_tf.evaluation.metrics import (
     NEW,
     POPULAR,
     PROTOCOLS,
+    SEED_SPREAD,
     UNIFORM,
 )
 from bert4rec_tf.runs.comparison import Comparison
@@ -212,6 +213,8 @@ def _compare_with_transitions(difference: dict[str, Any], num_negatives: int) ->
     interval = f"{difference['mean']:+.4f} (95 % interval {difference['low']:+.4f} to {difference['high']:+.4f})"
     items = _name_candidates(difference.get("protocol", FULL), num_negatives)
     gain = f"{interval} of NDCG@10 among {items}"
+    if abs(difference["mean"]) < SEED_SPREAD * difference["first"] and difference["low"] * difference["high"] > 0:
+        gain += f"; below {SEED_SPREAD:.0%}, another seed may turn it round".replace("%", " %")
     if difference["low"] > 0:
         return f"Beyond counting transitions, the network adds {gain}."
     if difference["high"] < 0:

@@ -37,6 +37,9 @@ LIST_LENGTH = 10
 LIST_METRICS = tuple(f"{name}@{LIST_LENGTH}" for name in ("coverage", "popularity", "novelty"))
 """Metrics of the first items of all lists: how many different ones there are, and how popular they are."""
 
+SEED_SPREAD = 0.05
+"""The share by which another seed can move NDCG."""
+
 MIN_USERS = 30
 """With fewer users the mean difference is not close enough to a normal distribution."""
 

@@ -85,6 +85,16 @@ def test_the_verdict_says_what_the_network_adds_to_counting():
         ) and "Beyond" not in summary.compare_with_counting(one)
 
 
+@pytest.mark.parametrize(("mean", "half"), [(0.009, 0.001), (-0.009, 0.001), (0.011, 0.001), (0.009, 0.01)])
+def test_a_lead_that_another_seed_may_turn_round_is_called_so(mean, half):
+    """Of counting's 0.2, 5 % are 0.01."""
+    found = {**content(test=(0.6, 0.3)), "beyond_counting": beyond(mean, mean - half, mean + half)}
+    verdict = summary.compare_with_counting(found)
+    is_small_lead = abs(mean) < 0.01 and half < abs(mean)
+    assert ("unseen items; below 5 %, another seed may turn it round." in verdict) == is_small_lead
+    assert len(verdict.splitlines()) == 1 and ("another seed" in verdict) == is_small_lead
+
+
 def test_a_model_is_not_compared_with_itself_nor_with_nothing():
     found = content("pop", test=(0.03, 0.02), pop=(0.03, 0.02), item_transitions=(0.0, 0.01))
     assert summary.compare_with_counting(found) == ""
