@@ -186,18 +186,31 @@ class Difference:
     p_value: float
 
 
-def compute_difference(first: np.ndarray, second: np.ndarray) -> Difference:
-    """Compares one metric of two models, float [users] each, by a paired test that takes the mean difference as normal.
+def compute_difference(first: np.ndarray, second: np.ndarray, users: np.ndarray | None = None) -> Difference:
+    """Compares one metric of two models, float [cases] each, by a paired test that takes the mean difference as normal.
 
-    Raises UserError for fewer than MIN_USERS users, or different numbers of users.
+    `users`: whose each case is, [cases]; None if each is another user's. The cases of a user may depend on each other.
+
+    Raises UserError for fewer than MIN_USERS users, or different numbers of cases.
     """
     if len(first) != len(second):
         raise UserError(f"Both runs must have measured the same users. Received: {len(first)} and {len(second)}")
-    if len(first) < MIN_USERS:
-        raise UserError(f"At least {MIN_USERS} users are needed to compare two runs. Received: {len(first)}")
+    num_users = len(first if users is None else np.unique(users))
+    if num_users < MIN_USERS:
+        raise UserError(f"At least {MIN_USERS} users are needed to compare two runs. Received: {num_users}")
     gains = second - first
-    mean, error = float(gains.mean()), float(gains.std(ddof=1) / math.sqrt(len(gains)))
+    mean = float(gains.mean())
+    error = float(gains.std(ddof=1)) / math.sqrt(len(gains)) if users is None else _compute_error(gains, users)
     p_value = math.erfc(abs(mean) / error / math.sqrt(2)) if error else float(mean == 0)
     return Difference(
         float(first.mean()), float(second.mean()), mean, mean - 1.96 * error, mean + 1.96 * error, p_value
     )
+
+
+def _compute_error(values: np.ndarray, users: np.ndarray) -> float:
+    """Returns the standard error of the mean of values, float [cases], which depend on each other within `users`.
+
+    It is clustered: the deviations of a user's cases are summed before they are squared (Liang and Zeger, 1986).
+    """
+    sums = np.bincount(np.unique(users, return_inverse=True)[1], values - values.mean())
+    return math.sqrt(len(sums) / (len(sums) - 1) * float(sums @ sums)) / len(values)

@@ -298,19 +298,25 @@ def _measure(source: Any, model: str, options: dict[str, Any]) -> np.ndarray:
     return ranks[find_served_protocol(ranks)]
 
 
-def _compare(ranks: Mapping[str, np.ndarray], model: str, cases: Any = slice(None)) -> list[float]:
-    """Returns NDCG@10, HR@10, and the difference of NDCG@10 to the first model with its interval (NaN for none)."""
+def _compare(
+    ranks: Mapping[str, np.ndarray], model: str, cases: Any = slice(None), users: np.ndarray | None = None
+) -> list[float]:
+    """Returns NDCG@10, HR@10, and the difference of NDCG@10 to the first model with its interval (NaN for none).
+
+    `users`: as for `compute_difference`.
+    """
     first, own_ranks = next(iter(ranks)), ranks[model][cases]
     gains, difference = compute_per_user(NDCG, own_ranks), [np.nan] * 3
     if model != first and len(own_ranks) >= MIN_USERS:
-        gain = compute_difference(compute_per_user(NDCG, ranks[first][cases]), gains)
+        gain = compute_difference(compute_per_user(NDCG, ranks[first][cases]), gains, users)
         difference = [gain.mean, gain.low, gain.high]
     return [gains.mean(), compute_per_user("hr@10", own_ranks).mean(), *difference]
 
 
-def _tabulate(ranks: Mapping[str, np.ndarray]) -> pd.DataFrame:
-    """Returns a row for each model, with COMPARED over all its cases."""
-    return pd.DataFrame([_compare(ranks, name) for name in ranks], pd.Index(ranks, name="model"), COMPARED)
+def _tabulate(ranks: Mapping[str, np.ndarray], users: np.ndarray | None = None) -> pd.DataFrame:
+    """Returns a row for each model, with COMPARED over all its cases. `users`: as for `compute_difference`."""
+    rows = [_compare(ranks, name, users=users) for name in ranks]
+    return pd.DataFrame(rows, pd.Index(ranks, name="model"), COMPARED)
 
 
 @dataclass(frozen=True)
@@ -318,7 +324,8 @@ class CrossValidation:
     """What `cross_validate` has measured.
 
     Attributes:
-        summary: a row for each model, over the cases of all folds: the columns of `compare`, without `seconds`.
+        summary: a row for each model, over the cases of all folds: the columns of `compare`, without `seconds`. The
+            interval of `difference` takes into account that folds share users.
         folds: a row for each fold and model: the number of cases, `ndcg@10`, and its 95 % interval, `low` to `high`.
     """
 
@@ -380,15 +387,17 @@ def cross_validate(
     width = test_days * find_day_length(sequences.times.meaning)
     end = sequences.times.values.max()
     ranks = {name: np.empty(0, int) for name in names}
-    rows = list[list[float]]()
+    rows, users = list[list[float]](), np.empty(0, object)
     for fold in range(folds):
         begin = end - (folds - fold) * width
         part = cut_by_time(sequences, begin, begin + width)
-        if (num_users := len(LeaveOneOut(part).users)) < MIN_USERS:
+        test_users = part.users[LeaveOneOut(part).users]
+        if len(test_users) < MIN_USERS:
             raise UserError(
                 f"`test_days` and `folds` must leave {MIN_USERS} users to measure in each period. Period {fold + 1} of "
-                f"{folds} has {num_users}"
+                f"{folds} has {len(test_users)}"
             )
+        users = np.append(users, test_users)
         for name in names:
             fold_ranks = _measure(part, name, options)
             ranks[name] = np.append(ranks[name], fold_ranks)
@@ -396,4 +405,4 @@ def cross_validate(
             error = 1.96 * gains.std(ddof=1) / np.sqrt(len(gains))
             rows.append([len(gains), gains.mean(), gains.mean() - error, gains.mean() + error])
     index = pd.MultiIndex.from_product([range(1, folds + 1), names], names=["fold", "model"])
-    return CrossValidation(_tabulate(ranks), pd.DataFrame(rows, index, ["cases", NDCG, "low", "high"]))
+    return CrossValidation(_tabulate(ranks, users), pd.DataFrame(rows, index, ["cases", NDCG, "low", "high"]))

@@ -114,6 +114,36 @@ def test_a_difference_is_that_of_a_paired_test(gain):
     assert found.mean == pytest.approx(second.mean() - first.mean())
 
 
+def resample_mean(values, users, draws=4_000):
+    """The standard deviation of the mean over cases when whole users are drawn with replacement."""
+    rng, sums, counts = np.random.default_rng(8), np.bincount(users, values), np.bincount(users)
+    samples = rng.integers(len(sums), size=(draws, len(sums)))
+    return (sums[samples].sum(axis=1) / counts[samples].sum(axis=1)).std()
+
+
+def test_cases_of_one_user_are_not_taken_as_independent():
+    """Each user has one to four cases, whose gains are alike."""
+    rng = np.random.default_rng(7)
+    users = np.repeat(np.arange(400), rng.integers(1, 5, size=400))
+    first = rng.random(len(users))
+    second = first + 0.1 + rng.normal(size=400)[users] + 0.1 * rng.normal(size=len(users))
+    names = np.array([f"u{user}" for user in range(400)], object)[users]
+    clustered, naive = compute_difference(first, second, names), compute_difference(first, second)
+    assert (clustered.first, clustered.second, clustered.mean) == (naive.first, naive.second, naive.mean)
+    error = (clustered.high - clustered.low) / 2 / 1.96
+    assert error == pytest.approx(resample_mean(second - first, users), rel=0.05)
+    assert error > 1.4 * (naive.high - naive.low) / 2 / 1.96
+    assert clustered.p_value == pytest.approx(2 * stats.norm.sf(abs(clustered.mean) / error))
+
+
+def test_one_case_of_each_user_is_as_without_users():
+    first, second = two_models(0.01)
+    alone, expected = compute_difference(first, second, np.arange(len(first))), compute_difference(first, second)
+    assert (alone.low, alone.high) == pytest.approx((expected.low, expected.high))
+    with pytest.raises(UserError, match=r"At least 30 users .* Received: 29"):
+        compute_difference(first[:58], second[:58], np.arange(58) % 29)
+
+
 def test_a_run_does_not_differ_from_itself():
     ranks = compute_per_user("ndcg@10", np.random.default_rng(10).integers(40, size=100))
     mean = float(ranks.mean())

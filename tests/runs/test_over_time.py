@@ -9,6 +9,7 @@ import pytest
 
 import bert4rec_tf as b4r
 from bert4rec_tf.data.sequences import LeaveOneOut
+from bert4rec_tf.evaluation.metrics import compute_difference, compute_per_user
 from bert4rec_tf.foundation import plots
 from bert4rec_tf.notebook import fitting
 from bert4rec_tf.notebook.user_tables import label_cases
@@ -45,6 +46,17 @@ def test_each_period_is_measured_by_what_came_before(tmp_path, monkeypatch):
     monkeypatch.setattr(plots, "is_available", lambda: True)
     axes = found.plot().axes[0]
     assert len(axes.containers) == 2 and axes.get_ylabel() == "ndcg@10"
+
+
+def test_the_folds_of_a_user_are_not_taken_as_independent(monkeypatch):
+    """Every user is in both folds, with the same ranks: twice the cases, and nothing new."""
+    of_users = {"pop": np.arange(60) % 7, "item_transitions": np.arange(60) % 3}
+    monkeypatch.setattr(fitting, "_measure", lambda part, name, options: of_users[name])
+    twice = b4r.cross_validate(FRAME, folds=2, test_days=4, models=["pop", "item_transitions"], silent=True)
+    gains = [compute_per_user("ndcg@10", of_users[name]) for name in of_users]
+    once = compute_difference(*gains)
+    row = twice.summary.loc["item_transitions"]
+    assert (row["difference"], row["low"], row["high"]) == pytest.approx((once.mean, once.low, once.high))
 
 
 @pytest.mark.slow
