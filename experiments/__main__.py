@@ -19,9 +19,10 @@ from bert4rec_tf.foundation.stores import expand_path
 from bert4rec_tf.foundation.warning import FileWarning, warn
 from experiments import merging
 from experiments.findings import Findings
-from experiments.plan import Plan
+from experiments.line_fields import FAILED
+from experiments.plan import PRESETS, Plan
 from experiments.processes import start_server
-from experiments.results import FAILED, Results
+from experiments.results import Results
 from experiments.sweep import Sweep, show
 from experiments.tables import DATASETS, QUICK_DATASETS, TABLES, make_label
 
@@ -53,9 +54,7 @@ def make_parser() -> Parser:
     parser.add_argument("--figures", help="numbers, as 3,4 (default: all; none where --tables is given)")
     parser.add_argument("--datasets", help=f"some of {','.join(DATASETS)} (default: all)")
     parser.add_argument("--seeds", default="1", help="repeat every run with these (default: 1)")
-    parser.add_argument(
-        "--preset", default="fast", choices=("fast", "released", "table2"), help="settings of BERT4Rec (default: fast)"
-    )
+    parser.add_argument("--preset", default="fast", choices=PRESETS, help="settings of BERT4Rec (default: fast)")
     parser.add_argument("--budget", type=float, default=1.0, help="share of the presets' steps, as 0.25 (default: 1)")
     parser.add_argument("--quick", action="store_true", help="everything on the built-in data with tiny models")
     parser.add_argument("--list", action="store_true", help="show what is done, running and missing, and run nothing")

@@ -10,8 +10,9 @@ import numpy as np
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.config.popularity_option import CORRECTION
 from bert4rec_tf.evaluation.metrics import POPULAR
+from experiments.line_fields import FINISHED
 from experiments.plan import Plan
-from experiments.results import CPU, FINISHED, Line, list_trainings, name_device
+from experiments.results import CPU, Line, list_trainings, name_device
 from experiments.tables import TABLES
 
 SAMPLES = "samples_per_second"

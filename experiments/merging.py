@@ -1,16 +1,21 @@
 """`run_all.sh --merge=FILE`: takes in the results of runs that were made on another machine."""
 
+import functools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import bert4rec_tf
+from bert4rec_tf.config import presets
+from bert4rec_tf.config.model_settings import PAPERS_MODEL
 from bert4rec_tf.config.run_record import Run
-from bert4rec_tf.evaluation.metrics import PROTOCOLS
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
-from experiments.results import FINISHED, Line, Results, is_same_file, list_trainings, read_lines
+from experiments.line_fields import FINISHED, find_damage
+from experiments.plan import PRESETS, Plan
+from experiments.results import Line, Results, is_same_file, parse_lines
+from experiments.tables import QUICK_DATASETS, TABLES
 
 FindFile = Callable[[str], dict[str, Any] | None]
 """Returns the facts about the present file of a data set (`results.describe_data_file`)."""
@@ -35,14 +40,14 @@ def merge(path: Path, results: Results, find_file: FindFile) -> MergeReport:
     if not path.is_file():
         raise UserError(f"`merge` must be a file of results ({results.path.name}). Received: merge={path}")
     report, other_results, lines = MergeReport([], [], {}), Results(path.parent), results.read()
-    for key, line in read_lines(path).items():
+    for key, line in {str(line["key"]): line for _, line in parse_lines(path)}.items():
         own_line = lines.get(key, {})
         if damage := find_damage(line):
             report.refusals[key] = damage
             continue
-        if own_line.get("status") == FINISHED and is_same_file(own_line["data_file"], line.get("data_file")):
+        if own_line.get("status") == FINISHED and is_same_file(own_line["data_file"], line["data_file"]):
             report.known_keys.append(key)
-        elif reason := find_fault(key, line, find_file):
+        elif reason := find_fault(key, line, find_file) or find_other_data(line, lines.values()):
             report.refusals[key] = reason
         elif own_line.get("status") == FINISHED and find_file(line["run"]["dataset"]) is None:
             report.refusals[key] = "the run is here, of another data file, and neither file is here to decide"
@@ -59,45 +64,42 @@ def merge(path: Path, results: Results, find_file: FindFile) -> MergeReport:
     return report
 
 
-def find_damage(line: Line) -> str | None:
-    """Returns that a line has what `Results.put` does not write; None if it has not."""
-    try:
-        file = line.get("data_file")
-        is_sound = file is None or isinstance(file["sha256"], str)
-        if line.get("status") != FINISHED:
-            return None if is_sound else "it is damaged"
-        environment = line["environment"]
-        names = [*environment["devices"], *environment.get("accelerators", []), *environment["versions"].values()]
-        numbers = [training[name] for training in list_trainings(line) for name in ("steps", "seconds")]
-        numbers += [line["peak_memory"]] if line.get("peak_memory") is not None else []
-        is_sound = is_sound and all(isinstance(name, str) for name in names)
-        is_sound = is_sound and all(isinstance(number, int | float) for number in numbers)
-    except (KeyError, TypeError, AttributeError) as error:
-        return f"it is damaged ({error})"
-    return None if is_sound else "it is damaged"
-
-
 def find_fault(key: str, line: Line, find_file: FindFile) -> str | None:
-    """Returns why a line cannot be taken; None if it can."""
-    if line.get("status") != FINISHED:
-        return f"it is not finished, but {line.get('status')}"
+    """Returns why a sound line cannot be taken; None if it can."""
+    if line["status"] != FINISHED:
+        return f"it is not finished, but {line['status']}"
     try:
         run = Run.from_dict(line["run"])
-        versions, file = line["environment"]["versions"], line["data_file"]
-        values = [line["test"][protocol]["ndcg@10"] for protocol in PROTOCOLS]
-        is_whole = all(isinstance(value, float) for value in values) and bool(line["environment"]["devices"])
-        is_whole = is_whole and line["wall_seconds"] >= 0 and 0 < line["budget"] <= 1
     except (KeyError, TypeError, UserError) as error:
         return f"it is not the result of a run of this version ({error})"
-    if not is_whole:
-        return "it is not the whole result of a run"
-    if run.digest != key or line.get("digest") != key:
+    if run.digest != key or line["digest"] != key:
         return f"its settings have the digest {run.digest}: they were changed, or made by another version"
-    if (version := versions.get("bert4rec_tf")) != bert4rec_tf.__version__:
+    if (version := line["environment"]["versions"].get("bert4rec_tf")) != bert4rec_tf.__version__:
         return f"it was made by version {version}, and this is {bert4rec_tf.__version__}"
     own_file = find_file(run.dataset)
-    if own_file is not None and not is_same_file(file, own_file):
+    if own_file is not None and not is_same_file(line["data_file"], own_file):
         return f"it was measured on another file than {own_file['name']} here"
+    names = [name for name in PRESETS if (name, run.dataset, PAPERS_MODEL) in presets.PRESETS]
+    if not any(key in list_keys(run.dataset, run.seed, line["budget"], name) for name in names):
+        return f"no table or figure has this run with the budget {line['budget']}"
+    return None
+
+
+@functools.cache
+def list_keys(dataset: str, seed: int, budget: float, preset: str) -> frozenset[str]:
+    """Returns the keys of the runs of all tables and figures on a data set."""
+    plan = Plan((dataset,), preset, (seed,), budget, quick=dataset in QUICK_DATASETS)
+    return frozenset(job.key for job in plan.make_all_jobs(TABLES))
+
+
+def find_other_data(line: Line, own_lines: Iterable[Line]) -> str | None:
+    """Returns that a line's data differ from those of a run here on the same file; None if they do not."""
+    for own_line in own_lines:
+        is_comparable = own_line["status"] == FINISHED and own_line["run"]["dataset"] == line["run"]["dataset"]
+        if not is_comparable or not is_same_file(own_line["data_file"], line["data_file"]):
+            continue
+        if own_line["data_fingerprint"] != line["data_fingerprint"]:
+            return f"its data have another fingerprint than those of {own_line['key']} here, of the same file"
     return None
 
 

@@ -9,6 +9,9 @@ from bert4rec_tf.config.model_settings import PAPERS_MODEL
 from bert4rec_tf.config.run_record import SELECT, Run
 from experiments.tables import TABLES, Variant, make_cell_label
 
+PRESETS = ("fast", "released", "table2")
+"""The settings of BERT4Rec that a plan can start from."""
+
 SELECT_ONLY = {"protocol": SELECT}
 """The protocol of quick runs and searches: one training, with the validation item held out."""
 

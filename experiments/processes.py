@@ -18,7 +18,8 @@ from typing import Any
 import filelock
 
 from bert4rec_tf.foundation.errors import UserError, format_error
-from experiments.results import BUSY, FAILED, FINISHED, STOPPED
+from experiments.line_fields import FAILED, FINISHED, STOPPED
+from experiments.results import BUSY
 
 CONTEXT = multiprocessing.get_context("forkserver")
 GPU_FILES = ("nvidiactl", "dxg", "kfd")

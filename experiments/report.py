@@ -29,8 +29,9 @@ from experiments.grids import (
     format_difference,
     make_all_grids,
 )
+from experiments.line_fields import FAILED, FINISHED, STOPPED
 from experiments.plan import QUICK, QUICK_WIDTH, Job
-from experiments.results import CPU, FAILED, FINISHED, STOPPED, Line, name_device
+from experiments.results import CPU, Line, name_device
 from experiments.sweep import Sweep
 from experiments.tables import TABLES, make_cell_label, make_label
 

@@ -3,7 +3,7 @@
 import functools
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,12 @@ from bert4rec_tf.data.sources import datasets, download
 from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.folder import WorkDirectory
+from experiments.line_fields import FINISHED, find_damage
 
 Line = Mapping[str, Any]
 
 FILE = "results.jsonl"
 ATTENTION = "attention-"
-
-FINISHED, FAILED, STOPPED = "finished", "failed", "stopped"
-"""The `status` of a line: measured, ended with an error, or stopped and to be resumed."""
 
 BUSY = "running elsewhere"
 """The status of a job that another sweep works on. No line has it."""
@@ -39,6 +37,7 @@ class Results:
     share of its preset's steps), `data_file` and `commit` (of the last sitting's code). Its `peak_memory` in bytes and
     `wall_seconds` are of all sittings on that data file; killed sittings leave no line, so `wall_seconds` is at least
     the time of the trainings. A failed line has its `error`, a finished one the content of `metrics.json`.
+    `line_fields` has what readers need of it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -99,21 +98,29 @@ class Results:
 
 
 def read_lines(path: Path) -> dict[str, dict[str, Any]]:
-    """Returns key -> its newest line in a file of results. Raises UserError if a line cannot be read."""
+    """Returns key -> its newest line in a file of results. Raises UserError for a line that a reader cannot use."""
+    lines = {}
+    for number, line in parse_lines(path):
+        if damage := find_damage(line):
+            raise UserError(f"{path}, line {number}: {damage}")
+        lines[line["key"]] = line
+    return lines
+
+
+def parse_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the number and the content of each line of a file of results. Raises UserError for what is not one."""
     try:
         texts = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: must be results as text in UTF-8 ({error.reason})") from error
-    lines = {}
     for number, text in enumerate(texts, start=1):
         try:
             line = json.loads(text)
-            if not {"run", "status", "data_file"} <= line.keys():
-                raise ValueError("it has no run, status or data_file")
-            lines[line["key"]] = line
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if not {"key", "run", "status", "data_file"} <= line.keys():
+                raise ValueError("it has no key, run, status or data_file")
+        except (ValueError, AttributeError) as error:
             raise UserError(f"{path}, line {number}: not the result of a run ({error})") from error
-    return lines
+        yield number, line
 
 
 def name_device(line: Line) -> str:

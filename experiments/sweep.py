@@ -21,19 +21,9 @@ from bert4rec_tf.foundation.progress import format_clock
 from bert4rec_tf.foundation.warning import FileWarning, warn
 from bert4rec_tf.runs.folder import WorkDirectory
 from experiments import processes, results
+from experiments.line_fields import FAILED, FINISHED, STOPPED
 from experiments.plan import Job
-from experiments.results import (
-    BUSY,
-    CPU,
-    FAILED,
-    FINISHED,
-    STOPPED,
-    Line,
-    Results,
-    is_same_file,
-    list_trainings,
-    name_device,
-)
+from experiments.results import BUSY, CPU, Line, Results, is_same_file, list_trainings, name_device
 
 MISSING, RUNNING = "missing", "running"
 """States in a listing, besides the statuses of lines."""

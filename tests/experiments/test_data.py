@@ -4,11 +4,13 @@ import re
 import subprocess
 
 import pytest
+from support.invented_results import FILE, line_of
 
 from bert4rec_tf.runs.folder import WorkDirectory
 from experiments import processes, results
+from experiments.line_fields import FAILED, FINISHED, STOPPED
 from experiments.plan import Job, Plan
-from experiments.results import FAILED, FINISHED, STOPPED, Results
+from experiments.results import Results
 from experiments.sweep import Sweep
 from experiments.tables import Variant
 
@@ -38,14 +40,14 @@ def test_a_run_on_other_data_works_beside_the_first(tmp_path, monkeypatch):
 
 def test_a_sitting_on_other_data_never_hides_a_finished_one(tmp_path):
     """Times of sittings on one data file are added; a finished line only gives way to a finished one."""
-    run = Plan(("beauty",)).make_run("beauty", Variant("POP", "pop"), 1).to_dict()
+    job = Job(Plan(("beauty",)).make_run("beauty", Variant("POP", "pop"), 1))
+    phase = {"steps": 0, "seconds": 0.0, "best_step": 0}
     kept = Results(tmp_path)
 
     def put(status, content, seconds, memory):
-        file = {"name": "beauty.txt", "sha256": content, "as_published": True}
-        sitting = {"key": "a", "run": run, "status": status, "data_file": file}
-        kept.put({**sitting, "wall_seconds": seconds, "peak_memory": memory})
-        line = kept.read()["a"]
+        changes = {"status": status, "data_file": {**FILE, "sha256": content}, "error": "the loss is nan"}
+        kept.put(line_of(job, seconds=seconds, peak_memory=memory, retrain=phase, **changes))
+        line = kept.read()[job.key]
         return line["status"], line["data_file"]["sha256"], line["wall_seconds"], line["peak_memory"]
 
     assert put(STOPPED, "1", 10.0, 5) == (STOPPED, "1", 10.0, 5)

@@ -1,6 +1,11 @@
 """Results from another machine: what fits is taken in, what does not is named, and nothing is lost."""
 
+import copy
+import functools
 import json
+import math
+import operator
+import re
 
 import pytest
 from support.invented_results import FILE, findings, line_of, text_of
@@ -10,8 +15,9 @@ from bert4rec_tf.foundation.errors import UserError
 from experiments import merging
 from experiments.__main__ import main
 from experiments.findings import SAMPLES, Findings
+from experiments.line_fields import FAILED
 from experiments.plan import Job, Plan
-from experiments.results import FAILED, Results, name_device
+from experiments.results import Results, name_device, read_lines
 from experiments.sweep import Sweep, show
 from experiments.tables import Variant
 
@@ -26,6 +32,13 @@ def job(seed=1, model="bpr_mf"):
 
 def line(seed=1, value=0.5, **changes):
     return line_of(job(seed), value, **{"environment": GPU_ENVIRONMENT, **changes})
+
+
+REQUIRED = [
+    *("data_fingerprint", "users", "environment.threads", "environment.devices", "peak_memory", "run.seed"),
+    *("test.popular.hr@10", "run.training.batch_size", "run.architecture"),
+]
+"""Entries of a finished line that some part of the report reads."""
 
 
 def write(folder, *lines):
@@ -73,27 +86,49 @@ def test_attention_that_is_missing_here_comes_along_for_known_runs_and_that_of_o
     assert merge(tmp_path, one).taken_keys == [one["key"]] and not here.list_attentions()
 
 
+def without(path):
+    """A line that lacks an entry."""
+    found = copy.deepcopy(line())
+    *groups, last = path.split(".")
+    del functools.reduce(operator.getitem, groups, found)[last]
+    return found
+
+
 FAULTS = {
-    "it is not finished, but failed": {"status": FAILED},
+    "it is not finished, but failed": {"status": FAILED, "error": "the loss is nan"},
     "its settings have the digest": {"run": {**job().run.to_dict(), "seed": 9}},
     "they were changed, or made by another version": {"digest": "0" * 12},
     "it was made by version 0.0.1, and this is": {
         "environment": {**CPU_ENVIRONMENT, "versions": {"bert4rec_tf": "0.0.1"}}
     },
     "it was measured on another file than beauty.txt here": {"data_file": {**FILE, "sha256": "0" * 64}},
-    "Unknown setting of training: 'new'": {
+    "it is not the result of a run of this version (Unknown setting of training: 'new'": {
         "run": {**job().run.to_dict(), "training": {**job().run.to_dict()["training"], "new": 1}}
     },
-    "it is not the result of a run of this version": {"test": {"uniform": {}}},
-    "it is not the whole result of a run": {"budget": 2.0},
-    "not the whole result": {"test": {**line()["test"], "full": {"ndcg@10": None}}},
-    "it is damaged": {"peak_memory": "x"},
-    "it is damaged ('sha256')": {"data_file": {}},
-    "it is damaged (string": {"data_file": "x"},
-    "it is damaged ('list'": {"environment": {**CPU_ENVIRONMENT, "versions": []}},
-    "it is damaged (Value after": {"environment": {**CPU_ENVIRONMENT, "accelerators": 3}},
-    "it is damaged (": {"retrain": "x"},
-    "('devices')": {"environment": {"versions": VERSIONS}},
+    "no table or figure has this run with the budget 0.5": {"budget": 0.5},
+    "`budget` must be above 0 and at most 1. Received: 2.0": {"budget": 2.0},
+    "`test.popular.hr@1` must be a number in [0, 1]. Received: nothing": {"test": {"uniform": {}}},
+    "`test.full.ndcg@10` must be a number in [0, 1]. Received: None": {
+        "test": {**line()["test"], "full": {**line()["test"]["full"], "ndcg@10": None}}
+    },
+    "`test.full.ndcg@10` must be a number in [0, 1]. Received: 5.0": {
+        "test": {**line()["test"], "full": {**line()["test"]["full"], "ndcg@10": 5.0}}
+    },
+    "`wall_seconds` must be a number of at least 0. Received: nan": {"wall_seconds": math.nan},
+    "`peak_memory` must be null or a number. Received: 'x'": {"peak_memory": "x"},
+    "`data_file` must be null, or have name, sha256 and as_published. Received: {}": {"data_file": {}},
+    "sha256 and as_published. Received: 'x'": {"data_file": "x"},
+    "sha256 and as_published. Received: {'name'": {"data_file": {"name": "x", "sha256": "0" * 64}},
+    "`data_file` must be known, as these data are not built in. Received: None": {"data_file": None},
+    "`environment.versions` must be texts by package. Received: []": {
+        "environment": {**CPU_ENVIRONMENT, "versions": []}
+    },
+    "`environment.accelerators` must be a list of texts. Received: 3": {
+        "environment": {**CPU_ENVIRONMENT, "accelerators": 3}
+    },
+    "`retrain.steps` must be a whole number of at least 0. Received: nothing": {"retrain": "x"},
+    "`validation.popular.ndcg@10` must be a number in [0, 1]": {"validation": {}},
+    "`run.dataset` must be a data set's name. Received: nothing": {"run": {}},
 }
 
 
@@ -107,10 +142,12 @@ def test_what_does_not_fit_is_refused_with_its_reason_and_the_rest_taken(tmp_pat
     assert last == "1 taken, 0 already here, 1 refused."
 
 
-def test_a_damaged_line_of_a_run_that_is_here_is_refused(tmp_path):
+@pytest.mark.parametrize("file", [{}, None], ids=str)
+def test_a_damaged_line_of_a_run_that_is_here_is_refused(tmp_path, file):
     write(tmp_path / "here", line())
-    merged = merge(tmp_path, {**line(), "status": FAILED, "data_file": {}}, line(2))
-    assert merged.taken_keys == [line(2)["key"]] and merged.refusals == {line()["key"]: "it is damaged ('sha256')"}
+    merged = merge(tmp_path, {**line(), "data_file": file}, line(2))
+    assert merged.taken_keys == [line(2)["key"]] and not merged.known_keys
+    assert "`data_file` must be" in merged.refusals[line()["key"]]
 
 
 def test_a_finished_run_of_another_file_stays_where_no_file_can_decide(tmp_path):
@@ -123,6 +160,22 @@ def test_a_finished_run_of_another_file_stays_where_no_file_can_decide(tmp_path)
     assert merging.merge(path, Results(tmp_path / "here"), lambda dataset: other["data_file"]).taken_keys
 
 
+@pytest.mark.parametrize("path", REQUIRED)
+def test_a_line_without_an_entry_that_the_report_reads_is_refused_and_cannot_be_read(tmp_path, path):
+    reason = rf"`{re.escape(path)}` must be .*Received: nothing"
+    assert re.match(reason, merge(tmp_path, without(path)).refusals[line()["key"]])
+    lines_file = write(tmp_path / "here", line(2), without(path))
+    with pytest.raises(UserError, match=f"results.jsonl, line 2: {reason}"):
+        read_lines(lines_file)
+
+
+def test_data_of_another_fingerprint_are_refused_beside_a_run_on_the_same_file(tmp_path):
+    write(tmp_path / "here", line())
+    merged = merge(tmp_path, line(2, data_fingerprint="y"), line(3))
+    assert merged.taken_keys == [line(3)["key"]]
+    assert "another fingerprint than those of" in merged.refusals[line(2)["key"]]
+
+
 @pytest.mark.parametrize("content", ["{", '{"run": 1}', "[]", '{"key": "a"}'])
 def test_a_damaged_file_changes_nothing(tmp_path, content):
     path = write(tmp_path / "other", line())
@@ -133,12 +186,14 @@ def test_a_damaged_file_changes_nothing(tmp_path, content):
 
 
 def test_the_command_merges_reports_and_says_what_it_refused(tmp_path, capsys):
-    one = Plan(("synthetic",), quick=True).make_all_jobs(["table2"])[0]
+    one, other, *_ = Plan(("synthetic",), quick=True).make_all_jobs(["table2"])
     good = line_of(one, environment=GPU_ENVIRONMENT, data_file=None)
-    path = write(tmp_path / "other", good, {**line(), "status": FAILED})
+    longer = {**line_of(other, environment=GPU_ENVIRONMENT, data_file=None), "budget": 0.5}
+    path = write(tmp_path / "other", good, longer)
     folders = [f"--workdir={tmp_path}", f"--results={tmp_path / 'here'}"]
     assert main(["--quick", f"--merge={path}", *folders]) == 1
-    assert "1 taken, 0 already here, 1 refused." in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "1 taken, 0 already here, 1 refused." in printed and "has this run with the budget 0.5" in printed
     assert "NVIDIA H100" in (tmp_path / "here" / "report.md").read_text()
     path.write_bytes(b"\x89PNG\xff")
     with pytest.raises(UserError, match="must be results as text in UTF-8"):
@@ -163,7 +218,7 @@ def test_the_listing_estimates_by_device(tmp_path, capsys):
     sweep = Sweep(Results(tmp_path / "here"), tmp_path)
     for seed, seconds, environment in ((1, 600.0, CPU_ENVIRONMENT), (2, 60.0, GPU_ENVIRONMENT)):
         phase = {"steps": job().run.training.steps, "seconds": seconds, "best_step": 1}
-        done = line_of(job(seed), seconds=seconds, retrain=phase, environment=environment, data_file=None)
+        done = line_of(job(seed), seconds=seconds, retrain=phase, environment=environment)
         sweep.results.put(done)
     assert [name_device(each) for each in sweep.results.read().values()].count("CPU") == 1
     show([job(3)], sweep)

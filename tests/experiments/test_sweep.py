@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,8 +20,10 @@ from support.paths import ROOT, TESTS
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import FileWarning
 from experiments import processes
+from experiments.__main__ import main
+from experiments.line_fields import FAILED, FINISHED, STOPPED
 from experiments.plan import Job, Plan
-from experiments.results import BUSY, FAILED, FINISHED, STOPPED, Results, read_commit
+from experiments.results import BUSY, Results, read_commit
 from experiments.sweep import RUNNING, Sweep, list_states, show
 from experiments.tables import TABLES, Variant
 
@@ -197,11 +200,20 @@ def test_the_listing_estimates_the_rest_by_the_run_with_the_most_equal_settings(
 
 
 def test_a_damaged_line_of_results_is_an_error_with_its_number(tmp_path):
-    whole = '{"key": "a", "run": {}, "status": "failed", "data_file": null}'
-    for damaged in ('{"key":', '{"key": "b"}'):
-        (tmp_path / "results.jsonl").write_text(f"{whole}\n{damaged}\n")
-        with pytest.raises(UserError, match=r"results.jsonl, line 2: not the result of a run"):
-            Results(tmp_path).read()
+    whole = line_of(job(), data_file=None)
+    foreign = {"key": "abc", "run": {}, "status": "finished", "data_file": None}
+    for damaged, words in (
+        ('{"key":', "not the result of a run"),
+        ('{"key": "b"}', "not the result of a run"),
+        (json.dumps(foreign), "`run.dataset` must be a data set's name. Received: nothing"),
+        (json.dumps({**foreign, "run": whole["run"]}), "`budget` must be above 0 and at most 1. Received: nothing"),
+        (json.dumps({**whole, "status": "failed"}), "`error` must be a text. Received: nothing"),
+        (json.dumps({**whole, "status": "done"}), "`status` must be finished, failed or stopped. Received: 'done'"),
+    ):
+        (tmp_path / "results.jsonl").write_text(f"{json.dumps(whole)}\n{damaged}\n")
+        for flag in ("--report", "--list"):
+            with pytest.raises(UserError, match=f"results.jsonl, line 2: {re.escape(words)}"):
+                main(["--quick", flag, f"--results={tmp_path}", f"--workdir={tmp_path / 'work'}"])
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from statistics import mean, median
 
 from experiments.findings import Findings
+from experiments.line_fields import FINISHED
 from experiments.plan import Plan
-from experiments.results import FINISHED, Results
+from experiments.results import Results
 from experiments.tables import DATASETS, NOT_IN_PAPER, TABLES
 from support.paths import ROOT
 

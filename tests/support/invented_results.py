@@ -1,9 +1,9 @@
 """Results that nobody measured, and the report that is made of them, as text."""
 
 from experiments.findings import Findings
+from experiments.line_fields import FINISHED
 from experiments.plan import Plan
 from experiments.report import make_sections, render
-from experiments.results import FINISHED
 from support.fake_runs import measured
 
 FILE = {"name": "beauty.txt", "sha256": "f480" * 16, "as_published": True}
