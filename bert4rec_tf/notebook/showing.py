@@ -17,8 +17,7 @@ from bert4rec_tf.evaluation.metrics import (
 )
 from bert4rec_tf.foundation import npz, plots
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.folder import WorkDirectory
-from bert4rec_tf.runs.measuring import COUNTED, COUNTED_ANY, HISTORY_LENGTHS, TARGET_COUNTS
+from bert4rec_tf.runs.folder import COUNTED, COUNTED_ANY, HISTORY_LENGTHS, TARGET_COUNTS, WorkDirectory
 from bert4rec_tf.runs.trainings import list_trainings
 from bert4rec_tf.training import loop
 

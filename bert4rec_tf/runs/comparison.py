@@ -17,7 +17,7 @@ from bert4rec_tf.evaluation.metrics import (
 )
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.folder import WorkDirectory
+from bert4rec_tf.runs.folder import HISTORY_LENGTHS, TARGET_COUNTS, WorkDirectory
 
 Comparison = dict[str, dict[str, Difference]]
 """Protocol -> metric -> difference."""
@@ -36,21 +36,43 @@ def _read_ranks(folder: WorkDirectory) -> dict[str, np.ndarray]:
     return npz.read(folder.ranks, (ANY, *PROTOCOLS) if needs_seen_items(config.repeats) else PROTOCOLS)
 
 
+def _have_same_actions(first: WorkDirectory, second: WorkDirectory) -> bool:
+    """Returns whether two runs have the same actions, users and items, whatever their features are.
+
+    Runs with features of an older version only recorded the data as a whole: then their items and test users decide.
+    """
+    configs = first.read_config(), second.read_config()
+    if configs[0].data_fingerprint == configs[1].data_fingerprint:
+        return True
+    fingerprints = [config.actions_fingerprint if config.features else config.data_fingerprint for config in configs]
+    if None not in fingerprints:
+        return fingerprints[0] == fingerprints[1]
+    return all(np.array_equal(*pair) for pair in zip(_read_traces(first), _read_traces(second)))
+
+
+def _read_traces(folder: WorkDirectory) -> list[np.ndarray]:
+    """Returns what a run has kept of its actions: items and their counts, and of each test user the row, the length of
+    the history and how often training saw the target."""
+    vocabulary = folder.read_ids().vocabulary
+    arrays = npz.read(folder.ranks, ("users", HISTORY_LENGTHS, TARGET_COUNTS))
+    return [npz.encode_lines(vocabulary.items), vocabulary.counts, *arrays.values()]
+
+
 def compare(first: Path, second: Path, names: Iterable[str] = METRICS) -> Comparison:
     """Compares the ranks of two work directories, by metrics (`evaluation.metrics.compute_per_user`).
 
     ANY comes first, where both have it.
 
-    Raises UserError if one is not a work directory, has not been evaluated or has damaged ranks, or if their data or
-    candidates differ.
+    Raises UserError if one is not a work directory, has not been evaluated or has damaged ranks, or if their actions,
+    items or candidates differ. Features may.
     """
     folders = [WorkDirectory(first), WorkDirectory(second)]
     configs = [folder.read_config() for folder in folders]
-    if configs[0].data_fingerprint != configs[1].data_fingerprint:
+    ranks = [_read_ranks(folder) for folder in folders]
+    if not _have_same_actions(*folders):
         raise UserError(f"{first} and {second} cannot be compared: their data differ, perhaps by --new_items")
     if configs[0].run.evaluation != configs[1].run.evaluation:
         raise UserError(f"{first} and {second} cannot be compared: their candidates differ")
-    ranks = [_read_ranks(folder) for folder in folders]
     return {
         protocol: {
             name: compute_difference(*(compute_per_user(name, run_ranks[protocol]) for run_ranks in ranks))

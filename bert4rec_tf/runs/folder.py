@@ -34,6 +34,10 @@ CONFIG_FORMAT = 5
 TRAINING_NAMES = {*itertools.chain(*TRAININGS.values())}
 """The names of the folders of trainings."""
 
+COUNTED, COUNTED_ANY, HISTORY_LENGTHS, TARGET_COUNTS = "counted", "counted_any", "lengths", "target_counts"
+"""Arrays of the ranks' file, int [users]: the target's rank by item_transitions under FULL and, if measured, ANY, the
+length of the history, and how often training saw the target."""
+
 IN_USE = "another process is using this folder; wait for it, or name another --workdir"
 ELSEWHERE = "name another --workdir"
 
@@ -86,6 +90,7 @@ class RunConfig:
         environment: from `describe_environment`.
         repeats: the share of the "validation" targets that are in their user's history.
         features: kind of features -> their fingerprint.
+        actions_fingerprint: of the data without their features. None if they have none, and in runs of older versions.
         columns: the columns of the data, for a later export.
         initial: the record of a warm start.
         interactions: the user's own files, as `Interactions.to_dict` has them.
@@ -100,6 +105,7 @@ class RunConfig:
     environment: dict[str, Any]
     repeats: dict[str, float]
     features: dict[str, str] | None = None
+    actions_fingerprint: str | None = None
     columns: dict[str, Any] | None = None
     initial: dict[str, Any] | None = None
     interactions: dict[str, Any] | None = None
@@ -218,6 +224,8 @@ class WorkDirectory:
                 features = {name: values.fingerprint for name, values in sequences.features.items()} or None
                 fingerprints = sequences.fingerprint, ids.fingerprint
                 options: dict[str, Any] = {**records, "features": features}
+                if features is not None:
+                    options["actions_fingerprint"] = dataclasses.replace(sequences, features={}).fingerprint
                 config = RunConfig(run, *fingerprints, sequences.num_users, environment, **options)
                 files.write_json(self.config, config.to_dict())
             if not self.vocabulary.exists():

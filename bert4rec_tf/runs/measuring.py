@@ -17,14 +17,11 @@ from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.foundation import files, npz
 from bert4rec_tf.foundation.environment import describe_environment
 from bert4rec_tf.models import Recommender
+from bert4rec_tf.runs.folder import COUNTED, COUNTED_ANY, HISTORY_LENGTHS, TARGET_COUNTS
 from bert4rec_tf.training import loop
 
 if TYPE_CHECKING:
     from bert4rec_tf.runs.experiment import Experiment
-
-COUNTED, COUNTED_ANY, HISTORY_LENGTHS, TARGET_COUNTS = "counted", "counted_any", "lengths", "target_counts"
-"""Arrays of the ranks' file, int [users]: the target's rank by item_transitions under FULL and, if measured, ANY, the
-length of the history, and how often training saw the target."""
 
 
 def measure(experiment: Experiment, model: Recommender) -> dict[str, Any]:

@@ -1,12 +1,16 @@
 """Two work directories compared user by user, as a function and as a command."""
 
+import json
+
 import numpy as np
 import pytest
 from support.commands import console, refused
 from support.ranking_oracle import make_sequences
 
 from bert4rec_tf.commands.summary import make_comparison_table, make_metrics_table
+from bert4rec_tf.config.model_settings import ITEM_FEATURES
 from bert4rec_tf.config.run_record import Run
+from bert4rec_tf.data.feature_values import Features, attach_features
 from bert4rec_tf.evaluation.metrics import ANY, FULL, METRICS, PROTOCOLS, compute_difference, compute_per_user
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
@@ -82,6 +86,44 @@ def test_runs_that_recommend_seen_items_are_compared_among_all_items_first(first
 def test_runs_on_other_candidates_are_refused(first, tmp_path, settings):
     other = work_directory(tmp_path / "other", some_ranks(2), **settings)
     assert_refused(first, other, "cannot be compared: their candidates differ")
+
+
+def with_features(name, extra=()):
+    ids = [*data().vocabulary.items.tolist(), *extra]
+    features = Features(np.array(ids, object), np.arange(len(ids) + 1), np.zeros(len(ids), np.int32), np.array([name]))
+    return attach_features(data(), {ITEM_FEATURES: features})
+
+
+def test_runs_whose_features_differ_are_compared(first, tmp_path):
+    one, other = (work_directory(tmp_path / name, some_ranks(2), with_features(name)) for name in ("one", "other"))
+    assert "actions_fingerprint" not in first.config.read_text()
+    for pair in ((first, one), (one, other), (other, first)):
+        assert list(compare(*(folder.path for folder in pair))) == list(PROTOCOLS)
+    more = work_directory(tmp_path / "more", some_ranks(2), with_features("one", extra=["new"]))
+    changed = work_directory(tmp_path / "changed", some_ranks(2), data(seed=1))
+    for folder in (more, changed):
+        assert_refused(one, folder, "cannot be compared: their data differ, perhaps by --new_items")
+
+
+def test_a_run_with_features_of_an_older_version_is_compared_by_its_items_and_test_users(tmp_path):
+    lengths, counts = np.arange(NUM_USERS), np.arange(NUM_USERS) % 7
+
+    def older(name, sequences, **changes):
+        arrays = {**some_ranks(1), "lengths": lengths, "target_counts": counts, **changes}
+        folder = work_directory(tmp_path / name, arrays, sequences)
+        config = json.loads(folder.config.read_text())
+        config.pop("actions_fingerprint", None)
+        folder.config.write_text(json.dumps(config))
+        return folder
+
+    one, plain = older("one", with_features("one")), older("plain", data())
+    assert compare(one.path, plain.path)["full"]["ndcg@10"].mean == 0
+    for name, sequences, changes in (
+        ("items", with_features("one", extra=["new"]), {}),
+        ("lengths", data(), {"lengths": lengths + 1}),
+        ("targets", with_features("two"), {"target_counts": counts[::-1]}),
+    ):
+        assert_refused(one, older(name, sequences, **changes), "cannot be compared: their data differ")
 
 
 def test_ranks_of_other_users_are_refused(first, tmp_path):
