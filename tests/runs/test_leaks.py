@@ -95,6 +95,8 @@ def find_differences(one, other, *may_differ):
     found = whole_runs.differences(one, other)
     configs = [json.loads((folder / "config.json").read_text()) for folder in (one, other)]
     assert configs[0].pop("data_fingerprint") != configs[1].pop("data_fingerprint")
+    if "features" in configs[0]:
+        assert configs[0].pop("actions_fingerprint") != configs[1].pop("actions_fingerprint")
     del configs[0]["ids_fingerprint"], configs[1]["ids_fingerprint"]  # of vocabulary.npz, which is compared below
     return [f"config.json: {name}" for name in configs[0] if configs[0][name] != configs[1].get(name)] + [
         name for name in found if not any(fnmatch.fnmatch(name, pattern) for pattern in (*OF_ALL_DATA, *may_differ))
