@@ -57,7 +57,7 @@ setup(
         "numpy>=2.2",
         "pandas>=2.2.3",
         "pooch>=1.8",
-        "pyarrow>=23",
+        "pyarrow>=25",
         "requests>=2.32.2",
         "scipy>=1.16",
         "tensorboard>=2.19",
