@@ -52,7 +52,7 @@ setup(
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1",
-        "filelock>=3.20.1",
+        "filelock>=3.20.4",
         "keras>=3.13",
         "numpy>=2.2",
         "pandas>=2.2.3",
