@@ -82,8 +82,8 @@ class Interactions(Settings):
     bad_rows: str = setting("refuse", "what to do with a row that cannot be read", choices=("refuse", "skip"))
     test_from: str | None = setting(
         None,
-        "hold out what happened from this time on: a date (without a zone: in that of the times, or UTC), or a number "
-        "like the times (default: the last actions of each user)",
+        "hold out what happened from then on: a date (in the zone of the times, or UTC), or a number like the times "
+        "(default: the last actions of each user)",
     )
     keep_missing_words: bool = setting(False, "read NA, null, - and other words for a missing value as ids")
     k_core: bool = setting(False, "repeat the filters of users and items until all that are left have enough actions")
