@@ -15,7 +15,7 @@ STORES = ["fsspec>=2024.10"]
 SERVE = ["aiohttp>=3.11", "orjson>=3.10", "prometheus-client>=0.21"]
 TEST = [
     "axe-playwright-python>=0.1",
-    "build>=1.2",
+    "build>=1.2.1",
     "codespell>=2.3",
     "hypothesis>=6.130",
     "ir-measures>=0.3.7",

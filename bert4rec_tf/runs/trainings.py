@@ -81,8 +81,11 @@ def make_model(
         options["num_users"] = num_users
     if run.training.mixed_precision:
         options["dtype"] = "mixed_bfloat16"
-    with _use_seed(run.seed), strategy.scope() if strategy else contextlib.nullcontext():
-        return kind(num_items, run.architecture, **options)
+    with _use_seed(run.seed):
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            model = kind(num_items, run.architecture, **options)
+        keras.random.uniform([])  # makes Keras' own generator, which own models may draw from, by the seed
+    return model
 
 
 @contextlib.contextmanager

@@ -1,9 +1,11 @@
 """A model of the user's own, in the user's own file."""
 
 import dataclasses
+import random
 import re
 import runpy
 
+import keras
 import numpy as np
 import pandas as pd
 import pytest
@@ -50,6 +52,28 @@ def test_it_is_trained_exported_updated_and_served_like_any_other(own, tmp_path)
     assert 99 in model.update(more).items
     longer = model.continue_training(more, train=True, steps=4, silent=True)
     assert 99 in longer.items
+
+
+@pytest.mark.long
+def test_draws_of_a_model_without_a_seed_follow_the_seed_of_the_run(own):
+    class DroppingMean(own):
+        def training_loss(self, batch, training=True):
+            return super().training_loss(batch) * keras.random.uniform([])
+
+    frame = pd.DataFrame(
+        [(user, (3 * user + 2 * place) % 20, place) for user in range(40) for place in range(7)],
+        columns=["user", "item", "time"],
+    )
+    tables, draws = [], []
+    for seed in (1, 2):
+        random.seed(seed)
+        model = b4r.fit(frame, model=DroppingMean, steps=6, evaluate_every=3, batch_size=16, silent=True)
+        tables.append(model.recommend_all(k=3, silent=True))
+        draws.append(random.random() == random.Random(seed).random())
+    b4r.MODELS.pop("dropping_mean")
+    MODEL_SETTINGS.pop("dropping_mean", None)
+    pd.testing.assert_frame_equal(*tables)
+    assert draws == [True, True]
 
 
 def test_what_is_no_model_says_why(own):

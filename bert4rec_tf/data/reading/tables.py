@@ -299,9 +299,9 @@ def select_columns(frame: pd.DataFrame | pa.Table, columns: list[str], title: st
         moments = [raw for raw in column if isinstance(raw, datetime) and raw == raw] if column.dtype == object else []
         if len({moment.tzinfo is None for moment in moments}) > 1:
             raise UserError(f"{title}: column {name} must have a zone in all of its times or in none. Received: both")
-        if len({str(moment.tzinfo) for moment in moments}) > 1:  # Arrow would take the first one for all
-            column = column.map(lambda raw: raw.astimezone(UTC) if isinstance(raw, datetime) else raw)
         try:
+            if len({str(moment.tzinfo) for moment in moments}) > 1:  # Arrow would take the first one for all
+                column = column.map(lambda raw: raw.astimezone(UTC) if isinstance(raw, datetime) else raw, "ignore")
             arrays[name] = pa.Table.from_pandas(column.to_frame(), preserve_index=False).column(0)
         except (pa.ArrowException, UnicodeError, OverflowError, TypeError) as error:
             defect = f"cannot be read ({error})"

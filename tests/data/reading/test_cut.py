@@ -146,6 +146,8 @@ def test_texts_and_moments_with_an_offset_each_are_cut_in_utc():
     moments = texts.assign(time=texts["time"].map(pd.Timestamp).astype(object))
     for table in (texts, moments):
         assert b4r.interactions(table, test_from=DAY).num_later.tolist() == [1]  # 20:00-07:00
+    rows = pd.concat([moments, moments.head(1).assign(time=pd.NaT)])
+    assert b4r.interactions(rows, test_from=DAY, bad_rows="skip").num_actions == len(moments)
 
 
 def test_a_date_without_a_zone_is_refused_among_several_zones(tmp_path):
