@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bert4rec_tf.data.sequences import Vocabulary
 from bert4rec_tf.export.layout import CARD
-from bert4rec_tf.export.saved_model import describe_model, encode_id_files, refuse_other_content
+from bert4rec_tf.export.saved_model import describe_model, encode_id_files, refuse_other_content, save_module
 from bert4rec_tf.foundation import files, stores
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.graphs import tf_function
@@ -137,7 +137,7 @@ def _convert_to_litert(function: Part, model: Recommender) -> bytes:
     module.weights, module.function = [weight.value for weight in model.weights], function
     # The interpreter needs a signature to name inputs and outputs, and only a SavedModel has one.
     with tempfile.TemporaryDirectory() as scratch:
-        tf.saved_model.save(module, scratch, signatures=function)
+        save_module(module, Path(scratch), function)
         return tf.lite.TFLiteConverter.from_saved_model(scratch).convert()
 
 

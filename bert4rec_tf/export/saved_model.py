@@ -97,14 +97,23 @@ def write_attributes(attributes: pd.DataFrame, path: Path) -> None:
 
 def _save(service: Service, temp_folder: Path, folder: Path) -> None:
     """Writes the service into the folder `temp_folder`. Raises UserError, which names `folder`."""
-    handlers = list(logging.root.handlers)
     try:
-        tf.saved_model.save(service, str(temp_folder), signatures=service.functions)
+        save_module(service, temp_folder, service.functions)
         _name_tables(temp_folder / MODEL)
     except tf.errors.OpError as error:
         raise UserError(f"{folder}: cannot be written ({error.message})") from error
+
+
+def save_module(module: tf.Module, folder: Path, signatures: Any) -> None:
+    """Writes a SavedModel, and leaves the handlers of the root log as they were.
+
+    absl adds one to a log without any, after which `logging.basicConfig` does nothing.
+    """
+    handlers = list(logging.root.handlers)
+    try:
+        tf.saved_model.save(module, str(folder), signatures=signatures)
     finally:
-        logging.root.handlers[:] = handlers  # absl adds one, after which logging.basicConfig does nothing
+        logging.root.handlers[:] = handlers
 
 
 def _name_tables(path: Path) -> None:

@@ -1,6 +1,6 @@
 """Metrics from the ranks of evaluated runs: of one, or of two on the same data, compared user by user."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from bert4rec_tf.evaluation.metrics import (
 )
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.folder import HISTORY_LENGTHS, TARGET_COUNTS, WorkDirectory
+from bert4rec_tf.runs.folder import HISTORY_LENGTHS, TARGET_COUNTS, RunConfig, WorkDirectory
 
 Comparison = dict[str, dict[str, Difference]]
 """Protocol -> metric -> difference."""
@@ -25,29 +25,29 @@ Comparison = dict[str, dict[str, Difference]]
 
 def measure(path: Path, names: Iterable[str] = METRICS) -> dict[str, dict[str, float]]:
     """Returns protocol -> metric -> its mean over the users. Raises UserError as `compare`."""
-    return {protocol: compute_metrics(ranks, names) for protocol, ranks in _read_ranks(WorkDirectory(path)).items()}
+    folder = WorkDirectory(path)
+    ranks = _read_ranks(folder, folder.read_config())
+    return {protocol: compute_metrics(ranks[protocol], names) for protocol in ranks}
 
 
-def _read_ranks(folder: WorkDirectory) -> dict[str, np.ndarray]:
+def _read_ranks(folder: WorkDirectory, config: RunConfig) -> dict[str, np.ndarray]:
     """Returns the ranks by protocol, ANY first where the run recommends seen items."""
-    config = folder.read_config()
     if not folder.ranks.exists():
         raise UserError(f"{folder.path}: has not been evaluated; run with --mode=evaluate first")
     return npz.read(folder.ranks, (ANY, *PROTOCOLS) if needs_seen_items(config.repeats) else PROTOCOLS)
 
 
-def _have_same_actions(first: WorkDirectory, second: WorkDirectory) -> bool:
+def _have_same_actions(folders: Sequence[WorkDirectory], configs: Sequence[RunConfig]) -> bool:
     """Returns whether two runs have the same actions, users and items, whatever their features are.
 
     Runs with features of an older version only recorded the data as a whole: then their items and test users decide.
     """
-    configs = first.read_config(), second.read_config()
     if configs[0].data_fingerprint == configs[1].data_fingerprint:
         return True
     fingerprints = [config.actions_fingerprint if config.features else config.data_fingerprint for config in configs]
     if None not in fingerprints:
         return fingerprints[0] == fingerprints[1]
-    return all(np.array_equal(*pair) for pair in zip(_read_traces(first), _read_traces(second)))
+    return all(np.array_equal(*pair) for pair in zip(*map(_read_traces, folders)))
 
 
 def _read_traces(folder: WorkDirectory) -> list[np.ndarray]:
@@ -68,8 +68,8 @@ def compare(first: Path, second: Path, names: Iterable[str] = METRICS) -> Compar
     """
     folders = [WorkDirectory(first), WorkDirectory(second)]
     configs = [folder.read_config() for folder in folders]
-    ranks = [_read_ranks(folder) for folder in folders]
-    if not _have_same_actions(*folders):
+    ranks = [_read_ranks(folder, config) for folder, config in zip(folders, configs)]
+    if not _have_same_actions(folders, configs):
         raise UserError(f"{first} and {second} cannot be compared: their data differ, perhaps by --new_items")
     if configs[0].run.evaluation != configs[1].run.evaluation:
         raise UserError(f"{first} and {second} cannot be compared: their candidates differ")

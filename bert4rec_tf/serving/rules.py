@@ -95,15 +95,15 @@ class Attributes:
         if id_column is None:
             received = ", ".join(columns)[:300] + describe_index(source)
             raise UserError(f"{title}: must have a column of ids, such as `id`. Received: {received}")
-        if not any(columns[id_column]):
-            received = f"{len(columns[id_column]):,} without an id" if columns[id_column] else "none"
-            raise UserError(f"{title}: must have rows. Received: {received}")
         ids = columns[id_column]
+        if not any(ids):
+            received = f"{len(ids):,} without an id" if ids else "none"
+            raise UserError(f"{title}: must have rows. Received: {received}")
         if num_lost := sum(not raw_id for raw_id in ids):
             warn(f"{title}: {num_lost:,} rows have no id and are left out", DataWarning)
             columns = {name: list(itertools.compress(cells, ids)) for name, cells in columns.items()}
         frame = pd.DataFrame({name: _convert(cells) for name, cells in columns.items() if name != id_column})
-        frame.index = pd.Index([raw_id for raw_id in ids if raw_id], dtype=object, name=id_column)
+        frame.index = pd.Index(columns[id_column], dtype=object, name=id_column)
         is_earlier = frame.index.duplicated(keep="last")
         if num_earlier := int(is_earlier.sum()):
             warn(f"{title}: {num_earlier:,} rows have the id of a later one, which counts", DataWarning)

@@ -1,6 +1,7 @@
 """ONNX and LiteRT files, run by their own runtimes and compared with the model in Python."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -62,10 +63,12 @@ def test_onnx_files_of_other_architectures_give_the_model_s_numbers(tmp_path, na
 
 
 @some_models
-def test_litert_files_give_the_model_s_numbers(tmp_path, name):
+def test_litert_files_give_the_model_s_numbers(tmp_path, name, monkeypatch):
     interpreter = pytest.importorskip("ai_edge_litert.interpreter", reason="the extra [export] is not installed")
     model = make(name)
+    monkeypatch.setattr(logging.root, "handlers", [])
     portable.export(model, VOCABULARY, tmp_path / "litert", "litert", USERS)
+    assert logging.root.handlers == []
     encoder, scorer = (
         interpreter.Interpreter(str(tmp_path / "litert" / f"{part}.tflite")).get_signature_runner("serving_default")
         for part in ("encoder", "scorer")

@@ -226,9 +226,9 @@ class Rows:
         has_quoted = (
             may_be_quoted and pc.any(pc.match_substring_regex(ids.dictionary, BLANK_BEFORE_QUOTES_LIKE)).as_py()
         )
-        if is_own:
-            old_names, names = names, normalize_ids(names)
-            self.findings.other_forms.update(old_names.filter(pc.not_equal(old_names, names)).to_pylist())
+        if is_own and (normal_names := normalize_ids(names)) is not names:
+            self.findings.other_forms.update(names.filter(pc.not_equal(names, normal_names)).to_pylist())
+            names = normal_names
         if not names.equals(ids.dictionary):
             ids = pa.DictionaryArray.from_arrays(ids.indices, names).dictionary_decode().dictionary_encode()
         names = ids.dictionary
