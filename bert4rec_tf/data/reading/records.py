@@ -36,7 +36,7 @@ def parse_record(kind: str, line: str) -> Mapping[str, Any]:
 
 def read_rows(stream: IO[bytes], reader: Rows) -> Iterator[pa.Table]:
     """Yields the good rows of a file. Raises UserError at a bad row, unless `reader` skips them."""
-    names, known_keys = tuple(reader.layout.used_columns), set(reader.layout.names)
+    layout, names, known_keys = reader.layout, tuple(reader.layout.used_columns), set(reader.layout.names)
     for content, first in blocks.read_blocks(stream, reader.file_name):
         numbers, records, unread_rows = list[int](), list[Sequence[Any]](), list[BadRow]()
         for number, line in enumerate(content.splitlines(), first):
@@ -44,13 +44,14 @@ def read_rows(stream: IO[bytes], reader: Rows) -> Iterator[pa.Table]:
             if not text.strip():
                 continue
             try:
-                record = parse_record(reader.layout.kind, text)
+                record = parse_record(layout.kind, text)
                 values = _select_values(record, names)
             except ValueError:  # also from an integer with too many digits
                 unread_rows.append((number, NO_RECORD, text))
                 continue
-            if not record.keys() <= known_keys and not reader.options.is_published:
-                _note_late_keys(record.keys() - known_keys - reader.findings.late_keys.keys(), number, reader)
+            if layout.may_lack_times and (late_keys := record.keys() - known_keys):
+                _refuse_times(late_keys, f"{reader.file_name}, line {number}")
+                known_keys |= late_keys
             if values is None:
                 unread_rows.append((number, NO_ID, text))
             else:
@@ -68,15 +69,14 @@ def _select_values(record: Mapping[str, Any], names: Sequence[str]) -> Sequence[
     return user, item, *[str(value).lower() if type(value) is bool else value for value in values]
 
 
-def _note_late_keys(keys: Iterable[str], number: int, reader: Rows) -> None:
-    """Notes keys that the first records lack. Raises UserError for one that may be the time that was not found."""
-    for key in sorted(keys):
-        if reader.layout.may_lack_times and may_be_time(key, ()):
+def _refuse_times(late_keys: Iterable[str], place: str) -> None:
+    """Raises UserError for a key that the first records lack and that may be the time that was not found."""
+    for key in sorted(late_keys):
+        if may_be_time(key, ()):
             raise UserError(
-                f"{reader.file_name}, line {number}: the key {key!r} is in no line before the first {SAMPLE_ROWS:,} "
-                "and may have the times, which those lines lack. --time_column=none: the rows are in order"
+                f"{place}: the key {key!r} is in no line before the first {SAMPLE_ROWS:,} and may have the times, "
+                "which those lines lack. --time_column=none: the rows are in order"
             )
-        reader.findings.late_keys[key] = reader.locate(number)
 
 
 def _make_strings(values: Sequence[Any]) -> pa.Array:

@@ -77,7 +77,7 @@ class Report:
 
 
 def describe_findings(reader: Rows) -> list[str]:
-    """Returns lines on skipped rows, events, and ids and keys that were met."""
+    """Returns lines on skipped rows, events, and ids that were met."""
     findings, event_column, kept_events = reader.findings, reader.layout.event, reader.options.events
     lines = [
         f"skipped {count:,} {'' if kind == HEADER_AGAIN else 'bad '}rows: {kind} (the first: {findings.firsts[kind]})"
@@ -103,9 +103,6 @@ def describe_findings(reader: Rows) -> list[str]:
             f"{len(findings.with_blanks):,} ids have blanks around them, which files of separated columns and commands "
             f"lose (the first: {min(findings.with_blanks)!r}); in pandas: frame[column].str.strip()"
         )
-    if findings.late_keys:
-        places = [f"{key} ({place})" for key, place in list(findings.late_keys.items())[:MAX_SHOWN]]
-        lines.append(f"keys that the first records lack, and that are not read: {', '.join(places)}")
     return lines
 
 

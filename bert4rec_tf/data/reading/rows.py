@@ -84,7 +84,6 @@ class Findings:
         events: kind of event -> how many rows have it.
         other_forms: raw ids that were not in Unicode's form NFC.
         with_blanks: ids of a table that have blanks around them.
-        late_keys: key of a record that the first ones lack -> where the first one is.
         unended: item that ends a file without a line end -> where.
     """
 
@@ -93,7 +92,6 @@ class Findings:
     events: Counter[str] = field(default_factory=Counter)
     other_forms: set[str] = field(default_factory=set)
     with_blanks: set[str] = field(default_factory=set)
-    late_keys: dict[str, str] = field(default_factory=dict)
     unended: dict[str, str] = field(default_factory=dict)
 
     def count(self, kind: str, place: str, number: int = 1) -> None:
@@ -107,7 +105,6 @@ class Findings:
         self.other_forms |= findings.other_forms
         self.with_blanks |= findings.with_blanks
         self.firsts = self.firsts | findings.firsts | self.firsts
-        self.late_keys = self.late_keys | findings.late_keys | self.late_keys
         self.unended |= findings.unended
 
 
