@@ -309,7 +309,8 @@ class FolderLock:
         Raises UserError if another process has the lock and `busy_message` is given, or the folder cannot be written.
         """
         make_folder(self.folder)
-        acquire_lock(self._lock, self.folder, "another process works in it; waiting for that one", self.busy_message)
+        with report_write_errors(self.folder):
+            self._acquire()
         try:
             first = self._lock.lock_counter == 1
             if first:
@@ -318,17 +319,11 @@ class FolderLock:
         finally:
             self._lock.release()
 
-
-def acquire_lock(lock: filelock.BaseFileLock, path: Path, wait_message: str, busy_message: str | None = None) -> None:
-    """Takes a lock on `path`. If another process has it, warns with the text `wait_message`, and waits.
-
-    With a text `busy_message`, raises a UserError with this text instead.
-    """
-    with report_write_errors(path):
+    def _acquire(self) -> None:
         try:
-            lock.acquire(timeout=0)
+            self._lock.acquire(timeout=0)
         except filelock.Timeout:
-            if busy_message is not None:
-                raise UserError(f"{path}: {busy_message}") from None
-            warn(f"{path}: {wait_message}", FileWarning)
-            lock.acquire()
+            if self.busy_message is not None:
+                raise UserError(f"{self.folder}: {self.busy_message}") from None
+            warn(f"{self.folder}: another process works in it; waiting for that one", FileWarning)
+            self._lock.acquire()

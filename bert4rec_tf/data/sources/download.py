@@ -1,4 +1,4 @@
-"""Downloads and verifies files with pooch. One process at a time downloads a file."""
+"""Downloads and verifies files with pooch. One process at a time downloads to a folder."""
 
 import hashlib
 import os
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-import filelock
 import pooch
 import requests
 
@@ -54,15 +53,12 @@ def checksum_as(file: IO[bytes], checksum: str) -> str:
 def fetch(remote: Remote, path: Path) -> bool:
     """Downloads a file to `path`, unless it exists, and returns whether it did. Verifies it, and writes it atomically.
 
-    If another process downloads the same file, this one waits. Raises UserError if OFFLINE is set, or no URL provides
-    the file with its checksum.
+    If another process downloads to the same folder, this one waits. Raises UserError if OFFLINE is set, or no URL
+    provides the file with its checksum.
     """
     if os.environ.get(OFFLINE, "").lower() not in ("", "0", "false"):
         raise UserError(explain_manual_download(remote, path, f"{OFFLINE} is set"))
-    files.make_folder(path.parent)
-    lock = filelock.FileLock(path.with_name(f".{path.name}{files.LOCK}"))
-    files.acquire_lock(lock, path, "another process is downloading it; waiting")
-    try:
+    with files.FolderLock(path.parent).lock():
         if path.exists():
             return False
         reasons = []
@@ -72,9 +68,7 @@ def fetch(remote: Remote, path: Path) -> bool:
                 return True
             except Unreachable as error:
                 reasons.append(str(error))
-        raise UserError(explain_manual_download(remote, path, "; ".join(reasons)))
-    finally:
-        lock.release()
+    raise UserError(explain_manual_download(remote, path, "; ".join(reasons)))
 
 
 def explain_manual_download(remote: Remote, path: Path, reason: str) -> str:

@@ -156,7 +156,7 @@ def test_of_two_processes_one_fetches_and_the_other_waits(tmp_path):
         found = [process.communicate(timeout=60) for process in both]
         assert len(server.asked) == 1
     assert [out for out, _ in found] == ["300000\n"] * 2
-    assert sum("another process is downloading it; waiting" in error for _, error in found) <= 1
+    assert sum("another process works in it; waiting for that one" in error for _, error in found) <= 1
 
 
 def test_a_data_set_is_fetched_once_and_then_used_without_a_network(tmp_path, monkeypatch, capsys):
