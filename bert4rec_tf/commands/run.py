@@ -150,7 +150,7 @@ def resolve_run(
             raise UserError(f"--dataset is required{condition}. Try --dataset=synthetic, or --interactions=FILE")
         config = WorkDirectory(request.workdir).read_config()
         if budget is not None:
-            budget.check(config.run)
+            budget.check(config.run.model, **config.run.flatten())
         return config.run, None if config.interactions is None else Interactions(**config.interactions), None
     if machines is not None:  # in all modes: it is a part of the run
         settings.setdefault("replicas", machines.count)
@@ -159,7 +159,7 @@ def resolve_run(
     data = interactions or name
     presets.check_settings(data, *preset_names, **settings)
     if budget is not None:
-        budget.check_settings(request.model, **settings)
+        budget.check(request.model, **settings)
     sequences = None
     if interactions is not None or presets.uses_own_data_rule(options.preset, name, request.model):
         sequences = load_data(request, name, interactions, request.features)

@@ -184,11 +184,6 @@ class EvaluationSettings(Settings):
     candidates_seed: int = setting(0, "seed of the candidates, separate from the run's seed", at_least=0)
 
 
-def compute_digest(record: dict[str, Any]) -> str:
-    """Returns twelve hexadecimal digits that depend on every field of a run's record."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
-
-
 @dataclass(frozen=True)
 class Run:
     """Everything that decides a result, apart from the data themselves (whose fingerprint is stored beside it).
@@ -262,7 +257,7 @@ class Run:
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits that depend on every field."""
-        return compute_digest(self.to_dict())
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the record in JSON's types."""
@@ -283,9 +278,9 @@ class Run:
 
         Raises UserError for a value out of its range.
         """
-        groups = {name: getattr(self, name) for name in _list_groups(self.model)}
-        new_groups = {name: dataclasses.replace(group, **_select(settings, group)) for name, group in groups.items()}
-        return dataclasses.replace(self, **new_groups)
+        kinds = _list_groups(self.model).items()
+        groups = {name: dataclasses.replace(getattr(self, name), **_select(settings, kind)) for name, kind in kinds}
+        return dataclasses.replace(self, **groups)
 
     def refuse_unused(self, names: Collection[str]) -> None:
         """Raises UserError if a setting that the user named has no effect beside the others."""
@@ -366,7 +361,7 @@ class Run:
         return cls(dataset=dataset, model=model, seed=seed, **groups)
 
 
-def _select(settings: Mapping[str, Any], group: Settings | type[Settings]) -> dict[str, Any]:
+def _select(settings: Mapping[str, Any], group: type[Settings]) -> dict[str, Any]:
     """Returns the settings that a group declares."""
     return {field.name: settings[field.name] for field in dataclasses.fields(group) if field.name in settings}
 

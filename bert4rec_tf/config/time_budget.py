@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert4rec_tf.config.model_settings import COUNTING_MODELS
-from bert4rec_tf.config.run_record import SELECT, SELECT_AND_RETRAIN, TRAININGS, Run
+from bert4rec_tf.config.run_record import SELECT, SELECT_AND_RETRAIN, TRAININGS
 from bert4rec_tf.foundation.errors import UserError
 
 MIN_SIZES = {"hidden_dim": 32, "max_length": 10}
@@ -52,12 +52,8 @@ class Budget:
         """Returns what a folder keeps until the run is planned."""
         return {"minutes": float(self.minutes), "named": sorted(self.named_settings)}
 
-    def check(self, run: Run) -> None:
-        """Raises UserError if a run cannot be planned."""
-        self.check_settings(run.model, run.training.protocol, run.training.replicas)
-
-    def check_settings(self, model: str, protocol: str = SELECT_AND_RETRAIN, replicas: int = 1, **others: Any) -> None:
-        """Does what `check` does, for the settings that are known before the data are read."""
+    def check(self, model: str, protocol: str = SELECT_AND_RETRAIN, replicas: int = 1, **others: Any) -> None:
+        """Raises UserError if a run of a model with these settings cannot be planned."""
         for name in ("steps", "stop_after"):
             if name in self.named_settings:
                 raise UserError(f"`minutes` must be left out with `{name}`, which it plans. Received: both")

@@ -249,6 +249,22 @@ class Sequences:
         lengths = np.minimum(self.lengths[users], width)
         return pad_rows(self.items, self.splits[users + 1] - lengths, lengths, width), lengths.astype(np.int32)
 
+    def cut_by_time(self, begin: float, end: float) -> "Sequences":
+        """Returns the actions up to `end`, inclusive; those after `begin` are held out (`num_later`).
+
+        Users and items without an action left are left out. There are no times and no features.
+        """
+        times = self.times.values if self.times is not None else np.empty(0)
+        users = np.repeat(np.arange(self.num_users), self.lengths)
+        is_until_end = times <= end
+        lengths = np.bincount(users[is_until_end], minlength=self.num_users)
+        users_left = np.flatnonzero(lengths)
+        codes = np.searchsorted(users_left, users[is_until_end])
+        items = np.asarray(list(self.vocabulary.items), object)
+        part = Sequences.from_codes(codes, self.items[is_until_end] - 1, self.users[users_left], items)
+        num_later = np.bincount(users[is_until_end & (times > begin)], minlength=self.num_users)[users_left]
+        return replace(part, num_later=num_later, columns=self.columns)
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the hash of each block of users, and of the fingerprints of raw ids and features."""

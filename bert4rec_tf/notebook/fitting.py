@@ -20,7 +20,6 @@ from bert4rec_tf.data.reading.feature_files import check_matches, with_features
 from bert4rec_tf.data.reading.times import DAYS_IN_ORDER, find_day_form, find_day_length
 from bert4rec_tf.data.sequences import LeaveOneOut
 from bert4rec_tf.data.sources import inputs
-from bert4rec_tf.data.time_folds import cut_by_time
 from bert4rec_tf.evaluation.metrics import (
     MIN_USERS,
     NDCG,
@@ -191,7 +190,7 @@ def _read_settings(
         all_settings["protocol"] = HELD_OUT[holdout]
     presets.check_settings(dataset, model, preset, seed, **all_settings)
     if budget is not None:
-        budget.check_settings(model, **all_settings)
+        budget.check(model, **all_settings)
     return all_settings, budget
 
 
@@ -390,7 +389,7 @@ def cross_validate(
     rows, users = list[list[float]](), np.empty(0, object)
     for fold in range(folds):
         begin = end - (folds - fold) * width
-        part = cut_by_time(sequences, begin, begin + width)
+        part = sequences.cut_by_time(begin, begin + width)
         test_users = part.users[LeaveOneOut(part).users]
         if len(test_users) < MIN_USERS:
             raise UserError(

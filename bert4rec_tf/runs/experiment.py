@@ -137,7 +137,7 @@ def open_experiment(
     Raises UserError if the run does not suit the data, the weights do not fit, or the folder holds another run.
     """
     if budget is not None:
-        budget.check(run)
+        budget.check(run.model, **run.flatten())
     claim_tensorflow()
     start = None
     if init_from is not None:

@@ -62,9 +62,9 @@ def make_sequences(tables: list[pa.Table], reader: Rows, to_train: bool = True) 
     if max(interactions.min_user_actions, interactions.min_item_actions) > 1:
         bounds = interactions.min_user_actions, interactions.min_item_actions
         keep = filter_actions(user_codes, item_codes, *bounds, interactions.k_core)
-        user_codes, users = _drop_unused_names(user_codes[keep], users)
-        item_codes, items = _drop_unused_names(item_codes[keep], items)
-        times = None if times is None else times[keep]
+        user_codes, item_codes, times = user_codes[keep], item_codes[keep], None if times is None else times[keep]
+        is_left = np.bincount(user_codes, minlength=len(users)) > 0
+        user_codes, users = (np.cumsum(is_left, dtype=np.int32) - 1)[user_codes], users[is_left]
     if interactions.test_from is not None and times is not None:
         is_later = times >= reader.times.parse_moment(interactions.test_from, unit)
         num_later = np.bincount(user_codes[is_later], minlength=len(users))
@@ -176,9 +176,3 @@ def filter_actions(
             return keep & has_enough(users, min_user_actions)
         if np.array_equal(old_keep, keep):
             return keep
-
-
-def _drop_unused_names(codes: np.ndarray, names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns codes and names without the names that no action uses."""
-    is_used = np.bincount(codes, minlength=len(names)) > 0
-    return (np.cumsum(is_used, dtype=np.int32) - 1)[codes], names[is_used]

@@ -16,7 +16,7 @@ from bert4rec_tf.data.sources import download
 from bert4rec_tf.data.sources.download import Remote
 from bert4rec_tf.data.sources.synthetic import MarkovCatalogue, OrderlessCatalogue
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
-from bert4rec_tf.foundation.stores import Url, expand_path, find_cache_folder
+from bert4rec_tf.foundation.stores import expand_local_path, find_cache_folder
 from bert4rec_tf.foundation.warning import DataWarning, warn
 
 AUTHORS = "https://raw.githubusercontent.com/FeiSun/BERT4Rec/615eaf2004abecda487a38d5b0c72f3dcfcae5b3/data/"
@@ -153,12 +153,7 @@ def resolve_data_folder(folder: Path | str | None = None) -> Path:
     Raises UserError for a URL.
     """
     data_folder = folder or os.environ.get("BERT4REC_DATA")
-    if not data_folder:
-        return find_cache_folder()
-    path = expand_path(data_folder)
-    if isinstance(path, Url):
-        raise UserError(f"`data_dir` must be a folder on this machine. Received: data_dir={path}")
-    return path
+    return expand_local_path(data_folder, "data_dir") if data_folder else find_cache_folder()
 
 
 def find_file(name: str, folder: Path | None = None) -> Path | None:
