@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -108,13 +108,6 @@ class ActionTimes:
         return str(time) if unit is None else str(np.array(time).astype(f"datetime64[{unit}]").astype("datetime64[s]"))
 
 
-class TrainingSize(NamedTuple):
-    """How much there is to train on. It decides settings."""
-
-    num_users: int
-    num_actions: int
-
-
 @dataclass(frozen=True, eq=False)
 class Sequences:
     """Every user's items, oldest first.
@@ -189,10 +182,10 @@ class Sequences:
         return np.diff(self.splits)
 
     @property
-    def training_size(self) -> "TrainingSize":
-        """The users with two actions or more, and their actions."""
+    def training_size(self) -> tuple[int, int]:
+        """The number of users with two actions or more, and of their actions, which decide settings."""
         lengths = self.lengths[self.lengths >= 2]
-        return TrainingSize(len(lengths), int(lengths.sum()))
+        return len(lengths), int(lengths.sum())
 
     @property
     def density(self) -> float:

@@ -36,7 +36,10 @@ def find_folder() -> Path:
 
     It lies in `xla` of the package's cache.
     """
-    facts = [platform.machine(), _read_version("tensorflow"), _read_version("tensorflow-cpu")]
+    facts = [platform.machine()]
+    for package in ("tensorflow", "tensorflow-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            facts.append(f"{package} {importlib.metadata.version(package)}")
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         facts += sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})
@@ -44,13 +47,6 @@ def find_folder() -> Path:
         with contextlib.suppress(OSError):
             facts.append(gpu.read_text().splitlines()[0])
     return find_cache_folder() / "xla" / hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
-
-
-def _read_version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _add_flag(variable: str, flag: str, value: str) -> None:

@@ -163,25 +163,26 @@ def make_run(
             f"{model} has no preset {preset!r} for {dataset!r}; its settings are those for your own data of this size",
             TrainingWarning,
         )
-    if size is not None:
-        size = getattr(size, "training_size", size)  # users with one action are no examples
-    defaults = make_defaults(entry, size, {"protocol": ALL} if is_own(dataset) else {}, settings)
+    counts = own.SHOP
+    if size is not None:  # users with one action are no examples
+        counts = getattr(size, "training_size", (size.num_users, size.num_actions))
+    defaults = make_defaults(entry, counts, {"protocol": ALL} if is_own(dataset) else {}, settings)
     run = Run.make(dataset, model, seed, **{**defaults, **settings})
     run.refuse_unused(settings)
     return run
 
 
 def make_defaults(
-    entry: Preset, size: Size | None, data_defaults: Mapping[str, Any], settings: Mapping[str, Any]
+    entry: Preset, size: tuple[int, int], data_defaults: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the settings in place of those that are not given.
+    """Returns the settings in place of those that are not given. `size`: the number of users and of actions.
 
     They are the preset's, then those of its rule for the size of the data, then `data_defaults`, those of the kind of
     data; adapted to the given protocol and steps.
     """
     defaults = dict(entry.settings)
     if entry.rule is not None:
-        defaults |= entry.rule(*(own.SHOP if size is None else (size.num_users, size.num_actions)))
+        defaults |= entry.rule(*size)
     defaults |= data_defaults
     protocol, is_fixed = settings.get("protocol"), defaults.get("protocol") == FIXED_STEPS
     is_other = entry.search and _changes_architecture(entry, settings)

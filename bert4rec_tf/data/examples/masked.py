@@ -38,7 +38,7 @@ class StoredExamples(Examples):
     def __init__(self, shards: Shards, windows: Windows, num_items: int, only_mask_tokens: bool) -> None:
         self.shards, self.windows, self.num_items = shards, windows, num_items
         self.only_mask_tokens = only_mask_tokens
-        self.num_examples = shards.num_examples
+        self.num_examples = len(windows)
         self.width = int(windows.lengths.max(initial=1))
 
     @cached_property

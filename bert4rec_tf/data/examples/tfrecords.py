@@ -69,10 +69,6 @@ class Shards:
         count = len(self.sizes)
         return tuple(f"train-{number:05d}-of-{count:05d}.tfrecord" for number in range(count))
 
-    @property
-    def num_examples(self) -> int:
-        return sum(self.sizes)
-
     def write_manifest(self, fingerprint: str) -> None:
         """Writes the manifest. A folder that has it is complete."""
         manifest = self._make_manifest(fingerprint)
