@@ -1,6 +1,6 @@
 """Metrics from the ranks of evaluated runs: of one, or of two on the same data, compared user by user."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from bert4rec_tf.evaluation.metrics import (
 )
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
-from bert4rec_tf.runs.folder import HISTORY_LENGTHS, TARGET_COUNTS, RunConfig, WorkDirectory
+from bert4rec_tf.runs.folder import RunConfig, WorkDirectory
 
 Comparison = dict[str, dict[str, Difference]]
 """Protocol -> metric -> difference."""
@@ -37,27 +37,6 @@ def _read_ranks(folder: WorkDirectory, config: RunConfig) -> dict[str, np.ndarra
     return npz.read(folder.ranks, (ANY, *PROTOCOLS) if needs_seen_items(config.repeats) else PROTOCOLS)
 
 
-def _have_same_actions(folders: Sequence[WorkDirectory], configs: Sequence[RunConfig]) -> bool:
-    """Returns whether two runs have the same actions, users and items, whatever their features are.
-
-    Runs with features of an older version only recorded the data as a whole: then their items and test users decide.
-    """
-    if configs[0].data_fingerprint == configs[1].data_fingerprint:
-        return True
-    fingerprints = [config.actions_fingerprint if config.features else config.data_fingerprint for config in configs]
-    if None not in fingerprints:
-        return fingerprints[0] == fingerprints[1]
-    return all(np.array_equal(*pair) for pair in zip(*map(_read_traces, folders)))
-
-
-def _read_traces(folder: WorkDirectory) -> list[np.ndarray]:
-    """Returns what a run has kept of its actions: items and their counts, and of each test user the row, the length of
-    the history and how often training saw the target."""
-    vocabulary = folder.read_ids().vocabulary
-    arrays = npz.read(folder.ranks, ("users", HISTORY_LENGTHS, TARGET_COUNTS))
-    return [npz.encode_lines(vocabulary.items), vocabulary.counts, *arrays.values()]
-
-
 def compare(first: Path, second: Path, names: Iterable[str] = METRICS) -> Comparison:
     """Compares the ranks of two work directories, by metrics (`evaluation.metrics.compute_per_user`).
 
@@ -69,7 +48,7 @@ def compare(first: Path, second: Path, names: Iterable[str] = METRICS) -> Compar
     folders = [WorkDirectory(first), WorkDirectory(second)]
     configs = [folder.read_config() for folder in folders]
     ranks = [_read_ranks(folder, config) for folder, config in zip(folders, configs)]
-    if not _have_same_actions(folders, configs):
+    if len({config.actions_fingerprint or config.data_fingerprint for config in configs}) > 1:
         raise UserError(f"{first} and {second} cannot be compared: their data differ, perhaps by --new_items")
     if configs[0].run.evaluation != configs[1].run.evaluation:
         raise UserError(f"{first} and {second} cannot be compared: their candidates differ")

@@ -90,7 +90,7 @@ class RunConfig:
         environment: from `describe_environment`.
         repeats: the share of the "validation" targets that are in their user's history.
         features: kind of features -> their fingerprint.
-        actions_fingerprint: of the data without their features. None if they have none, and in runs of older versions.
+        actions_fingerprint: of the data without their features; None if they have none.
         columns: the columns of the data, for a later export.
         initial: the record of a warm start.
         interactions: the user's own files, as `Interactions.to_dict` has them.

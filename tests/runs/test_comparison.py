@@ -1,6 +1,5 @@
 """Two work directories compared user by user, as a function and as a command."""
 
-import json
 
 import numpy as np
 import pytest
@@ -103,27 +102,6 @@ def test_runs_whose_features_differ_are_compared(first, tmp_path):
     changed = work_directory(tmp_path / "changed", some_ranks(2), data(seed=1))
     for folder in (more, changed):
         assert_refused(one, folder, "cannot be compared: their data differ, perhaps by --new_items")
-
-
-def test_a_run_with_features_of_an_older_version_is_compared_by_its_items_and_test_users(tmp_path):
-    lengths, counts = np.arange(NUM_USERS), np.arange(NUM_USERS) % 7
-
-    def older(name, sequences, **changes):
-        arrays = {**some_ranks(1), "lengths": lengths, "target_counts": counts, **changes}
-        folder = work_directory(tmp_path / name, arrays, sequences)
-        config = json.loads(folder.config.read_text())
-        config.pop("actions_fingerprint", None)
-        folder.config.write_text(json.dumps(config))
-        return folder
-
-    one, plain = older("one", with_features("one")), older("plain", data())
-    assert compare(one.path, plain.path)["full"]["ndcg@10"].mean == 0
-    for name, sequences, changes in (
-        ("items", with_features("one", extra=["new"]), {}),
-        ("lengths", data(), {"lengths": lengths + 1}),
-        ("targets", with_features("two"), {"target_counts": counts[::-1]}),
-    ):
-        assert_refused(one, older(name, sequences, **changes), "cannot be compared: their data differ")
 
 
 def test_ranks_of_other_users_are_refused(first, tmp_path):
