@@ -1,7 +1,7 @@
 """Metrics of ranks (HR, NDCG, MRR) and of recommended lists, and a paired comparison of two models. Only NumPy."""
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,14 +44,12 @@ MIN_USERS = 30
 """With fewer users the mean difference is not close enough to a normal distribution."""
 
 
-def needs_seen_items(repeats: Mapping[str, float]) -> bool:
-    """Returns whether recommendations should include seen items. `repeats`: part -> the share of repeated targets."""
-    return repeats["validation"] > MANY_REPEATS
+def find_served_protocol(repeats: Mapping[str, float]) -> str:
+    """Returns the protocol that ranks as recommendations do: ANY where they should include seen items, else FULL.
 
-
-def find_served_protocol(protocols: Container[str]) -> str:
-    """Returns the protocol that ranks as recommendations do, of those measured: ANY where they include seen items."""
-    return ANY if ANY in protocols else FULL
+    `repeats`: part -> the share of repeated targets.
+    """
+    return ANY if repeats["validation"] > MANY_REPEATS else FULL
 
 
 def name_metrics(cutoffs: int | Iterable[int]) -> tuple[str, ...]:

@@ -482,7 +482,7 @@ class FittedModel:
 
         NDCG@10 is shown by the length of the history and by how often training saw the target, beside counting.
 
-        Raises UserError without matplotlib, and if the model has no work directory, or one of an older version.
+        Raises UserError without matplotlib, and if the model has no work directory.
         """
         if self.workdir is None:
             raise UserError("`plot` needs the work directory of the training: open that")

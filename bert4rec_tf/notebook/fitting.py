@@ -293,8 +293,8 @@ def _measure(source: Any, model: str, options: dict[str, Any]) -> np.ndarray:
     """Trains a model, and returns the rank of each test item among all items that recommendations include."""
     left_out = set() if MODELS[model].examples else {"tune", "minutes"}  # what only counts has its own search
     result = fit(source, model=model, **{name: value for name, value in options.items() if name not in left_out})
-    ranks = npz.read(WorkDirectory(result.saved.folder.parent).ranks)
-    return ranks[find_served_protocol(ranks)]
+    workdir = WorkDirectory(result.saved.folder.parent)
+    return npz.read(workdir.ranks)[find_served_protocol(workdir.read_config().repeats)]
 
 
 def _compare(

@@ -13,10 +13,9 @@ from bert4rec_tf.evaluation.metrics import (
     NDCG,
     POPULAR,
     compute_per_user,
-    needs_seen_items,
+    find_served_protocol,
 )
 from bert4rec_tf.foundation import npz, plots
-from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.runs.folder import COUNTED, COUNTED_ANY, HISTORY_LENGTHS, TARGET_COUNTS, WorkDirectory
 from bert4rec_tf.runs.trainings import list_trainings
 from bert4rec_tf.training import loop
@@ -28,16 +27,13 @@ COUNTER = "item_transitions"
 def plot_quality(workdir: WorkDirectory, card: Mapping[str, Any]) -> Any:
     """Returns a matplotlib figure of the training curve, and of NDCG@10 among the items that can be recommended.
 
-    `card`: the model card. Raises UserError without matplotlib, or if the folder is of an older version.
+    `card`: the model card. Raises UserError without matplotlib.
     """
     plots.require()
     config = workdir.read_config()
-    with_seen = needs_seen_items(config.repeats)
-    own, counted = (ANY, COUNTED_ANY) if with_seen else (FULL, COUNTED)
-    try:
-        arrays = npz.read(workdir.ranks, (own, counted, HISTORY_LENGTHS, TARGET_COUNTS))
-    except npz.CorruptFileError as error:
-        raise UserError(f"{error}; measure again with bert4rec run --mode=evaluate") from error
+    own = find_served_protocol(config.repeats)
+    counted = COUNTED_ANY if own == ANY else COUNTED
+    arrays = npz.read(workdir.ranks, (own, counted, HISTORY_LENGTHS, TARGET_COUNTS))
     run = config.run
     curve = loop.read_state(workdir.path / list_trainings(run)[0]).curve
     ranks = {card["model"]: arrays[own]} | ({} if run.model == COUNTER else {"counting": arrays[counted]})
@@ -46,7 +42,7 @@ def plot_quality(workdir: WorkDirectory, card: Mapping[str, Any]) -> Any:
         "actions in the history": arrays[HISTORY_LENGTHS],
         "how often training saw the target": arrays[TARGET_COUNTS],
     }
-    title = f"{card['model']} of {card['data']['name']}: NDCG@10 among all {'' if with_seen else 'unseen '}items"
+    title = f"{card['model']} of {card['data']['name']}: NDCG@10 among all {'' if own == ANY else 'unseen '}items"
     items = "all unseen items" if run.training.selection_metric == FULL else f"{run.evaluation.num_negatives} popular"
     return plots.plot_quality(curve, gains, traits, title, f"NDCG@10 of validation items among {items}")
 

@@ -13,7 +13,7 @@ from bert4rec_tf.evaluation.metrics import (
     compute_difference,
     compute_metrics,
     compute_per_user,
-    needs_seen_items,
+    find_served_protocol,
 )
 from bert4rec_tf.foundation import npz
 from bert4rec_tf.foundation.errors import UserError
@@ -34,7 +34,7 @@ def _read_ranks(folder: WorkDirectory, config: RunConfig) -> dict[str, np.ndarra
     """Returns the ranks by protocol, ANY first where the run recommends seen items."""
     if not folder.ranks.exists():
         raise UserError(f"{folder.path}: has not been evaluated; run with --mode=evaluate first")
-    return npz.read(folder.ranks, (ANY, *PROTOCOLS) if needs_seen_items(config.repeats) else PROTOCOLS)
+    return npz.read(folder.ranks, (ANY, *PROTOCOLS) if find_served_protocol(config.repeats) == ANY else PROTOCOLS)
 
 
 def compare(first: Path, second: Path, names: Iterable[str] = METRICS) -> Comparison:

@@ -31,7 +31,7 @@ from bert4rec_tf.data.id_types import drop_wrong_types
 from bert4rec_tf.data.sequences import LeaveOneOut, Sequences
 from bert4rec_tf.evaluation import candidates, metrics
 from bert4rec_tf.evaluation.evidence_search import search_settings
-from bert4rec_tf.evaluation.metrics import FULL, NDCG, POPULAR
+from bert4rec_tf.evaluation.metrics import ANY, FULL, NDCG, POPULAR
 from bert4rec_tf.evaluation.mix_search import MixSearch
 from bert4rec_tf.evaluation.ranking import Ranker
 from bert4rec_tf.evaluation.ranking_task import RankingTask
@@ -446,7 +446,7 @@ class Experiment:
     def make_task(self, part: str, all_items: bool = False) -> RankingTask:
         """Returns the ranking task of "validation" or "test": among popular candidates, or by all protocols."""
         negatives = self.negatives if all_items else {POPULAR: self.negatives[POPULAR]}
-        with_seen = metrics.needs_seen_items(self.repeats)
+        with_seen = metrics.find_served_protocol(self.repeats) == ANY
         return RankingTask.from_split(self.split, part, negatives, all_items, with_seen=with_seen)
 
     def evaluate(self, model: Recommender) -> dict[str, Any]:

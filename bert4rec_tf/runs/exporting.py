@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, needs_seen_items
+from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, FULL, find_served_protocol
 from bert4rec_tf.export import portable, saved_model
 from bert4rec_tf.export.histories import HISTORIES, TIMES, read_histories, read_times
 from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, SAVED_MODEL, VOCABULARY, has_model
@@ -36,7 +36,7 @@ def export(
         folder: where to write; None for a folder in the work directory, named after the format.
         options: for a SavedModel only. Its popularity correction counts the actions that the model was trained on.
             Without an `exclude_seen`, seen items are recommended if many validation targets were seen before
-            (`evaluation.metrics.needs_seen_items`). Without titles or attributes, those in the work directory.
+            (`evaluation.metrics.find_served_protocol`). Without titles or attributes, those in the work directory.
         form: "saved_model" (raw ids in and out), "onnx" or "litert" (an encoder and a scorer in float32).
 
     Returns the folder.
@@ -48,7 +48,7 @@ def export(
     run = config.run
     with workdir.lock():
         if options.exclude_seen is None:
-            options = replace(options, exclude_seen=not needs_seen_items(config.repeats))
+            options = replace(options, exclude_seen=find_served_protocol(config.repeats) == FULL)
         if options.titles is None and workdir.titles.exists():
             options = replace(options, titles=workdir.titles.read_text(encoding="utf-8"))
         if options.attributes is None and workdir.attributes.exists():

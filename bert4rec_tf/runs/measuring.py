@@ -54,7 +54,9 @@ def measure(experiment: Experiment, model: Recommender) -> dict[str, Any]:
         "test": result.compute_metrics(),
         "measured": training,
         **baselines,
-        "beyond_counting": _compare_with_counting(result.ranks, counting_ranks),
+        "beyond_counting": _compare_with_counting(
+            find_served_protocol(experiment.repeats), result.ranks, counting_ranks
+        ),
     }
     if SELECT in experiment.trainings:
         selected_model = model if training == SELECT else experiment.load_trained_model(SELECT)
@@ -88,13 +90,12 @@ def _describe_run(experiment: Experiment) -> dict[str, Any]:
 
 
 def _compare_with_counting(
-    ranks: Mapping[str, np.ndarray], counting_ranks: Mapping[str, np.ndarray]
+    protocol: str, ranks: Mapping[str, np.ndarray], counting_ranks: Mapping[str, np.ndarray]
 ) -> dict[str, Any] | None:
     """Returns by how much NDCG@10 exceeds that of counting, with the `protocol` if it is not FULL.
 
     None for too few users. The ranks are by protocol.
     """
-    protocol = find_served_protocol(ranks)
     if len(ranks[protocol]) < metrics.MIN_USERS:
         return None
     baseline, values = (metrics.compute_per_user(NDCG, part[protocol]) for part in (counting_ranks, ranks))

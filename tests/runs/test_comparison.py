@@ -1,6 +1,5 @@
 """Two work directories compared user by user, as a function and as a command."""
 
-
 import numpy as np
 import pytest
 from support.commands import console, refused
