@@ -6,8 +6,8 @@ bert4rec data --interactions=ratings.csv
 
 from dataclasses import dataclass
 
-from bert4rec_tf.commands.flags import parse_with_columns
-from bert4rec_tf.config.data_names import SOURCES, Interactions, add_source, list_column_options
+from bert4rec_tf.commands.flags import parse_with_interactions
+from bert4rec_tf.config.data_names import SOURCES, add_source, list_column_options
 from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.data import statistics
 from bert4rec_tf.data.sources import datasets
@@ -27,19 +27,12 @@ class DataOptions(Settings):
 
 
 def main(arguments: list[str]) -> None:
-    options, columns = parse_with_columns(__doc__ or "", arguments, DataOptions, list_column_options())
-    data: Interactions | str
-    if options.interactions is not None and options.dataset is None:
-        if options.source is not None:
-            raise UserError("--source cannot be used with --interactions")
-        data = Interactions(options.interactions, **columns)
-        name = data.name
-    elif options.dataset is not None and options.interactions is None:
-        if columns:
-            raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")
-        data = name = add_source(options.dataset, options.source or SOURCES[0])
-    else:
+    options, interactions = parse_with_interactions(__doc__ or "", arguments, DataOptions, list_column_options())
+    if (options.dataset is None) == (interactions is None):
         raise UserError("Give either --dataset or --interactions")
-    sequences, report = datasets.load_with_report(data, options.data_dir)
+    if interactions is not None and options.source is not None:
+        raise UserError("--source cannot be used with --interactions")
+    name = interactions.name if interactions else add_source(options.dataset or "", options.source or SOURCES[0])
+    sequences, report = datasets.load_with_report(interactions or name, options.data_dir)
     print(datasets.describe_data(name, sequences, report))
     print("\n" + statistics.format_table(statistics.compute_statistics(sequences)))

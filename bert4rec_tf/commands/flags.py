@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from absl import flags
 
+from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.setting_fields import Settings, describe_setting, get_field_type
 from bert4rec_tf.foundation.errors import UserError, wrong_type_error
 
@@ -99,13 +100,23 @@ def parse_command(
     return {**values_by_name, **dict(zip(words, positionals))}
 
 
-def parse_with_columns(
+def parse_with_interactions(
     title: str, arguments: Sequence[str], kind: type[Options], columns: Fields
-) -> tuple[Options, dict[str, Any]]:
-    """Returns the options of a command of some kind, and the flags among `columns`: how to read --interactions."""
+) -> tuple[Options, Interactions | None]:
+    """Returns the options of a command of some kind, and the files of --interactions; None without this flag.
+
+    `columns`: the flags that say how to read them. Raises UserError for one of them alone.
+    """
     values = parse_command(title, arguments, {**list_fields(kind), **columns})
     given_columns = {name: values.pop(name) for name in columns if name in values}
-    return kind(**values), given_columns
+    return kind(**values), make_interactions(values.get("interactions"), given_columns)
+
+
+def make_interactions(path: str | None, columns: Mapping[str, Any]) -> Interactions | None:
+    """Returns the user's files; None for none. Raises UserError if only `columns` are given, how to read them."""
+    if path is None and columns:
+        raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")
+    return None if path is None else Interactions(path, **columns)
 
 
 def list_helps(texts: Mapping[str, str]) -> list[str]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from bert4rec_tf.commands.flags import parse_with_columns
+from bert4rec_tf.commands.flags import parse_with_interactions
 from bert4rec_tf.config.data_names import Interactions, list_column_options
 from bert4rec_tf.config.setting_fields import Settings, setting
+from bert4rec_tf.data.id_texts import normalize_id
 from bert4rec_tf.data.reading.conversion import list_files
 from bert4rec_tf.data.sources import inputs
 from bert4rec_tf.export.layout import require_saved_model
@@ -16,7 +17,6 @@ from bert4rec_tf.foundation import files
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.startup import import_tensorflow
 from bert4rec_tf.foundation.stores import expand_path
-from bert4rec_tf.serving.ids import normalize_id
 from bert4rec_tf.serving.trust import TRUST
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ class RecommendOptions(ModelOptions):
 
 
 def main(arguments: list[str]) -> None:
-    options, columns = parse_with_columns(__doc__ or "", arguments, RecommendOptions, INTERACTION_COLUMNS)
-    if columns and options.interactions is None:
-        raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")
+    options, interactions = parse_with_interactions(__doc__ or "", arguments, RecommendOptions, INTERACTION_COLUMNS)
     require_saved_model(options.folder)
     import_tensorflow()
     from bert4rec_tf.serving import batch
@@ -106,7 +104,7 @@ def main(arguments: list[str]) -> None:
     output = None if options.output is None else expand_path(options.output)
     if output is not None:
         batch.check_target(output)
-        _refuse_own_input(output, options)
+        _refuse_own_input(output, options, interactions)
     id_lists = {name: tuple(split_ids(getattr(options, name) or "")) for name in ("exclude", "candidates")}
     if options.candidates is not None and not id_lists["candidates"]:
         raise UserError("--candidates must name at least one item; leave it out for all. Received: none")
@@ -133,8 +131,7 @@ def main(arguments: list[str]) -> None:
             model.warn_about_history(histories[0], users[0], answer)
         print(make_tables(answer, titles, [f"user {user}" for user in users]))
         return
-    if options.interactions is not None:
-        interactions = Interactions(options.interactions, **columns)
+    if interactions is not None:
         sequences = inputs.load_any(interactions, to_train=False, known_columns=model.columns)[1]
         names = ", ".join(f"{role} {column['name']!r}" for role, column in sequences.columns.items())
         print(f"{options.interactions}: {names}", flush=True)
@@ -162,12 +159,11 @@ def read_users(source: str, model: "SavedRecommender") -> list[str]:
     return list(dict.fromkeys(map(normalize_id, users)))
 
 
-def _refuse_own_input(output: Path, options: RecommendOptions) -> None:
+def _refuse_own_input(output: Path, options: RecommendOptions, interactions: Interactions | None) -> None:
     """Raises UserError if --output is a file that is read, or would be from now on."""
     names = [options.titles, options.attributes, None if options.users == ALL_USERS else options.users]
     paths: list[Path] = [expand_path(name) for name in names if name]
-    if options.interactions is not None:
-        interactions = Interactions(options.interactions)
+    if interactions is not None:
         paths += [*interactions.files, *list_files(interactions)]
     place = PurePath(_find_place(output))
     places = place, *(place.parents if place.suffix == ".parquet" else ())  # all such files of a folder are read

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from bert4rec_tf.commands.flags import make_interactions
 from bert4rec_tf.config import popularity_option, presets
 from bert4rec_tf.config.data_names import OWN, Interactions, list_column_options
 from bert4rec_tf.config.execution import ExecutionSettings
@@ -136,9 +137,7 @@ class Request:
         features = [name for name in (ITEM_FEATURES, USER_FEATURES) if name in given_flags]
         model = options.model or presets.choose_model(OWN if options.interactions else options.dataset)
         settings = {**settings_for_features(model, features), **settings}
-        if columns and options.interactions is None:
-            raise UserError(f"--{next(iter(columns))} needs --interactions=FILE")
-        interactions = None if options.interactions is None else Interactions(options.interactions, **columns)
+        interactions = make_interactions(options.interactions, columns)
         request = cls(options, model, settings, interactions, given_flags)
         request._check()
         return request

@@ -7,12 +7,10 @@ The model is replaced as a whole. In a folder of numbered versions, the newest o
 """
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from bert4rec_tf.commands.flags import parse_with_columns
+from bert4rec_tf.commands.flags import parse_with_interactions
 from bert4rec_tf.commands.recommend import INTERACTION_COLUMNS
 from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.setting_fields import Settings, setting
@@ -51,7 +49,7 @@ def find_newest(path: Path) -> tuple[Path, Path]:
 
 
 def main(arguments: list[str]) -> None:
-    options, columns = parse_with_columns(__doc__ or "", arguments, UpdateOptions, INTERACTION_COLUMNS)
+    options, interactions = parse_with_interactions(__doc__ or "", arguments, UpdateOptions, INTERACTION_COLUMNS)
     path = stores.expand_path(options.model)
     find_newest(path)
     in_place = options.output is None and isinstance(path, Path)
@@ -60,17 +58,16 @@ def main(arguments: list[str]) -> None:
     import_tensorflow()
     # Two updates in place would both begin with the same model.
     with files.FolderLock(home).lock() if in_place else contextlib.nullcontext():
-        update(options, columns, *find_newest(path))
+        update(options, interactions, *find_newest(path))
 
 
-def update(options: UpdateOptions, columns: Mapping[str, Any], folder: Path, target: Path) -> None:
+def update(options: UpdateOptions, interactions: Interactions | None, folder: Path, target: Path) -> None:
     """Updates the SavedModel in a folder and writes it to another, or the same, or to --output."""
     from bert4rec_tf.runs.updating import join_more, update_export
     from bert4rec_tf.serving.client import SavedRecommender
 
     refuse_unused_new_items(options.new_items, options.item_features)
     saved = SavedRecommender(folder, options.trust_model)
-    interactions = Interactions(options.interactions, **columns)
     new_data = inputs.load_any(interactions, to_train=False, known_columns=saved.columns)[1]
     if not new_data.num_actions:
         print(f"{options.interactions}: no rows; nothing changed")

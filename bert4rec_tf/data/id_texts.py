@@ -39,11 +39,16 @@ def to_text(name: str, raw: Any, is_known: Callable[[str], bool] = lambda text: 
     if isinstance(raw, (float, np.floating)) and raw.is_integer() and not is_known(str(raw)):
         return str(int(raw))
     text = str(raw)
-    return text if unicodedata.is_normalized("NFC", text) or is_known(text) else unicodedata.normalize("NFC", text)
+    return text if (normal := normalize_id(text)) != text and is_known(text) else normal
+
+
+def normalize_id(text: str) -> str:
+    """Returns an id in Unicode's form NFC, in which ids in data are read."""
+    return unicodedata.normalize("NFC", text)
 
 
 def normalize_ids(ids: pa.Array) -> pa.Array:
     """Returns texts in Unicode's form NFC, by Python's tables: PyArrow before 26 leaves letters and accents apart."""
     if pc.all(pc.string_is_ascii(ids), min_count=0).as_py():
         return ids
-    return pa.array([text and unicodedata.normalize("NFC", text) for text in ids.to_pylist()], ids.type)
+    return pa.array([text and normalize_id(text) for text in ids.to_pylist()], ids.type)

@@ -11,13 +11,14 @@ import tensorflow as tf
 
 from bert4rec_tf.config import popularity_option
 from bert4rec_tf.config.data_names import split_names
+from bert4rec_tf.data.id_texts import normalize_id
 from bert4rec_tf.data.id_types import have_type
 from bert4rec_tf.export.functions import INPUTS, POPULAR, SCALARS
 from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import UnknownIdWarning, warn, warn_of_unknown
 from bert4rec_tf.serving import explanation, rules
-from bert4rec_tf.serving.ids import normalize_id, pad_ids
+from bert4rec_tf.serving.ids import pad_ids
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
 

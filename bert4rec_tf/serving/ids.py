@@ -1,16 +1,10 @@
-"""Raw ids as callers write them, and lists of them as the arrays that a SavedModel takes."""
+"""Lists of raw ids as the arrays that a SavedModel takes."""
 
-import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
 
 from bert4rec_tf.foundation.lines import encode_text
-
-
-def normalize_id(text: str) -> str:
-    """Returns an id in Unicode's form NFC, which ids in data are read in."""
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def pad_ids(rows: Sequence[Sequence[str]]) -> np.ndarray:

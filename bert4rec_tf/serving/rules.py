@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from bert4rec_tf.data.feature_values import Features
+from bert4rec_tf.data.id_texts import normalize_id
 from bert4rec_tf.data.reading.rows import MISSING
 from bert4rec_tf.data.reading.small_tables import VALUE_SEPARATOR, read_columns
 from bert4rec_tf.data.reading.tables import describe_index
@@ -25,7 +26,7 @@ from bert4rec_tf.foundation.errors import UserError, unknown_name_error
 from bert4rec_tf.foundation.lines import Lines, encode_text
 from bert4rec_tf.foundation.stores import Url
 from bert4rec_tf.foundation.warning import DataWarning, FileWarning, UnknownIdWarning, warn
-from bert4rec_tf.serving.ids import normalize_id, pad_ids
+from bert4rec_tf.serving.ids import pad_ids
 from bert4rec_tf.serving.titles import IDS
 
 ALLOWED = (

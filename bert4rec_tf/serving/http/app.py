@@ -27,7 +27,7 @@ from bert4rec_tf.serving.http.observing import METRICS_TYPE, AccessLog, Metrics
 from bert4rec_tf.serving.http.predict import RequestError
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.http.versions import LOOK_SECONDS, Versions
-from bert4rec_tf.serving.rules import NOTHING_BLOCKED, Attributes, BlockedIds, WatchedFile, read_blocked
+from bert4rec_tf.serving.rules import NOTHING_BLOCKED, Attributes, WatchedFile, read_blocked
 from bert4rec_tf.serving.signatures import LoadedModel, ModelError
 
 LOG = logging.getLogger(__name__)
@@ -105,17 +105,14 @@ def open_versions(settings: ServerSettings) -> Versions:
 
 def open_rules(settings: ServerSettings, versions: Versions) -> predict.Rules:
     """Returns the rules in the files that the settings name. Raises UserError if one cannot be read."""
-
-    def read_attributes(path: Path) -> Attributes:
-        return Attributes(path, versions.current.model.item_column)
-
-    def read_blocked_items(path: Path) -> BlockedIds:
-        return read_blocked(path, versions.current.model.items)
-
-    return predict.Rules(
-        None if settings.attributes is None else WatchedFile(expand_path(settings.attributes), read_attributes),
-        None if settings.blocked is None else WatchedFile(expand_path(settings.blocked), read_blocked_items),
-    )
+    attributes = blocked = None
+    if settings.attributes is not None:
+        path = expand_path(settings.attributes)
+        attributes = WatchedFile(path, lambda path: Attributes(path, versions.current.model.item_column))
+    if settings.blocked is not None:
+        path = expand_path(settings.blocked)
+        blocked = WatchedFile(path, lambda path: read_blocked(path, versions.current.model.items))
+    return predict.Rules(attributes, blocked)
 
 
 class Service:

@@ -1,7 +1,6 @@
 """What is measured of a server's requests, in Prometheus' text form, and the access log."""
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping
 from logging.handlers import WatchedFileHandler
@@ -61,25 +60,27 @@ class AccessLog:
 
     def __init__(self, path: str | None) -> None:
         self._path, self._fails = path, False
-        self._handler: logging.Handler | None = None
-        if path is not None and isinstance(expand_path(path), Url):
+        if path in (None, "-"):
+            return
+        if isinstance(expand_path(path), Url):
             raise UserError(f"`access_log` must be a file on this machine. Received: access_log={path}")
         try:
-            if path is not None and (path != "-" or sys.stdout):  # which a service may have closed
-                self._handler = (
-                    StandardOutput(sys.stdout) if path == "-" else LogFile(expand_path(path), encoding="utf-8")
-                )
+            self._file = LogFile(expand_path(path), encoding="utf-8")
         except OSError as error:
             raise UserError(f"{path}: cannot be written ({error.strerror})") from error
 
     def write(self, request: web.Request, status: int, seconds: float) -> None:
-        if self._handler is None:
+        if self._path is None:
             return
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         line: dict[str, Any] = {"time": now, "from": request.remote, "method": request.method, "path": request.path}
         line |= {"status": status, "seconds": round(seconds, 6)}
+        text = orjson.dumps(line).decode()
         try:
-            self._handler.emit(logging.makeLogRecord({"msg": orjson.dumps(line).decode()}))
+            if self._path == "-":
+                print(text, flush=True)  # prints nothing where a service has closed the output
+            else:
+                self._file.emit(logging.makeLogRecord({"msg": text}))
             self._fails = False
         except (OSError, ValueError) as error:  # ValueError: the standard output was closed
             if not self._fails:
@@ -87,16 +88,8 @@ class AccessLog:
                 warn(f"{self._path}: cannot be written ({reason}), so requests are not logged", ServingWarning)
 
 
-class RaisingHandler(logging.Handler):
+class LogFile(WatchedFileHandler):
     """Raises the errors of writing, which `logging` would print with a traceback for each line."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         raise
-
-
-class StandardOutput(RaisingHandler, logging.StreamHandler):
-    pass
-
-
-class LogFile(RaisingHandler, WatchedFileHandler):
-    pass

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bert4rec_tf.data.id_texts import normalize_id
 from bert4rec_tf.export.functions import INPUTS as INPUT_SPECS
 from bert4rec_tf.export.functions import SCALARS
 from bert4rec_tf.foundation.errors import UserError, unknown_name_error
@@ -21,7 +22,7 @@ from bert4rec_tf.serving.client import Choices
 from bert4rec_tf.serving.explanation import MOST_ROWS
 from bert4rec_tf.serving.http.batching import PADDED, Call, Outputs
 from bert4rec_tf.serving.http.server_settings import ServerSettings
-from bert4rec_tf.serving.ids import normalize_id, pad_ids
+from bert4rec_tf.serving.ids import pad_ids
 from bert4rec_tf.serving.rules import NOTHING_BLOCKED, Attributes, BlockedIds, WatchedFile
 from bert4rec_tf.serving.signatures import LoadedModel, Signature
 

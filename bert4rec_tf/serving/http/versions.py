@@ -38,7 +38,6 @@ class Versions:
         folder: of the versions, or of one SavedModel.
         load: takes a folder and its number, and returns an object whose `version` is that number. If it raises, the
             version is not served, and `status` says why.
-        look_seconds, slow_seconds: as LOOK_SECONDS and SLOW_SECONDS.
 
     Attributes:
         current: the version in use. Copy the reference before you work with it: `refresh` may replace it at any time.
@@ -46,16 +45,9 @@ class Versions:
     Raises UserError if no version can be loaded.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        load: Callable[[Path, int], Any],
-        look_seconds: float = LOOK_SECONDS,
-        slow_seconds: float = SLOW_SECONDS,
-    ) -> None:
+    def __init__(self, folder: Path, load: Callable[[Path, int], Any]) -> None:
         self._folder = folder
         self._load = load
-        self._look_seconds, self._slow_seconds = look_seconds, slow_seconds
         self._seen_stamps: dict[int, Stamp] = {}
         self._refusals: dict[int, tuple[Stamp, str]] = {}
         self._jobs: dict[int, Loading] = {}
@@ -72,7 +64,7 @@ class Versions:
         if not stamps:
             raise UserError(f"{self._folder}: holds neither a SavedModel nor numbered folders that do")
         for number in sorted(stamps, reverse=True):
-            patience = None if number == min(stamps) else self._slow_seconds
+            patience = None if number == min(stamps) else SLOW_SECONDS
             if (version := self._try_to_load(number, stamps[number], patience)) is not None:
                 self._stamp = stamps[number]
                 return version
@@ -102,7 +94,7 @@ class Versions:
                 if is_current:
                     return
                 continue
-            if (version := self._try_to_load(number, stamps[number], self._look_seconds)) is not None:
+            if (version := self._try_to_load(number, stamps[number], LOOK_SECONDS)) is not None:
                 old_version = "that of before" if is_current else f"version {self.current.version}"
                 warn(f"version {number} replaces {old_version}", ServingWarning)
                 self.current, self._stamp = version, stamps[number]
@@ -111,7 +103,7 @@ class Versions:
                 return
             if is_current:
                 return
-            if number in self._jobs and time.monotonic() - self._jobs[number].begin < self._slow_seconds:
+            if number in self._jobs and time.monotonic() - self._jobs[number].begin < SLOW_SECONDS:
                 return
 
     def _try_to_load(self, number: int, stamp: Stamp, patience: float | None) -> Any:

@@ -255,9 +255,14 @@ def refresh(versions, times=3):
         versions.refresh()
 
 
-def test_a_version_that_never_answers_does_not_hold_up_a_newer_one(tmp_path, hanging):
+@pytest.fixture
+def quick_looks(monkeypatch):
+    monkeypatch.setattr("bert4rec_tf.serving.http.versions.LOOK_SECONDS", 0.05)
+
+
+def test_a_version_that_never_answers_does_not_hold_up_a_newer_one(tmp_path, hanging, quick_looks):
     write(tmp_path, 1)
-    versions = Versions(tmp_path, hanging, look_seconds=0.05)
+    versions = Versions(tmp_path, hanging)
     write(tmp_path, 2, "hangs")
     refresh(versions, 5)
     assert states(versions) == {2: "LOADING", 1: "AVAILABLE"} and hanging.begun == [1, 2]
@@ -266,10 +271,11 @@ def test_a_version_that_never_answers_does_not_hold_up_a_newer_one(tmp_path, han
     assert states(versions) == {3: "AVAILABLE"} and hanging.begun == [1, 2, 3]
 
 
-def test_a_version_that_never_answers_does_not_hold_up_older_ones_for_ever(tmp_path, hanging):
+def test_a_version_that_never_answers_does_not_hold_up_older_ones_for_ever(tmp_path, hanging, quick_looks, monkeypatch):
+    monkeypatch.setattr("bert4rec_tf.serving.http.versions.SLOW_SECONDS", 0.1)
     write(tmp_path, 1)
     write(tmp_path, 5, "hangs")
-    versions = Versions(tmp_path, hanging, look_seconds=0.05, slow_seconds=0.1)
+    versions = Versions(tmp_path, hanging)
     assert states(versions) == {5: "LOADING", 1: "AVAILABLE"}
     write(tmp_path, 2)
     refresh(versions)
@@ -279,10 +285,10 @@ def test_a_version_that_never_answers_does_not_hold_up_older_ones_for_ever(tmp_p
     assert states(versions) == {5: "AVAILABLE"}
 
 
-def test_a_version_that_never_answers_does_not_hold_up_the_end(tmp_path, hanging, monkeypatch):
+def test_a_version_that_never_answers_does_not_hold_up_the_end(tmp_path, hanging, quick_looks, monkeypatch):
     monkeypatch.setattr("bert4rec_tf.serving.http.app.LOOK_SECONDS", 0.05)
     write(tmp_path, 1)
-    versions = Versions(tmp_path, hanging, look_seconds=0.05)
+    versions = Versions(tmp_path, hanging)
     with Server(versions, poll_seconds=0.05) as server:
         write(tmp_path, 2, "hangs")
         while states(versions) != {2: "LOADING", 1: "AVAILABLE"}:
