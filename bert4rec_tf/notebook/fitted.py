@@ -32,7 +32,7 @@ from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.stores import LocalCopy, Url
 from bert4rec_tf.foundation.warning import DataWarning, TrainingWarning, UnknownIdWarning, warn
 from bert4rec_tf.models import MODELS
-from bert4rec_tf.notebook.argument_names import check_names, refuse_unknown_names
+from bert4rec_tf.notebook.argument_names import check_names, list_arguments, refuse_unknown_names
 from bert4rec_tf.notebook.measuring import measure_actions
 from bert4rec_tf.notebook.showing import describe_model, plot_quality
 from bert4rec_tf.notebook.user_tables import list_users
@@ -45,12 +45,6 @@ from bert4rec_tf.serving.titles import format_titles
 
 FIXED = {"data", "model", "preset", "holdout", "titles", "init_from", "minutes", "tune"}
 """What `continue_training` does not take, unlike `fit`."""
-
-RUN_OPTIONS = ("workdir", "callbacks", "silent")
-"""What `continue_training` passes on, beside settings and features."""
-
-TRAINING_OPTIONS = {"user", "item", "time", ITEM_FEATURES, USER_FEATURES, "new_items", *RUN_OPTIONS}
-"""What `continue_training` takes beside settings, as `fit` does."""
 
 TRAINED_SHARE = 0.01
 """`continue_training` trains if new actions are this share of the known ones."""
@@ -328,7 +322,21 @@ class FittedModel:
 
     @speak_python()
     def continue_training(
-        self, more: Any, test_from: str | float | None = None, train: bool | None = None, **options: Any
+        self,
+        more: Any,
+        test_from: str | float | None = None,
+        train: bool | None = None,
+        *,
+        user: str | None = None,
+        item: str | None = None,
+        time: str | None = None,
+        item_features: Any = None,
+        user_features: Any = None,
+        new_items: bool = False,
+        workdir: Path | str | None = None,
+        callbacks: Sequence[Callable[[dict[str, float]], None]] = (),
+        silent: bool = False,
+        **settings: Any,
     ) -> "FittedModel":
         """Returns a new model, trained on the old and the new actions, starting from the weights of this one.
 
@@ -337,15 +345,17 @@ class FittedModel:
         have been trained on the last actions of users without new ones. With `test_from`, the new actions from then on
         are held out. The weights cannot have seen these, but may have seen the validation item, the action before them.
         A model that only counts is counted again. Few new actions are counted and not trained on (`update`), unless
-        training is asked for: by `train`, or by any option.
+        training is asked for: by `train`, or by any setting or option.
 
         Args:
             more: new actions, as the data of `fit`. Known ones among them count once, and all are ordered by time. If
                 the known ones have no times, the new ones follow, and all count (`overlaps.join_actions`).
             test_from: as for `fit`, but for the new actions alone. That of `fit` does not apply.
-            train: whether to train; None if there are options or a `test_from`, or new actions are TRAINED_SHARE of
-                the known ones.
-            **options: as for `fit`, except those in FIXED. Settings that are not named are those of this model.
+            train: whether to train; None if there are settings or options (columns and `silent` are none), or new
+                actions are TRAINED_SHARE of the known ones.
+            user, item, time: the columns, as for `evaluate`.
+            item_features, user_features, new_items, workdir, callbacks, silent: as for `fit`.
+            **settings: as for `fit`. Those that are not named are those of this model.
 
         Raises:
             UserError: if the model has no work directory: a SavedModel's weights cannot be trained on; or the new times
@@ -353,26 +363,25 @@ class FittedModel:
         """
         if not isinstance(train, bool | None):
             raise UserError(f"`train` must be None, True or False. Received: train={train!r}")
-        if names := options.keys() & FIXED:
+        if names := settings.keys() & FIXED:
             raise UserError(f"`{min(names)}` cannot be given to `continue_training`, which keeps that of this model")
-        check_names(options.keys() - TRAINING_OPTIONS, {"train", *TRAINING_OPTIONS}, "continue_training")
-        columns = {name: options.pop(name, None) for name in ("user", "item", "time")}
-        options_of_training = options.keys() - {"silent"} | ({"test_from"} if test_from is not None else set())
-        if train is False and options_of_training:
-            raise UserError(f"`{min(options_of_training)}` needs a training. Received: train=False")
-        sources = {name: options.pop(name, None) for name in (ITEM_FEATURES, USER_FEATURES)}
+        check_names(settings, list_arguments(FittedModel.continue_training), "continue_training")
+        check_callbacks(callbacks)
+        sources = {ITEM_FEATURES: item_features, USER_FEATURES: user_features}
         new_features = {name: source for name, source in sources.items() if source is not None}
-        new_items = options.pop("new_items", False)
-        run_options = {name: options.pop(name) for name in RUN_OPTIONS if name in options}
-        check_callbacks(run_options.get("callbacks", ()))
-        if train or options_of_training:
-            self._change_run(options, new_features)  # for its errors, before the data are read
-        new = inputs.load_any(more, **columns, test_from=test_from, to_train=False, known_columns=self.saved.columns)[1]
+        is_given = {"test_from": test_from is not None, "workdir": workdir is not None, "new_items": new_items}
+        is_given["callbacks"] = bool(callbacks)
+        reasons = {*settings, *new_features, *(name for name in is_given if is_given[name])}
+        if train is False and reasons:
+            raise UserError(f"`{min(reasons)}` needs a training. Received: train=False")
+        run = self._change_run(settings, new_features) if train or reasons else None  # before the data are read
+        known_columns = self.saved.columns
+        new = inputs.load_any(more, user, item, time, test_from, to_train=False, known_columns=known_columns)[1]
         data = updating.join_more(self.saved, new)
         if train is None:
             num_known = self.saved.require_histories().num_actions
             num_new = data.num_actions - num_known
-            train = bool(options_of_training) or num_new >= TRAINED_SHARE * num_known
+            train = bool(reasons) or num_new >= TRAINED_SHARE * num_known
             if not train and num_new:
                 warn(
                     f"{num_new:,} new actions are few, and so counted but not trained on; train=True trains",
@@ -380,22 +389,17 @@ class FittedModel:
                 )
         if not train:
             return self._update(data)
-        workdir, run = self._require_workdir(), self._change_run(options, new_features)
-        features = workdir.read_features()
+        run, origin = run or self._change_run(settings, new_features), self._require_workdir()
+        features = origin.read_features()
         features |= {name: new.features[name] for name in features if name in new.features} | new_features
-        data = with_features(data, **features, new_items=new_items, silent=run_options.get("silent", False))
+        data = with_features(data, **features, new_items=new_items, silent=silent)
         attributes = self.saved.attributes and self.saved.attributes.frame.reset_index()
-        select_folder, start_weights = workdir.path / SELECT, None
+        select_folder, start_weights = origin.path / SELECT, None
         if MODELS[run.model].examples is not None:
-            start_weights = select_folder if select_folder.exists() else workdir.path
+            start_weights = select_folder if select_folder.exists() else origin.path
+        attributes = new_features.get(ITEM_FEATURES, attributes)
         return train_and_open(
-            run,
-            data,
-            interactions=None,
-            titles=self.titles,
-            init_from=start_weights,
-            item_features=new_features.get(ITEM_FEATURES, attributes),
-            **run_options,
+            run, data, None, self.titles, start_weights, workdir, callbacks, silent, item_features=attributes
         )
 
     def _change_run(self, settings: Mapping[str, Any], new_features: Mapping[str, Any]) -> Run:
