@@ -31,15 +31,12 @@ def save(path: Path, groups: Groups, state: Mapping[str, Any]) -> None:
     npz.write(path, {HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8), **values})
 
 
-def read_state(path: Path) -> dict[str, Any]:
-    """Returns the state in a checkpoint. Raises CorruptFileError if anything in the file is damaged."""
-    return _read_header(path, npz.read(path))["state"]
+def read_header(path: Path) -> dict[str, Any]:
+    """Returns the `state` in a checkpoint, and the `shapes` of the variables by name ("model/000"), in their order.
 
-
-def read_shapes(path: Path, group: str) -> list[list[int]]:
-    """Returns the shapes of a group's variables, in their order. Raises CorruptFileError if the header is damaged."""
-    shapes = _read_header(path, npz.read(path, [HEADER]))["shapes"]
-    return [shape for name, shape in sorted(shapes.items()) if name.startswith(f"{group}/")]
+    Raises CorruptFileError if anything in the file is damaged.
+    """
+    return _read_header(path, npz.read(path))
 
 
 def restore(path: Path, groups: Groups) -> dict[str, Any]:
@@ -92,13 +89,9 @@ class Series:
         """
         return self._read_newest(lambda path: restore(path, groups))
 
-    def read_state(self) -> dict[str, Any] | None:
-        """Returns the state of the newest undamaged checkpoint; None if there are no checkpoints."""
-        return self._read_newest(read_state)
-
-    def read_shapes(self, group: str) -> list[list[int]] | None:
-        """Returns `read_shapes` of the newest undamaged checkpoint; None if there are no checkpoints."""
-        return self._read_newest(lambda path: read_shapes(path, group))
+    def read_header(self) -> dict[str, Any] | None:
+        """Returns the header of the newest undamaged checkpoint (`read_header`); None if there are no checkpoints."""
+        return self._read_newest(read_header)
 
     def _read_newest(self, load: Callable[[Path], Result]) -> Result | None:
         failure = None

@@ -378,16 +378,19 @@ def has_begun(folder: Path) -> bool:
 
 def read_state(folder: Path) -> State:
     """Returns the state of a finished training. Raises UserError if the training in `folder` has not finished."""
-    content = checkpoints.Series(folder).read_state()
-    if content is None or not content.get("finished"):
-        raise UserError(f"{folder}: no finished training; run with --mode=train first")
-    return State(**content)
+    return State(**_read_header(folder)["state"])
 
 
 def read_shapes(folder: Path) -> list[list[int]]:
     """Returns the shapes of the variables of a trained model. Raises UserError if its training has not finished."""
-    read_state(folder)
-    return checkpoints.Series(folder).read_shapes("model") or []
+    return [shape for name, shape in _read_header(folder)["shapes"].items() if name.startswith("model/")]
+
+
+def _read_header(folder: Path) -> dict[str, Any]:
+    header = checkpoints.Series(folder).read_header()
+    if header is None or not header["state"].get("finished"):
+        raise UserError(f"{folder}: no finished training; run with --mode=train first")
+    return header
 
 
 def restore_best(model: Any, folder: Path, state: State) -> None:

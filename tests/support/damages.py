@@ -68,8 +68,8 @@ def config_folder(work: Path) -> None:
 
 def best_of_another_step(work: Path) -> None:
     best = work / "select" / "best.npz"
-    step = checkpoints.read_state(best)["step"]
-    others = (path for path in best.parent.glob("step-*.npz") if checkpoints.read_state(path)["step"] != step)
+    step = checkpoints.read_header(best)["state"]["step"]
+    others = (path for path in best.parent.glob("step-*.npz") if checkpoints.read_header(path)["state"]["step"] != step)
     best.write_bytes(next(others).read_bytes())
 
 

@@ -132,7 +132,7 @@ def test_a_compiled_training_resumes_to_the_bit(tmp_path):
     straight = train(tmp_path / "one", models[0], scripted(ndcg), execution=compiled)
     with pytest.raises(KeyboardInterrupt), interrupted_during(17):  # the call of the steps 15 to 18
         train(tmp_path / "other", validate=scripted(ndcg), execution=compiled)
-    assert checkpoints.Series(tmp_path / "other").read_state()["step"] == 18
+    assert checkpoints.Series(tmp_path / "other").read_header()["state"]["step"] == 18
     resumed = train(tmp_path / "other", models[1], scripted(ndcg[1:]), execution=compiled)
     assert curve_without_time(resumed) == curve_without_time(straight)
     np.testing.assert_equal(weights(models[1]), weights(models[0]))

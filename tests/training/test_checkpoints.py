@@ -64,7 +64,7 @@ def damage_an_array(path):
 
 def test_a_checkpoint_restores_every_bit(saved):
     into = groups(fill=9)
-    assert checkpoints.restore(saved, into) == STATE == checkpoints.read_state(saved)
+    assert checkpoints.restore(saved, into) == STATE == checkpoints.read_header(saved)["state"]
     assert bits(into) == bits(groups())
 
 
@@ -107,7 +107,7 @@ def test_a_file_cut_short_is_always_noticed(saved, tmp_path, number):
     path.write_bytes(content[: number % len(content)])
     assert not comes_back_or_is_known_to_be_damaged(path)
     with pytest.raises(CorruptFileError):
-        checkpoints.read_state(path)
+        checkpoints.read_header(path)
 
 
 @pytest.mark.parametrize("change", ["another shape", "one more", "one group more"])
@@ -147,7 +147,7 @@ def restored(series):
 def test_only_the_newest_checkpoints_stay(tmp_path):
     series = series_of(tmp_path, 8, 9, 10, 100)
     assert NUM_CHECKPOINTS == 2 and names(tmp_path) == ["step-000000010.npz", "step-000000100.npz"]
-    assert restored(series) == 100 == series.read_state()["step"]
+    assert restored(series) == 100 == series.read_header()["state"]["step"]
     assert restored(series_of(tmp_path, 999_999_999, 1_000_000_000)) == 1_000_000_000
 
 
@@ -159,7 +159,7 @@ def test_where_the_newest_is_damaged_the_one_before_it_serves_and_both_are_named
     damage(tmp_path / "step-000000020.npz")
     line = r"step-000000020\.npz: cannot be read.*resuming from step-000000010\.npz$"
     with pytest.warns(FileWarning, match=line):
-        assert Series(tmp_path).read_state() == {"step": 10}
+        assert Series(tmp_path).read_header()["state"] == {"step": 10}
     series = Series(tmp_path)
     with pytest.warns(FileWarning, match=line) as told:
         assert restored(series) == 10
@@ -188,7 +188,7 @@ def test_the_training_whose_steps_a_damaged_one_selected_is_named_too(tmp_path):
     for name, folders in expected.items():
         flip(tmp_path / name / "step-000000010.npz", 4_000)
         with pytest.raises(UserError, match=f"delete {folders} to start again"):
-            Series(tmp_path / name).read_state()
+            Series(tmp_path / name).read_header()
 
 
 def test_a_training_beyond_its_last_step_is_refused_in_one_line(trained):
@@ -257,7 +257,7 @@ def test_a_whole_file_with_a_wrong_header_is_damaged(tmp_path, header):
     path = tmp_path / "best.npz"
     npz.write(path, {"header": np.frombuffer(header, np.uint8), "model/000": np.zeros(3, np.float32)})
     for read in (
-        checkpoints.read_state,
+        checkpoints.read_header,
         lambda path: checkpoints.restore(path, {"model": [keras.Variable(np.ones(3))]}),
     ):
         with pytest.raises(CorruptFileError, match=r"best\.npz: cannot be read"):

@@ -55,7 +55,7 @@ def test_stopped_and_resumed_equals_uninterrupted(straight, tmp_path, step):
     resumed = new_model()
     with pytest.raises(KeyboardInterrupt), interrupted_during(step):
         train(tmp_path, validate=scripted(NDCG))
-    assert checkpoints.Series(tmp_path).read_state()["step"] == step
+    assert checkpoints.Series(tmp_path).read_header()["state"]["step"] == step
     state = train(tmp_path, resumed, scripted(NDCG[step // 10 :]))
     np.testing.assert_equal(weights(resumed), straight.weights)
     assert curve_without_time(state) == curve_without_time(straight.state)
@@ -88,7 +88,7 @@ def test_a_signal_while_a_measurement_is_reported_stops_the_training(straight, t
     resumed = new_model()
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, validate=scripted(NDCG), report=report)
-    saved = checkpoints.Series(tmp_path).read_state()["step"]
+    saved = checkpoints.Series(tmp_path).read_header()["state"]["step"]
     assert curve_without_time(train(tmp_path, resumed, scripted(NDCG[saved // 10 :]))) == curve_without_time(
         straight.state
     )
@@ -168,7 +168,7 @@ def test_a_call_ends_at_a_measurement_and_at_the_last_step(tmp_path):
 def test_a_signal_ends_the_training_after_its_call(tmp_path):
     with pytest.raises(KeyboardInterrupt), interrupted_during(5):
         train(tmp_path, execution={"steps_per_call": 7})
-    assert checkpoints.Series(tmp_path).read_state()["step"] == 7
+    assert checkpoints.Series(tmp_path).read_header()["state"]["step"] == 7
 
 
 def test_the_error_of_a_loss_that_is_no_number_names_its_step_within_the_call(tmp_path):
