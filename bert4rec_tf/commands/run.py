@@ -248,7 +248,7 @@ def do_mode(
     is_requested = request.given_flags & {"export_dir", *SAVED_MODEL_FLAGS}
     exports = options.mode == "all" and (is_requested or not has_model(workdir.export))
     experiment = open_experiment(
-        run, sequences, workdir.path, workdir.prepared, execution=options.execution, **experiment_options
+        run, sequences, workdir.path, workdir.prepared, execution=options, **experiment_options
     )
     if (initial := experiment.workdir.read_config().initial) is not None:
         print(summary.describe_start(initial), flush=True)

@@ -1,7 +1,7 @@
 """The flags of `bert4rec run` that are not settings of the run, and what a command line asks for."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +101,6 @@ class RunOptions(ExecutionSettings):
         if self.engine == SPARK and self.mode != "prepare":
             raise UserError(f"--engine={SPARK} needs --mode=prepare. Received: mode={self.mode}")
         popularity_option.check_correction(self.popularity_correction)
-
-    @property
-    def execution(self) -> ExecutionSettings:
-        """How the trainings compute."""
-        return ExecutionSettings(**{field.name: getattr(self, field.name) for field in fields(ExecutionSettings)})
 
 
 @dataclass(frozen=True)

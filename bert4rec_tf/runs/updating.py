@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +12,7 @@ from bert4rec_tf.config.model_settings import ITEM_FEATURES, NO
 from bert4rec_tf.config.run_record import Run
 from bert4rec_tf.config.transition_settings import ItemTransitionsSettings
 from bert4rec_tf.data.id_types import drop_wrong_types
-from bert4rec_tf.data.reading.feature_files import refuse_unused_new_items, with_features
+from bert4rec_tf.data.reading.feature_files import with_features
 from bert4rec_tf.data.reading.overlaps import join_actions
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.export import saved_model
@@ -30,17 +30,6 @@ from bert4rec_tf.serving.rules import join_attributes, read_attributes
 
 CARRIED = ("run", "digest", "trained_with", "metrics", "transitions")
 """The entries of a model card that an update keeps."""
-
-
-class Update(NamedTuple):
-    """How much an update has added."""
-
-    num_actions: int
-    num_items: int
-    num_users: int
-
-    def __str__(self) -> str:
-        return f"{self.num_actions:,} new actions, {self.num_items:,} new items, {self.num_users:,} new users"
 
 
 def read_all_histories(saved: SavedRecommender) -> Sequences:
@@ -84,8 +73,8 @@ def update_export(
     item_features: Any = None,
     new_items: bool = False,
     titles: str | None = None,
-) -> Update:
-    """Exports a model again that has also counted new actions. Nothing is trained.
+) -> str:
+    """Exports a model again that has also counted new actions. Nothing is trained. Returns how much was added, a line.
 
     What is counted is counted again in all actions, as a new training would. A new item starts at the mean of the
     vectors of items that its users had or that share its feature values, a new user at that of users who share items.
@@ -100,7 +89,6 @@ def update_export(
 
     Raises UserError for features that do not fit, or an export without its settings of counting.
     """
-    refuse_unused_new_items(new_items, item_features)
     card, histories = saved.card, saved.require_histories()
     if item_features is not None:
         data = with_features(data, item_features=item_features, new_items=new_items, silent=True)
@@ -113,37 +101,28 @@ def update_export(
     if titles is None and (path := saved.local_folder / TITLES).exists():
         titles = path.read_text(encoding="utf-8")
     attributes = join_attributes(saved.attributes, read_attributes(item_features, columns))
-    options = ExportOptions(
-        card["k"],
-        card["popularity_correction"],
-        data,
-        card["exclude_seen"],
-        titles,
-        attributes,
-    )
+    options = ExportOptions(card["k"], card["popularity_correction"], data, card["exclude_seen"], titles, attributes)
     users = data.users.tolist() if model.needs_users else None
     content |= {"columns": columns} if columns else {}
     saved_model.export(model, data.vocabulary, folder, options, users, card=content)
+    num_items, num_users = data.num_items - len(saved.items), data.num_users - histories.num_users
     num_actions = data.num_actions - histories.num_actions
-    return Update(num_actions, data.num_items - len(saved.items), data.num_users - histories.num_users)
+    return f"{num_actions:,} new actions, {num_items:,} new items, {num_users:,} new users"
 
 
 def _resize(saved: SavedRecommender, data: Sequences) -> Recommender:
     """Returns the model of an export for the items and users of `data`, with all that is counted counted in these."""
     arrays, run = saved.read_weights(), Run.from_dict(saved.card["run"])
-    old_users = saved.users
-    old_model = _make_model(run, len(saved.items), len(old_users))
+    old_model = _make_model(run, len(saved.items), len(saved.users))
     if old_model.evidence is not None:
         old_model.evidence.build(next(array.shape for name, array in arrays if name.endswith("evidence/neighbors")))
     model = _make_model(run, data.num_items, data.num_users if saved.needs_users else 0)
-    names = {
-        kinds.ITEMS: (list(saved.items), data.vocabulary.items),
-        kinds.USERS: (list(old_users), data.users),
-    }
+    for weight, (_, array) in zip(old_model.weights, arrays, strict=True):
+        weight.assign(array)
+    names = {kinds.ITEMS: (list(saved.items), data.vocabulary.items), kinds.USERS: (list(saved.users), data.users)}
     links = _link_items(data)
-    values = {id(weight): array for weight, (_, array) in zip(old_model.weights, arrays, strict=True)}
     for weight, old_weight in zip(select_transferable(model), select_transferable(old_model), strict=True):
-        kind, value = model.row_kind(weight), values[id(old_weight)]
+        kind, value = model.row_kind(weight), np.asarray(old_weight)
         if kind in names:
             first = int(kind == kinds.ITEMS)  # the row of padding
             end = first + len(names[kind][0])
@@ -153,10 +132,9 @@ def _resize(saved: SavedRecommender, data: Sequences) -> Recommender:
     transitions = saved.card.get("transitions")
     if transitions is None and model.evidence is not None:
         raise UserError(f"{saved.folder}: does not say how transitions are counted; export it again to update it")
-    mix = None if old_model.evidence is None else values[id(old_model.evidence.mix)]
     model.adapt(data, ItemTransitionsSettings(**(transitions or {})))
     if model.evidence is not None and model.examples is not None:
-        model.evidence.mix.assign(mix)  # how counts and the network are mixed was trained
+        model.evidence.mix.assign(old_model.evidence.mix)  # how counts and the network are mixed was trained
     return model
 
 

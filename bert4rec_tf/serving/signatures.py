@@ -106,7 +106,10 @@ class LoadedModel:
             )
         if not self.is_trusted:
             check_only_computes(folder, content)
-        self.signatures = {name: _make_signature(name, spec) for name, spec in sorted(definitions.items())}
+        self.signatures = dict[str, Signature]()
+        for name, spec in sorted(definitions.items()):
+            defaults = {key: tf.make_ndarray(default) for key, default in spec.defaults.items()}
+            self.signatures[name] = Signature(name, {key: defaults.get(key) for key in sorted(spec.inputs)})
         self.needs_users = "users" in self.signatures["encode"].inputs
         options = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
         self.description = {name: json_format.MessageToDict(spec, **options) for name, spec in definitions.items()}
@@ -309,11 +312,6 @@ def _read_card(path: Path) -> dict[str, Any]:
         if part is not default and not all(isinstance(entry, dict) for entry in parts):
             raise UserError(f"{path}: `{name}` must be what an export writes. Received: {part!r:.60}")
     return content
-
-
-def _make_signature(name: str, definition: Any) -> Signature:
-    defaults = {key: tf.make_ndarray(default) for key, default in definition.defaults.items()}
-    return Signature(name, {key: defaults.get(key) for key in sorted(definition.inputs)})
 
 
 def _explain(error: Exception) -> str:
