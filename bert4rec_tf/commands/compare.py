@@ -18,14 +18,13 @@ class CompareOptions(Settings):
 
     k: str | None = setting(None, "cut-offs for HR, NDCG, MAP, precision and recall, such as 5,20")
 
-    def list_cutoffs(self) -> list[int] | None:
-        """Returns the cut-offs; None for the usual ones. Raises UserError for a text that is no list of them."""
-        if self.k is None:
-            return None
-        parts = self.k.split(",")
-        if not all(part.strip().isdecimal() for part in parts):
-            raise UserError(f"`k` must be whole numbers, separated by commas. Received: k={self.k}")
-        return [int(part) for part in parts]
+
+def parse_cutoffs(text: str) -> list[int]:
+    """Returns the cut-offs in a text. Raises UserError for one that is no list of them."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise UserError(f"`k` must be whole numbers, separated by commas. Received: k={text}")
+    return [int(part) for part in parts]
 
 
 def main(arguments: list[str]) -> None:
@@ -33,8 +32,7 @@ def main(arguments: list[str]) -> None:
     title = f"bert4rec compare FIRST [SECOND]\n\n{__doc__}"
     flags = parse_command(title, arguments, fields, words=("first", "second"), num_required=1)
     first, *rest = (expand_path(flags[name]) for name in ("first", "second") if name in flags)
-    cutoffs = CompareOptions(flags.get("k")).list_cutoffs()
-    metrics = METRICS if cutoffs is None else name_metrics(cutoffs)
+    metrics = METRICS if "k" not in flags else name_metrics(parse_cutoffs(flags["k"]))
     num_negatives = WorkDirectory(first).read_config().run.evaluation.num_negatives
     if not rest:
         print(summary.make_metrics_table(comparison.measure(first, metrics), num_negatives))

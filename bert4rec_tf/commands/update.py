@@ -12,7 +12,6 @@ from pathlib import Path
 
 from bert4rec_tf.commands.flags import parse_with_interactions
 from bert4rec_tf.commands.recommend import INTERACTION_COLUMNS
-from bert4rec_tf.config.data_names import Interactions
 from bert4rec_tf.config.setting_fields import Settings, setting
 from bert4rec_tf.data.reading.feature_files import refuse_unused_new_items
 from bert4rec_tf.data.sources import inputs
@@ -56,26 +55,22 @@ def main(arguments: list[str]) -> None:
     is_moved = in_place and (path / MODEL).exists() and files.can_be_renamed(path.resolve())
     home = path.parent if is_moved else path
     import_tensorflow()
-    # Two updates in place would both begin with the same model.
-    with files.FolderLock(home).lock() if in_place else contextlib.nullcontext():
-        update(options, interactions, *find_newest(path))
-
-
-def update(options: UpdateOptions, interactions: Interactions | None, folder: Path, target: Path) -> None:
-    """Updates the SavedModel in a folder and writes it to another, or the same, or to --output."""
     from bert4rec_tf.runs.updating import join_more, update_export
     from bert4rec_tf.serving.client import SavedRecommender
 
     refuse_unused_new_items(options.new_items, options.item_features)
-    saved = SavedRecommender(folder, options.trust_model)
-    new_data = inputs.load_any(interactions, to_train=False, known_columns=saved.columns)[1]
-    if not new_data.num_actions:
-        print(f"{options.interactions}: no rows; nothing changed")
-        return
-    data = join_more(saved, new_data)
-    has_only_known = data.num_actions == saved.require_histories().num_actions
-    if has_only_known and options.item_features is None and options.output is None:
-        print(f"{options.interactions}: no new actions; nothing changed")
-        return
-    target = target if options.output is None else stores.expand_path(options.output)
-    print(f"{target}: {update_export(saved, data, target, options.item_features, options.new_items)}")
+    # Two updates in place would both begin with the same model.
+    with files.FolderLock(home).lock() if in_place else contextlib.nullcontext():
+        folder, target = find_newest(path)
+        saved = SavedRecommender(folder, options.trust_model)
+        new_data = inputs.load_any(interactions, to_train=False, known_columns=saved.columns)[1]
+        if not new_data.num_actions:
+            print(f"{options.interactions}: no rows; nothing changed")
+            return
+        data = join_more(saved, new_data)
+        has_only_known = data.num_actions == saved.require_histories().num_actions
+        if has_only_known and options.item_features is None and options.output is None:
+            print(f"{options.interactions}: no new actions; nothing changed")
+            return
+        target = target if options.output is None else stores.expand_path(options.output)
+        print(f"{target}: {update_export(saved, data, target, options.item_features, options.new_items)}")

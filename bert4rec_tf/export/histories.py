@@ -54,8 +54,11 @@ def read_histories(path: Path, items: Lines) -> Sequences:
         raise npz.CorruptFileError(f"{path}: does not fit the model ({error})") from error
 
 
-def read_times(path: Path) -> ActionTimes:
-    """Reads the times that `write_histories` wrote. Raises UserError if they are damaged."""
+def read_times(folder: Path) -> ActionTimes | None:
+    """Reads the times that `write_histories` wrote; None for none. Raises UserError if they are damaged."""
+    path = folder / TIMES
+    if not path.exists():
+        return None
     arrays = npz.read(path)
     try:
         values = np.cumsum(arrays["steps"]) if "steps" in arrays else arrays["values"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from bert4rec_tf.evaluation.metrics import COLD, COUNT_BASELINES, FULL, find_served_protocol
 from bert4rec_tf.export import portable, saved_model
-from bert4rec_tf.export.histories import HISTORIES, TIMES, read_histories, read_times
+from bert4rec_tf.export.histories import HISTORIES, read_histories, read_times
 from bert4rec_tf.export.layout import ASSETS, CARD_OF_SAVED_MODEL, SAVED_MODEL, VOCABULARY, has_model
 from bert4rec_tf.export.options import DEFAULT, ExportOptions
 from bert4rec_tf.foundation import files, stores
@@ -83,8 +83,7 @@ def read_options(workdir: WorkDirectory, folder: Path, with_histories: bool) -> 
     histories = None
     if with_histories and card.get("histories"):
         path, items = copy.folder / HISTORIES, Lines((copy.folder / ASSETS / VOCABULARY).read_bytes())
-        histories, times = read_histories(path, items), copy.folder / TIMES
-        histories = replace(histories, times=read_times(times)) if times.exists() else histories
+        histories = replace(read_histories(path, items), times=read_times(copy.folder))
     return ExportOptions(card["k"], card["popularity_correction"], histories)
 
 

@@ -16,7 +16,7 @@ from bert4rec_tf.data.reading.feature_files import with_features
 from bert4rec_tf.data.reading.overlaps import join_actions
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
 from bert4rec_tf.export import saved_model
-from bert4rec_tf.export.histories import TIMES, read_times
+from bert4rec_tf.export.histories import read_times
 from bert4rec_tf.export.layout import TITLES, make_histories_command
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
@@ -34,10 +34,9 @@ CARRIED = ("run", "digest", "trained_with", "metrics", "transitions")
 
 def read_all_histories(saved: SavedRecommender) -> Sequences:
     """Returns the histories of an export, with times and columns. Raises UserError if it has none."""
-    histories, path = saved.require_histories(), saved.local_folder / TIMES
+    histories = saved.require_histories()
     vocabulary = Vocabulary(np.array(list(saved.items), object), histories.vocabulary.counts)
-    times = read_times(path) if path.exists() else None
-    return replace(histories, vocabulary=vocabulary, columns=saved.columns, times=times)
+    return replace(histories, vocabulary=vocabulary, columns=saved.columns, times=read_times(saved.local_folder))
 
 
 def find_cut(saved: SavedRecommender) -> str | None:

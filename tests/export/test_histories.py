@@ -40,7 +40,7 @@ def test_histories_keep_the_last_items_of_every_user(tmp_path_factory, sequences
     write_histories(kept, folder)
     assert (folder / TIMES).exists() == (one_time is not None)
     if one_time is not None:
-        times, stored = np.split(sequences.times.values, sequences.splits[1:-1]), read_times(folder / TIMES)
+        times, stored = np.split(sequences.times.values, sequences.splits[1:-1]), read_times(folder)
         np.testing.assert_array_equal(stored.values, np.concatenate([part[-most:] for part in times]))
         assert stored.meaning == "dates"
     found = read_histories(path, sequences.vocabulary.items)
@@ -89,9 +89,10 @@ def test_a_header_that_claims_more_than_there_is_is_damage(tmp_path):
 
 @pytest.mark.parametrize("arrays", [{"steps": np.array(["1"]), "meaning": np.zeros(1, np.uint8)}, {"meaning": None}])
 def test_damaged_times_are_named(tmp_path, arrays):
-    npz.write(tmp_path / "times.npz", {name: np.zeros(0) if value is None else value for name, value in arrays.items()})
+    (tmp_path / TIMES).parent.mkdir()
+    npz.write(tmp_path / TIMES, {name: np.zeros(0) if value is None else value for name, value in arrays.items()})
     with pytest.raises(UserError, match=r"times\.npz: cannot be read"):
-        read_times(tmp_path / "times.npz")
+        read_times(tmp_path)
 
 
 @pytest.mark.parametrize("changes", DAMAGES.values(), ids=DAMAGES)
