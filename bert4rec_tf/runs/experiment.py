@@ -340,10 +340,14 @@ class Experiment:
             elif self.run.given_mix is not None:
                 model.set_mix(self.run.given_mix, model.get_network_share())
         validate = self.make_validation(model) if name == SELECT else None
-        settings = self._make_loop_settings(name, selection)
+        settings, max_seconds = self.run.training, (self.workdir.read_config().plan or {}).get("max_seconds")
+        if selection:
+            share, max_seconds = self._compute_final_share(name), None
+            settings = make_final_settings(settings, selection.best_step, share)
         title = "final training" if selection else "training"
         watch = loop.Watch(title, self.silent, self._count_later_steps(name), self.watch)
-        return loop.Training(model, self.make_feed(name, model), settings, folder, validate, watch)
+        feed = self.make_feed(name, model)
+        return loop.Training(model, feed, settings, folder, validate, watch, self.execution, max_seconds)
 
     def _count_later_steps(self, name: str) -> int:
         """Returns the steps of the trainings after one."""
@@ -369,14 +373,6 @@ class Experiment:
 
     def _compute_final_share(self, name: str) -> float:
         return compute_final_share(self.run.training, self._compute_growth(name))
-
-    def _make_loop_settings(self, name: str, selection: _Outcome | None) -> loop.LoopSettings:
-        training = self.run.training
-        if selection is None:
-            plan = self.workdir.read_config().plan or {}
-            return loop.LoopSettings(training, self.execution, plan.get("max_seconds"))
-        final_settings = make_final_settings(training, selection.best_step, self._compute_final_share(name))
-        return loop.LoopSettings(final_settings, self.execution)
 
     def make_feed(self, name: str, model: Recommender) -> Feed | JoinedFeed:
         """Returns the training batches of a training."""
@@ -422,9 +418,10 @@ class Experiment:
             training = self._open_training(SELECT, self._new_model(SELECT), None)
             planner.measure(training)
         self.run, self.budget = planner.choose_steps(), None
-        self.workdir.write_plan(self.run, planner.record())
+        plan = planner.record()
+        self.workdir.write_plan(self.run, plan)
         self._say(planner.describe())
-        training.change_settings(self._make_loop_settings(SELECT, None))
+        training.change_settings(self.run.training, plan["max_seconds"])
         training.watch = replace(training.watch, later_steps=self._count_later_steps(SELECT))
         return training
 

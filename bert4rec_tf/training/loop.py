@@ -62,15 +62,6 @@ class State:
 
 
 @dataclass(frozen=True)
-class LoopSettings:
-    """The settings of a training. It also stops after `max_seconds`, at the end of a call; None for no limit."""
-
-    training: TrainingSettings
-    execution: ExecutionSettings = field(default_factory=ExecutionSettings)
-    max_seconds: float | None = None
-
-
-@dataclass(frozen=True)
 class Watch:
     """Who looks on while a model is trained.
 
@@ -113,33 +104,36 @@ class Training:
     Attributes:
         model: what `step.take_step` takes, created under the strategy of the replicas, if any.
         batches: the training batches, from any step on.
-        settings: optimizer, schedule, how often to evaluate, and how to compute.
+        settings: optimizer, schedule, and how often to evaluate.
         folder: for checkpoints, the curve and TensorBoard's files.
         validate: returns the metrics on the validation items; None if training includes these items.
         watch: who looks on.
+        execution: how to compute, and how often to save a checkpoint.
+        max_seconds: the training also stops after so long, at the end of a call; None for no limit.
     """
 
     model: Any
     batches: Feed
-    settings: LoopSettings
+    settings: TrainingSettings
     folder: Path
     validate: Callable[[], dict[str, float]] | None = None
     watch: Watch = field(default_factory=Watch)
+    execution: ExecutionSettings = field(default_factory=ExecutionSettings)
+    max_seconds: float | None = None
 
     def __post_init__(self) -> None:
         self.team, self.state = workers.current_team(), State()
-        training = self.settings.training
         with self.model.distribute_strategy.scope():
-            self.schedule = make_schedule(training)
-            self.optimizer = make_optimizer(training, self.model, self.schedule)
+            self.schedule = make_schedule(self.settings)
+            self.optimizer = make_optimizer(self.settings, self.model, self.schedule)
             self.optimizer.build(self.model.trainable_variables)
         self.variables = {"model": self.model.variables, "optimizer": self.optimizer.variables}
         self.checkpoints = checkpoints.Series(self.folder)
 
     @cached_property
     def calls(self) -> TrainingCalls:
-        clip_norm, execution = self.settings.training.clip_norm, self.settings.execution
-        return TrainingCalls(self.model, self.optimizer, self.batches, clip_norm, execution, self.state.step)
+        clip_norm, first_step = self.settings.clip_norm, self.state.step
+        return TrainingCalls(self.model, self.optimizer, self.batches, clip_norm, self.execution, first_step)
 
     def measure(self) -> Iterator[Costs]:
         """Yields the costs of steps, then those of measurements too, and puts all variables back.
@@ -162,10 +156,10 @@ class Training:
             variable.assign(value)
         yield costs._replace(first_measurement=laps[3] - laps[2], measurement=laps[4] - laps[3])
 
-    def change_settings(self, settings: LoopSettings) -> None:
-        """Trains for other numbers of steps. Nothing else may change."""
-        self.settings = settings
-        self.schedule.set_lengths(count_decay_steps(settings.training), settings.training.warmup_steps)
+    def change_settings(self, settings: TrainingSettings, max_seconds: float) -> None:
+        """Trains for other numbers of steps, and so many seconds. Nothing else may change."""
+        self.settings, self.max_seconds = settings, max_seconds
+        self.schedule.set_lengths(count_decay_steps(settings), settings.warmup_steps)
 
     def run(self) -> State:
         """Trains, or resumes from the folder's newest checkpoint. The model then has its best weights.
@@ -175,12 +169,12 @@ class Training:
                 steps than there are to take, or a step does not fit into memory.
             KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is written.
         """
-        self.last_step = self.settings.training.stop_after or self.settings.training.steps
+        self.last_step = self.settings.stop_after or self.settings.steps
         with self.team.run_chief_first():
             files.make_folder(self.folder)
         if content := self.checkpoints.restore(self.variables):
             self.state = State(**content)
-        has_ended = self.state.finished and self.validate is None and self.settings.max_seconds is None
+        has_ended = self.state.finished and self.validate is None and self.max_seconds is None
         if self.state.step > self.last_step or (has_ended and self.state.step < self.last_step):
             raise UserError(
                 f"{self.folder}: has taken {self.state.step} steps, but this run ends after {self.last_step}; delete "
@@ -201,10 +195,10 @@ class Training:
         return self.state
 
     def _take_all_steps(self) -> None:
-        state, training = self.state, self.settings.training
+        state, settings = self.state, self.settings
         is_compiled = "calls" in self.__dict__
         calls, pace = self.calls, self._make_pace(self.calls)
-        num_pauses = -(-self.last_step // training.evaluate_every) - state.step // training.evaluate_every
+        num_pauses = -(-self.last_step // settings.evaluate_every) - state.step // settings.evaluate_every
         self.progress = Progress(
             self.watch.title,
             self.last_step,
@@ -217,7 +211,7 @@ class Training:
         if not is_compiled:
             self.progress.say(f"{self.watch.title}: compiling the graph, which makes the first step slow")
         self.tensorboard = TensorBoardWriter(
-            self.folder / "tensorboard" if self.team.is_chief else None, training.clip_norm
+            self.folder / "tensorboard" if self.team.is_chief else None, settings.clip_norm
         )
         reader = ReadAhead(calls.read)
         begin, last_saved_at = time.monotonic() - state.seconds, time.monotonic()
@@ -239,15 +233,15 @@ class Training:
                 self._record_steps(calls.run(columns, count))
                 pace.stop(count)
                 state.seconds = time.monotonic() - begin
-                if self.settings.max_seconds is not None and state.seconds >= self.settings.max_seconds:
+                if self.max_seconds is not None and state.seconds >= self.max_seconds:
                     self._end_here()
-                is_due = state.step == self.last_step or state.step % training.evaluate_every == 0
+                is_due = state.step == self.last_step or state.step % settings.evaluate_every == 0
                 if is_due:
                     with self.progress.pause():
                         self._evaluate()
                     state.seconds = time.monotonic() - begin
                 stops = is_stopped()
-                if is_due or stops or time.monotonic() - last_saved_at >= self.settings.execution.checkpoint_seconds:
+                if is_due or stops or time.monotonic() - last_saved_at >= self.execution.checkpoint_seconds:
                     if self.team.is_chief:
                         self.checkpoints.save(self.variables, state.step, asdict(state))
                         self._save_best()
@@ -278,7 +272,7 @@ class Training:
             raise
 
     def _make_pace(self, calls: TrainingCalls) -> "Pace":
-        steps = self.settings.execution.steps_per_call
+        steps = self.execution.steps_per_call
         if not steps and not calls.is_one_program:
             is_shared = self.team.count > 1 or devices.has_accelerator()
             steps = STEPS_ELSEWHERE if is_shared else 1
@@ -286,7 +280,7 @@ class Training:
 
     def _count_next(self, step: int, pace: "Pace") -> int:
         """Returns the number of steps of the call after step `step`: at most to the next measurement; 0 at the end."""
-        interval = self.settings.training.evaluate_every
+        interval = self.settings.evaluate_every
         return min(pace.count, interval - step % interval, self.last_step - step)
 
     def _record_steps(self, results: dict[str, np.ndarray]) -> None:
@@ -328,7 +322,7 @@ class Training:
         if self.validate is not None and (best is None or row[BEST_STEP_METRIC] > best[BEST_STEP_METRIC]):
             state.best_step = state.step
         since_best = sum(row["step"] > state.best_step for row in state.curve)
-        has_stalled = bool(state.best_step) and 0 < self.settings.training.patience <= since_best
+        has_stalled = bool(state.best_step) and 0 < self.settings.patience <= since_best
         state.finished = state.step == self.last_step or has_stalled
         if self.team.is_chief:
             write_curve(self.folder / "curve.csv", state.curve)

@@ -88,9 +88,8 @@ def settings(**changes):
 
 def train(folder, model=None, validate=None, feed=None, execution=None, report=None, **changes):
     """Trains a small model in a folder and returns the state at the end."""
-    how = loop.LoopSettings(settings(**changes), ExecutionSettings(**(execution or {})))
-    watch = loop.Watch(silent=True, report=report)
-    return loop.Training(model or new_model(), feed or Walks(), how, folder, validate, watch).run()
+    how = settings(**changes), folder, validate, loop.Watch(silent=True, report=report)
+    return loop.Training(model or new_model(), feed or Walks(), *how, ExecutionSettings(**(execution or {}))).run()
 
 
 def read_newest_weights(folder):

@@ -185,7 +185,7 @@ def test_the_error_of_a_loss_that_is_no_number_names_its_step_within_the_call(tm
 
 
 def test_a_training_ends_when_its_time_is_over(tmp_path):
-    state = loop.Training(new_model(), Walks(), loop.LoopSettings(settings(), max_seconds=0.0), tmp_path).run()
+    state = loop.Training(new_model(), Walks(), settings(), tmp_path, max_seconds=0.0).run()
     assert state.step == 1 and state.finished
 
 
