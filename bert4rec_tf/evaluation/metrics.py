@@ -94,7 +94,7 @@ def compute_list_metrics(list_counts: np.ndarray, counts: np.ndarray, num_users:
     PNAS 2010).
 
     Args:
-        listed: int [n], in how many lists each item is.
+        list_counts: int [n], in how many lists each item is.
         counts: int [n], the known actions of each item.
         num_users: the number of users in the data.
     """

@@ -48,7 +48,7 @@ def export(
         vocabulary: its items. If all their counts are 0, all items are equally popular.
         folder: written atomically (`stores.write_folder`); replaces an older SavedModel.
         options: its defaults, and the histories it holds.
-        users: raw ids of the users with embeddings, in the model's order.
+        users: raw ids of the users, in the model's order; only a model with user embeddings needs them.
         counts: int64 [n], how often each item occurs in what the model was trained on, for the popularity correction;
             None for the vocabulary's counts.
         card: further entries of the model card.

@@ -30,10 +30,10 @@ class EncodedRequest(NamedTuple):
 
     Attributes:
         vectors: float32 [b, d], zeros for cold users.
-        cold: bool [b], users that get the most popular items: those whose history tells the model nothing
+        is_cold: bool [b], users that get the most popular items: those whose history tells the model nothing
             (`Recommender.find_cold`); if the model needs to know the user, unknown users.
-        seen: int32 [b, s], the items of the histories, padded with 0.
-        unknown: int32 [b], how many raw ids of each history are unknown.
+        seen_items: int32 [b, s], the items of the histories, padded with 0.
+        num_unknown: int32 [b], how many raw ids of each history are unknown.
     """
 
     vectors: Tensor

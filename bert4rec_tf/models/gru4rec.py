@@ -146,8 +146,8 @@ class GRU4Rec(Recommender):
 
         Args:
             targets, states, positives: [t], [t, d] and [t]: the targets, the states before them, and their scores.
-            scores, others: [t, b]: the scores of the batch's targets at the same step, and which are negatives.
-            shared, shared_biases: [s, d] and [s]: output embeddings and biases of the negatives that all share.
+            scores, is_negative: [t, b]: the scores of the batch's targets at the same step, and which are negatives.
+            shared_vectors, shared_biases: [s, d] and [s]: output embeddings and biases of the negatives that all share.
         """
         activate = ACTIVATIONS[self.settings.final_activation]
         shared_scores = tf.matmul(states, shared_vectors, transpose_b=True) + shared_biases

@@ -127,7 +127,7 @@ def run_trials(
 
     Args:
         make_run: makes the run of a trial's values.
-        usual: the run whose values the first trial has, if they are in the space. That trial must succeed.
+        run: the usual run, whose values the first trial has, if they are in the space. That trial must succeed.
         space: setting -> the values to try.
 
     Raises UserError without Optuna, or if `folder` holds another search; and the error of the usual run's trial.

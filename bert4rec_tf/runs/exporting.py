@@ -45,7 +45,6 @@ def export(
     export with more actions, or the model cannot have the format or the options.
     """
     config = workdir.read_config()
-    run = config.run
     with workdir.lock():
         if options.exclude_seen is None:
             options = replace(options, exclude_seen=find_served_protocol(config.repeats) == FULL)
@@ -53,18 +52,15 @@ def export(
             options = replace(options, titles=workdir.titles.read_text(encoding="utf-8"))
         if options.attributes is None and workdir.attributes.exists():
             options = replace(options, attributes=Attributes(workdir.attributes).frame)
-        ids = workdir.read_ids()
-        if form != SAVED_MODEL:
-            run = run.change(mixed_precision=False)
-        folder, card = folder or workdir.path / form, make_model_card(workdir, ids)
+        ids, folder = workdir.read_ids(), folder or workdir.path / form
+        card = make_model_card(workdir, ids)
         if form == SAVED_MODEL:
             _refuse_lost_updates(folder, ids)
-        model = fold_features(load_model(workdir, run=run))
-        users = list(ids.users) if model.needs_users else None
-        if form == SAVED_MODEL:
-            saved_model.export(model, ids.vocabulary, folder, options, users, ids.training_counts, card)
+            model = fold_features(load_model(workdir))
+            saved_model.export(model, ids.vocabulary, folder, options, ids.users, ids.training_counts, card)
         else:
-            portable.export(model, ids.vocabulary, folder, form, users, card)
+            model = fold_features(load_model(workdir, run=config.run.change(mixed_precision=False)))
+            portable.export(model, ids.vocabulary, folder, form, ids.users, card)
         return folder
 
 

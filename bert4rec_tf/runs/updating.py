@@ -101,9 +101,8 @@ def update_export(
         titles = path.read_text(encoding="utf-8")
     attributes = join_attributes(saved.attributes, read_attributes(item_features, columns))
     options = ExportOptions(card["k"], card["popularity_correction"], data, card["exclude_seen"], titles, attributes)
-    users = data.users.tolist() if model.needs_users else None
     content |= {"columns": columns} if columns else {}
-    saved_model.export(model, data.vocabulary, folder, options, users, card=content)
+    saved_model.export(model, data.vocabulary, folder, options, data.users.tolist(), card=content)
     num_items, num_users = data.num_items - len(saved.items), data.num_users - histories.num_users
     num_actions = data.num_actions - histories.num_actions
     return f"{num_actions:,} new actions, {num_items:,} new items, {num_users:,} new users"
