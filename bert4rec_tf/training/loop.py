@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from bert4rec_tf.config.execution import ExecutionSettings
 from bert4rec_tf.config.run_record import TrainingSettings
@@ -325,7 +326,8 @@ class Training:
         has_stalled = bool(state.best_step) and 0 < self.settings.patience <= since_best
         state.finished = state.step == self.last_step or has_stalled
         if self.team.is_chief:
-            write_curve(self.folder / "curve.csv", state.curve)
+            curve = pd.DataFrame(state.curve).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+            files.write_text(self.folder / "curve.csv", curve)
             if state.finished and plots.is_available():
                 plots.plot_curve(self.folder / "curve.png", state.curve, self.watch.title)
         values = ", ".join(f"{name} {row[name]:.4f}" for name in ("loss", "hr@10", BEST_STEP_METRIC) if name in row)
@@ -352,11 +354,6 @@ class Pace:
         if self._is_compiled and not self.fixed_count and not self.count / 1.5 <= new_count <= self.count * 1.5:
             self.count = min(max(new_count, 1), self.max_steps)
         self._is_compiled = True
-
-
-def write_curve(path: Path, curve: list[dict[str, float]]) -> None:
-    rows = [[str(value) if isinstance(value, int) else f"{value:.6g}" for value in row.values()] for row in curve]
-    files.write_text(path, "".join(",".join(cells) + "\n" for cells in [list(curve[0]), *rows]))
 
 
 def save_counted_model(model: Any, folder: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from bert4rec_tf.export.layout import find_model_folder
 from bert4rec_tf.foundation.errors import UserError
@@ -23,7 +24,7 @@ from bert4rec_tf.serving import explanation
 from bert4rec_tf.serving.http import guard, openapi, predict
 from bert4rec_tf.serving.http.batching import Batcher, Call, Overloaded
 from bert4rec_tf.serving.http.catalogue import Catalogue
-from bert4rec_tf.serving.http.observing import METRICS_TYPE, AccessLog, Metrics
+from bert4rec_tf.serving.http.observing import AccessLog, Metrics
 from bert4rec_tf.serving.http.predict import RequestError
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.http.versions import LOOK_SECONDS, Versions
@@ -303,7 +304,7 @@ class Service:
         return _json_response({"model_spec": spec, "metadata": metadata})
 
     async def get_metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.render(), headers={"Content-Type": METRICS_TYPE})
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def get_openapi(self, request: web.Request) -> web.Response:
         served = self._versions.current

@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 import orjson
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST as METRICS_TYPE
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from bert4rec_tf.export.functions import POPULAR
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import Url, expand_path
 from bert4rec_tf.foundation.warning import ServingWarning, warn
-
-__all__ = ["METRICS_TYPE", "AccessLog", "Metrics"]
 
 
 class Metrics:
