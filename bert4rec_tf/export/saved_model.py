@@ -75,7 +75,11 @@ def export(
             defaults,
             Path(scratch, USERS) if model.needs_users else None,
         )
-        _save(service, temp_folder, folder)
+        try:
+            save_module(service, temp_folder, service.functions)
+            _name_tables(temp_folder / MODEL)
+        except tf.errors.OpError as error:
+            raise UserError(f"{folder}: cannot be written ({error.message})") from error
         (temp_folder / CARD_OF_SAVED_MODEL).parent.mkdir()
         checksums = {name: hashlib.sha256(lines).hexdigest() for name, lines in content.items()}
         facts: dict[str, Any] = {**defaults, "histories": None, "checksums": checksums}
@@ -93,15 +97,6 @@ def export(
 def write_attributes(attributes: pd.DataFrame, path: Path) -> None:
     """Writes attributes of items, indexed by their ids, to a file that `serving.rules.Attributes` reads."""
     attributes.rename_axis(ITEM_ID).to_parquet(path)
-
-
-def _save(service: Service, temp_folder: Path, folder: Path) -> None:
-    """Writes the service into the folder `temp_folder`. Raises UserError, which names `folder`."""
-    try:
-        save_module(service, temp_folder, service.functions)
-        _name_tables(temp_folder / MODEL)
-    except tf.errors.OpError as error:
-        raise UserError(f"{folder}: cannot be written ({error.message})") from error
 
 
 def save_module(module: tf.Module, folder: Path, signatures: Any) -> None:

@@ -45,10 +45,13 @@ def check_batch(model: Any, batch: Batch | Tensor, to_train: bool) -> tuple[dict
         UserError: if a column is missing, is not of numbers or has another shape; outside a graph also for what is not
             whole or out of range.
     """
-    if to_train:
-        _refuse_other_loss(model)
-        if model.networks:
-            return _check_joined(model, batch)
+    if to_train and model._compile_loss is not None:
+        raise UserError(
+            "`loss` in `compile` is for histories with their next items, `(x, y)`. Leave it out for other batches: "
+            f"{type(model).__name__} has its own, `training_loss`"
+        )
+    if to_train and model.networks:
+        return _check_joined(model, batch)
     batch = batch if isinstance(batch, Mapping) else {"items": batch}
     columns = {name: _read_column(name, column) for name, column in batch.items()}
     _require_columns(model, columns, to_train)
@@ -193,14 +196,6 @@ def _check_width(model: Any, columns: Mapping[str, Tensor]) -> None:
     if width > max_length:
         raise UserError(
             f"`items` must be [b, n], n at most `max_length`, {max_length}. Received: {tuple(columns['items'].shape)}"
-        )
-
-
-def _refuse_other_loss(model: Any) -> None:
-    if model._compile_loss is not None:
-        raise UserError(
-            "`loss` in `compile` is for histories with their next items, `(x, y)`. Leave it out for other batches: "
-            f"{type(model).__name__} has its own, `training_loss`"
         )
 
 

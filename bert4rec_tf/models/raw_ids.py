@@ -34,11 +34,6 @@ class ModelIds:
     users: Any = ()
     item_type: str = ""
 
-    @classmethod
-    def from_sequences(cls, sequences: Sequences, with_users: bool) -> "ModelIds":
-        kind = sequences.columns.get("item", {}).get("type", "")
-        return cls(sequences.vocabulary, sequences.users if with_users else (), kind)
-
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns the fields as arrays that need no pickle."""
         texts = {"items": self.vocabulary.items, "users": self.users, "item_type": [self.item_type]}

@@ -320,7 +320,8 @@ class Recommender(KerasModel):
         `sequences` of another number of items, or of another number of pairs than evidence that was counted before.
         """
         raw_ids.check_catalogue(self, sequences)
-        self.ids = ModelIds.from_sequences(sequences, self.needs_users)
+        item_type = sequences.columns.get("item", {}).get("type", "")
+        self.ids = ModelIds(sequences.vocabulary, sequences.users if self.needs_users else (), item_type)
 
     def recommend(
         self, history: Iterable[Any] = (), k: int = 10, user: Any = None, exclude_seen: bool = True

@@ -144,26 +144,20 @@ def fit(
         with tempfile.TemporaryDirectory(prefix="bert4rec-") as scratch:
             path = stores.expand_local_path(workdir or Path(scratch) / name, "workdir")
             path = path.resolve() if path.name in ("", "..") else path
-            WorkDirectory(path).refuse_foreign()  # which a training after the search would do
-            folder = path.with_name(f"{path.name}-tuning")
+            folder, kept = path.with_name(f"{path.name}-tuning"), WorkDirectory(path)
+            kept.refuse_foreign()  # which a training after the search would do
             best_settings, trials = tune_settings(make_run, settings, sequences, tune, folder, silent)
-            _refuse_outdone_model(path, make_run(**best_settings), folder)
+            if kept.config.exists() and kept.read_config().run.digest != make_run(**best_settings).digest:
+                raise UserError(  # as after a shorter search
+                    f"{path}: holds a model with other settings than the best trial; delete this folder to train "
+                    f"those. {folder} keeps the trials"
+                )
     run = make_run(**best_settings)
     fitted_model = train_and_open(
         run, sequences, interactions, title_by_id, init_from, workdir, callbacks, silent, budget, item_features
     )
     fitted_model.trials = trials
     return fitted_model
-
-
-def _refuse_outdone_model(path: Path, best_run: Run, search: Path) -> None:
-    """Raises UserError if `path` holds another model than the best one of a search, as after a shorter search."""
-    workdir = WorkDirectory(path)
-    if workdir.config.exists() and workdir.read_config().run.digest != best_run.digest:
-        raise UserError(
-            f"{path}: holds a model with other settings than the best trial; delete this folder to train those. "
-            f"{search} keeps the trials"
-        )
 
 
 def _read_settings(

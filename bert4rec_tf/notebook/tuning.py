@@ -258,15 +258,10 @@ def _repeat_interrupted(study: Any) -> None:
                 interrupted_trial.set_user_attr(ERROR, f"its process was killed {MAX_ATTEMPTS} times")
             else:
                 interrupted_trial.set_user_attr(REPEATED, trial.user_attrs.get(REPEATED, KILLED))
-                if not _is_waiting(study, trial.params):  # a kill may have come before `tell`
-                    study.enqueue_trial(trial.params)
+                queue = [past_trial for past_trial in study.trials if past_trial.state.name == "WAITING"]
+                if not any(queued.system_attrs.get("fixed_params") == trial.params for queued in queue):
+                    study.enqueue_trial(trial.params)  # else a kill has come before `tell`
             study.tell(interrupted_trial, state=optuna.trial.TrialState.FAIL)
-
-
-def _is_waiting(study: Any, values: dict[str, Any]) -> bool:
-    """Returns whether a trial with these values has been queued."""
-    waiting_trials = (trial for trial in study.trials if trial.state.name == "WAITING")
-    return any(trial.system_attrs.get("fixed_params") == values for trial in waiting_trials)
 
 
 def _copy_equal(study: Any, trial: Any) -> Any:

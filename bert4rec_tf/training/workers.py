@@ -134,7 +134,10 @@ def make_strategy(replicas: int) -> tf.distribute.Strategy | None:
         return None
     kind = "GPU" if has_accelerator() else "CPU"
     if kind == "CPU":
-        _make_virtual_cpus(replicas)
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        if len(tf.config.get_logical_device_configuration(cpu) or ()) < replicas:
+            with contextlib.suppress(RuntimeError):  # The devices have started already; they are counted below.
+                tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
     devices = tf.config.list_logical_devices(kind)
     if replicas > len(devices):
         raise UserError(
@@ -143,10 +146,3 @@ def make_strategy(replicas: int) -> tf.distribute.Strategy | None:
     # TensorFlow's default way of summing over CPUs fixes their number for the rest of the process.
     reduction = tf.distribute.ReductionToOneDevice() if kind == "CPU" else None
     return tf.distribute.MirroredStrategy([device.name for device in devices[:replicas]], reduction)
-
-
-def _make_virtual_cpus(number: int) -> None:
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    if len(tf.config.get_logical_device_configuration(cpu) or ()) < number:
-        with contextlib.suppress(RuntimeError):  # The devices have started already; `make_strategy` counts them.
-            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * number)
