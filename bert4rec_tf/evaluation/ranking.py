@@ -7,7 +7,7 @@ best items read their scores from the same tensor, so that equal scores tie. In 
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -204,18 +204,18 @@ class Ranker:
             batch: Batch, candidates: Tensor, seen: Tensor, left_out_beyond_history: Tensor, *constants: Tensor
         ) -> tuple[list, list, Tensor]:
             listed = tf.concat([candidates, left_out_beyond_history, seen], axis=1)
-            hidden = (seen, left_out_beyond_history if with_seen else None)
+            hidden = [seen, left_out_beyond_history][: 1 + with_seen] if k else []
             if not all_items:
                 result = _read_listed(self._score_users(batch, listed), listed)
             elif self._has_shared_scores:
-                result = SharedScores(*constants).read(listed, *hidden, k)
+                result = SharedScores(*constants).read(listed, hidden, k)
             elif not constants:
                 scores = tf.ensure_shape(self._score_users(batch), [None, num_items])
-                result = read_scores(Blocks.from_scores(scores), listed, *hidden, k)
+                result = read_scores(Blocks.from_scores(scores), listed, hidden, k)
             else:
                 vectors = self._model.user_vectors(batch)
                 blocks = Blocks.from_products(constants, vectors, num_items, _choose_height(num_items))
-                result = read_scores(blocks, listed, *hidden, k, expect_scores(constants, vectors, candidates[:, 0]))
+                result = read_scores(blocks, listed, hidden, k, expect_scores(constants, vectors, candidates[:, 0]))
             ends = [*itertools.accumulate([*sizes, tf.shape(left_out_beyond_history)[1]], initial=1), None]
             *groups, beyond_group, seen_group = (  # the target with the candidates of each protocol, and with others
                 [tf.concat([part[:, :1], part[:, begin:end]], axis=1) for part in (result.scores, listed)]
@@ -228,7 +228,7 @@ class Ranker:
             for group in groups if k else ():
                 scores, items = (tf.roll(part, -1, axis=1) for part in group)  # in a tie the target loses
                 lists.append(select_top(scores, items, k)[0])
-            return ranks, [*lists, result.best, result.best_of_all], result.has_nan
+            return ranks, [*lists, *result.best], result.has_nan
 
         constants = {
             0: (),
@@ -250,32 +250,23 @@ class ReadScores(NamedTuple):
         scores: float32 [b, c], of the listed items; HIDDEN for 0.
         num_reached: int32 [b], how many scores are at least that of the first listed item, its own included.
         has_nan: bool [], whether a score is NaN.
-        best, best_of_all: int32 [b, k], the best items without the `seen` ones, or without those of
-            `left_out_beyond_history` alone; 0 where there are fewer.
+        best: for each of `hidden`, int32 [b, k], the best items without these; 0 where there are fewer.
     """
 
     scores: tf.Tensor
     num_reached: tf.Tensor
     has_nan: tf.Tensor
-    best: tf.Tensor
-    best_of_all: tf.Tensor
+    best: list[tf.Tensor]
 
 
 def read_scores(
-    blocks: Blocks,
-    listed: Tensor,
-    seen: Tensor,
-    left_out_beyond_history: Tensor | None,
-    k: int,
-    limits: Tensor | None = None,
+    blocks: Blocks, listed: Tensor, hidden: Sequence[Tensor], k: int, limits: Tensor | None = None
 ) -> ReadScores:
     """Reads the scores of all items once.
 
     Args:
         listed: int32 [b, c], the target and other items; 0 for none.
-        seen: int32 [b, any], items that are not among the best; 0 for none.
-        left_out_beyond_history: those of them that are not in the history, which `best_of_all` leaves out alone; None
-            not to find `best_of_all`.
+        hidden: int32 [b, any] each, items that are not among the best k; 0 for none.
         limits: float32 [b], the targets' scores; they are only needed for several blocks, because a target may be in
             the last one. If they are rounded differently from those in the blocks, everything is read again.
     """
@@ -283,25 +274,23 @@ def read_scores(
 
     def scan(limit: Tensor | None) -> tuple:
         def visit(state: Any, block: Block) -> Any:
-            scores, num_reached, has_nan, best, best_of_all = state
+            scores, num_reached, has_nan, best = state
             is_here, columns = block.find_columns(listed)
             scores = tf.where(is_here, tf.gather(block.scores, columns, batch_dims=1), scores)
             targets = scores[:, 0] if limit is None else limit
             num_reached += tf.reduce_sum(tf.cast(block.scores >= targets[:, None], tf.int32), axis=1)
             has_nan |= tf.reduce_any(tf.math.is_nan(block.scores))
-            if k and left_out_beyond_history is not None:
-                best_of_all = block.hide(left_out_beyond_history).add_best(best_of_all, k)
-            if k:
-                best = block.hide(seen).add_best(best, k)
-            return scores, num_reached, has_nan, best, best_of_all
+            best = tuple(block.hide(items).add_best(part, k) for items, part in zip(hidden, best))
+            return scores, num_reached, has_nan, best
 
         start = tf.fill(tf.shape(listed), HIDDEN), tf.zeros([number], tf.int32), tf.constant(False)
-        return scan_blocks(blocks, visit, (*start, start_best(number, k), start_best(number, k)))
+        return scan_blocks(blocks, visit, (*start, tuple(start_best(number, k) for _ in hidden)))
 
     results = scan(None if blocks.is_whole else limits)
     if not blocks.is_whole:
         results = tf.cond(tf.reduce_all(results[0][:, 0] == limits), lambda: results, lambda: scan(results[0][:, 0]))
-    return ReadScores(*results[:3], *map(list_best, results[3:]))
+    scores, num_reached, has_nan, best = results
+    return ReadScores(scores, num_reached, has_nan, [list_best(part) for part in best])
 
 
 class SharedScores(NamedTuple):
@@ -326,25 +315,24 @@ class SharedScores(NamedTuple):
         num_reached = len(order) - np.searchsorted(np.sort(scores[1:]), scores)
         return cls(*map(tf.convert_to_tensor, (scores, num_reached.astype(np.int32), order)))
 
-    def read(self, listed: Tensor, seen: Tensor, left_out_beyond_history: Tensor | None, k: int) -> ReadScores:
+    def read(self, listed: Tensor, hidden: Sequence[Tensor], k: int) -> ReadScores:
         """Does what `read_scores` does."""
-        # The best unseen items are among these.
-        best = tf.tile(self.order[None, : k + tf.shape(seen)[1]], [tf.shape(listed)[0], 1])
-        scores = tf.gather(self.scores, best)
 
-        def list_others(hidden: Tensor) -> tf.Tensor:
-            return select_top(tf.where(is_contained(best, hidden), HIDDEN, scores), best, k)[0]
+        def list_others(items: Tensor) -> tf.Tensor:
+            # The best others are among these.
+            best = tf.tile(self.order[None, : k + tf.shape(items)[1]], [tf.shape(listed)[0], 1])
+            scores = tf.where(is_contained(best, items), HIDDEN, tf.gather(self.scores, best))
+            return select_top(scores, best, k)[0]
 
-        best_of_all = best[:, :0] if left_out_beyond_history is None else list_others(left_out_beyond_history)
         has_nan = tf.reduce_any(tf.math.is_nan(self.scores))
-        num_reached = tf.gather(self.num_reached, listed[:, 0])
-        return ReadScores(tf.gather(self.scores, listed), num_reached, has_nan, list_others(seen), best_of_all)
+        num_reached, scores = tf.gather(self.num_reached, listed[:, 0]), tf.gather(self.scores, listed)
+        return ReadScores(scores, num_reached, has_nan, [list_others(items) for items in hidden])
 
 
 def _read_listed(scores: Tensor, listed: Tensor) -> ReadScores:
     """Returns what `read_scores` does for the scores of the listed items alone."""
     has_nan = tf.reduce_any(tf.math.is_nan(scores) & (listed != PAD))
-    return ReadScores(scores, tf.zeros_like(listed[:, 0]), has_nan, listed[:, :0], listed[:, :0])
+    return ReadScores(scores, tf.zeros_like(listed[:, 0]), has_nan, [])
 
 
 def rank_unseen(scores: Tensor, targets: Tensor, seen: Tensor) -> tf.Tensor:
@@ -353,7 +341,7 @@ def rank_unseen(scores: Tensor, targets: Tensor, seen: Tensor) -> tf.Tensor:
     `scores`: float32 [b, n], column j for item j + 1.
     """
     listed = tf.concat([targets[:, None], seen], axis=1)
-    result = read_scores(Blocks.from_scores(scores), listed, seen, None, 0)
+    result = read_scores(Blocks.from_scores(scores), listed, [], 0)
     return count_others(result.num_reached, scores.shape[1]) - count_reached(result.scores, listed)
 
 
