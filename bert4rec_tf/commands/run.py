@@ -108,8 +108,13 @@ def carry_out(request: Request) -> None:
         return
     digest = "" if budget is not None else f", run {run.digest}"  # a plan changes the run
     print(f"\nModel {run.model}{digest} in {workdir.path}", flush=True)
-    for line in describe_training(request, run, sequences):
-        print(line, flush=True)
+    if options.mode in TRAINS and run.model not in COUNTING_MODELS:
+        sizes = f"{sequences.num_actions:,} actions of {sequences.num_users:,} users"
+        note = "The time left is shown after a few steps. Stop at any time: the same command resumes."
+        print(f"Training on {sizes}. {note}", flush=True)
+        if options.verbose:
+            steps = f"at most {run.training.steps:,} steps, {run.training.warmup_steps:,} of them warm-up"
+            print(f"Trainings: {', '.join(TRAININGS[run.training.protocol])}, each of {steps}", flush=True)
     do_mode(request, run, sequences, workdir, interactions=interactions, init_from=start, budget=budget)
 
 
@@ -165,20 +170,6 @@ def resolve_run(
         sequences = load_data(request, name, interactions, request.features)
     run = presets.make_run(data, *preset_names, sequences, **settings)
     return run, interactions, sequences
-
-
-def describe_training(request: Request, run: Run, sequences: Sequences) -> list[str]:
-    """Returns what the trainings of a run begin with; nothing if there are none."""
-    if request.options.mode not in TRAINS or run.model in COUNTING_MODELS:
-        return []
-    lines = [
-        f"Training on {sequences.num_actions:,} actions of {sequences.num_users:,} users. The time left is shown after "
-        "a few steps. Stop at any time: the same command resumes."
-    ]
-    if request.options.verbose:
-        steps = f"at most {run.training.steps:,} steps, {run.training.warmup_steps:,} of them warm-up"
-        lines.append(f"Trainings: {', '.join(TRAININGS[run.training.protocol])}, each of {steps}")
-    return lines
 
 
 def join_machines(machines: Machines, run: Run, request: Request) -> None:

@@ -319,7 +319,13 @@ class Experiment:
                 training = self._open_training(name, model, outcomes.get(SELECT))
                 if self.budget is not None:
                     training = self._plan(training, self.budget)
-                outcomes[name] = self._run_training(training)
+                try:
+                    outcomes[name] = _Outcome(training.model, training.run().best_step)
+                except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
+                    raise UserError(
+                        f"{self.workdir.prepared}: examples were damaged while they were read; run the same command "
+                        f"again to rewrite them ({error.message})"
+                    ) from error
             return outcomes[self.measured_training].model
 
     def _new_model(self, name: str, strategy: tf.distribute.Strategy | None = None) -> Recommender:
@@ -424,15 +430,6 @@ class Experiment:
         training.change_settings(self.run.training, plan["max_seconds"])
         training.watch = replace(training.watch, later_steps=self._count_later_steps(SELECT))
         return training
-
-    def _run_training(self, training: loop.Training) -> _Outcome:
-        try:
-            return _Outcome(training.model, training.run().best_step)
-        except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
-            raise UserError(
-                f"{self.workdir.prepared}: examples were damaged while they were read; run the same command again "
-                f"to rewrite them ({error.message})"
-            ) from error
 
     # Evaluate
 

@@ -92,14 +92,11 @@ class StartWeights:
         content = {**self.origin, ITEMS: _count_matches(self.items, sequences.vocabulary.items.tolist())}
         if needs_users(run):
             content[USERS] = _count_matches(self.users, sequences.users.tolist())
-        return {**content, "leak": self._describe_leak(sequences.fingerprint)}
-
-    def _describe_leak(self, data_fingerprint: str) -> str:
-        is_same = self.origin.get("data_fingerprint") == data_fingerprint
+        is_same = self.origin.get("data_fingerprint") == sequences.fingerprint
         actions = TRAINED_ON[self.origin["checkpoint"]] if is_same else "other data, which may have the held-out items"
         is_clean = is_same and self.origin["checkpoint"] == SELECT
         effect = "" if is_clean else " Metrics on items that they saw are too high (docs/update.md)."
-        return f"The weights were trained on {actions}.{effect}"
+        return {**content, "leak": f"The weights were trained on {actions}.{effect}"}
 
 
 def resolve_initial(run: Run, init_from: str | Path | StartWeights) -> tuple[Run, StartWeights]:

@@ -140,7 +140,7 @@ class SavedRecommender(LoadedModel):
     def restrict(self, choices: Choices, where: str | None, attributes: Any = None) -> Choices:
         """Returns choices of only the items for which `where` holds, after a warning of unknown ids in them.
 
-        `attributes`: as for `choose_attributes`. Raises UserError as `rules.select_allowed`.
+        `attributes`: a file or a table; None for those in the model. Raises UserError as `rules.select_allowed`.
         """
         self.warn_of_unknown_items(choices.exclude, "items in `exclude`")
         self.warn_of_unknown_items(choices.candidates, "items in `candidates`")
@@ -195,7 +195,8 @@ class SavedRecommender(LoadedModel):
         """Returns the items for which `where` holds; None for no condition, which needs no attributes of the model."""
         if where is None and attributes is None:
             return None
-        return rules.select_allowed(self.choose_attributes(attributes), where, self.items)
+        own = self.attributes if attributes is None else rules.Attributes(attributes, self.item_column)
+        return rules.select_allowed(own, where, self.items)
 
     def _make_user_inputs(self, histories: Sequence[Sequence[str]], users: Sequence[str]) -> dict[str, np.ndarray]:
         inputs = {"histories": pad_ids(histories)}

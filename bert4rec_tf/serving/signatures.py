@@ -188,10 +188,6 @@ class LoadedModel:
         check_matches("titles", titles, self.items)
         return titles, tags
 
-    def choose_attributes(self, source: Any) -> Attributes | None:
-        """Returns the attributes in a file or a table; without one, those in the model."""
-        return self.attributes if source is None else Attributes(source, self.item_column)
-
     def require_histories(self) -> Sequences:
         """Returns the users' histories. Raises UserError if the export has none, or their file is damaged."""
         if self.histories is None:

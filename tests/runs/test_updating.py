@@ -287,7 +287,7 @@ def test_a_bad_file_or_a_kill_loses_nothing(counted, tmp_path, monkeypatch):
     def kill(*_):
         raise Killed
 
-    for module, name in ((saved_model, "_save"), (files, "_flush_to_disk")):
+    for module, name in ((saved_model, "save_module"), (files, "_flush_to_disk")):
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(module, name, kill)
             console("update", "--model=work", "--interactions=today.csv", cwd=tmp_path)
