@@ -122,8 +122,7 @@ def main(arguments: list[str]) -> None:
             users = split_ids(options.user or "")
             if not users:
                 raise UserError("--user must name users. Received: nothing")
-            sequences = model.select_histories(users)
-            histories = [history for _, history in batch.list_rows(sequences, 0, len(users))]
+            histories = [model.get_history(user) for user in users]
         answer = model.recommend(histories, users, choices)
         if options.history is None:
             warn_of_popular(answer.list_popular(users), len(users))
