@@ -230,9 +230,9 @@ class Training:
             while not state.finished:
                 count = self._count_next(state.step, pace)
                 columns = reader.read(state.step, count, self._count_next(state.step + count, pace))
-                pace.start()
+                called_at = time.monotonic()
                 self._record_steps(calls.run(columns, count))
-                pace.stop(count)
+                pace.note(count, time.monotonic() - called_at)
                 state.seconds = time.monotonic() - begin
                 if self.max_seconds is not None and state.seconds >= self.max_seconds:
                     self._end_here()
@@ -345,12 +345,9 @@ class Pace:
         self.count = min(fixed_count or 1, max_steps)
         self._is_compiled = False
 
-    def start(self) -> None:
-        self._begin = time.monotonic()
-
-    def stop(self, count: int) -> None:
-        """Notes that a call of `count` steps is done. The first one compiles, so its time says nothing."""
-        new_count = int(CALL_SECONDS * count / max(time.monotonic() - self._begin, 1e-6))
+    def note(self, count: int, seconds: float) -> None:
+        """Notes how long a call of `count` steps took. The first one compiles, so its time says nothing."""
+        new_count = int(CALL_SECONDS * count / max(seconds, 1e-6))
         if self._is_compiled and not self.fixed_count and not self.count / 1.5 <= new_count <= self.count * 1.5:
             self.count = min(max(new_count, 1), self.max_steps)
         self._is_compiled = True
