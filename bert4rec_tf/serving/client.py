@@ -166,9 +166,8 @@ class SavedRecommender(LoadedModel):
 
     def explain(self, history: Sequence[str], user: str, items: Sequence[str]) -> list[dict[str, Any]]:
         """Returns why items are recommended (`explanation.read_reasons`)."""
-        question = explanation.make_question(history, items, user if self.needs_users else None)
-        scores = self._call("score", question.inputs)["scores"]
-        return explanation.read_reasons(question, scores, self.card.get("scores"))
+        inputs, omissions = explanation.make_question(history, items, user if self.needs_users else None)
+        return explanation.read_reasons(omissions, self._call("score", inputs)["scores"], self.card.get("scores"))
 
     def item_vectors(self, items: Sequence[str]) -> np.ndarray:
         """Returns the vectors of items, float32 [b, d]; zeros for unknown ones. Raises UserError if items have none."""

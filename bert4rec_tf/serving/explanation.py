@@ -1,7 +1,7 @@
 """Why an item is recommended: the items of the history without which its score falls."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,24 +17,22 @@ MOST_ROWS = MOST_LEFT_OUT + 2
 LEAST_FALL = 1e-4
 
 
-class Question(NamedTuple):
-    """Inputs of the signature `score`, and the items of the history that each row after the second leaves out."""
+def make_question(
+    history: Sequence[str], candidates: Sequence[str], user: str | None
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Returns what to ask about recommended items: inputs of the signature `score`; and the items left out.
 
-    inputs: dict[str, np.ndarray]
-    omissions: list[str]
-
-
-def make_question(history: Sequence[str], candidates: Sequence[str], user: str | None = None) -> Question:
-    """Returns what to ask about recommended items. `user`: for a model that needs users; None for others."""
+    Each row after the second leaves one of these out of the history. `user`: for a model that needs users, else None.
+    """
     omissions = list(dict.fromkeys(reversed([item for item in history if item])))[:MOST_LEFT_OUT]
     rows = [history, [], *([item for item in history if item != omission] for omission in omissions)]
     inputs = {"histories": pad_ids(rows), "candidates": pad_ids([candidates])}
     if user is not None:
         inputs["users"] = pad_ids([[user] * len(rows)])[0]
-    return Question(inputs, omissions)
+    return inputs, omissions
 
 
-def read_reasons(question: Question, scores: np.ndarray, kind: Any) -> list[dict[str, Any]]:
+def read_reasons(omissions: Sequence[str], scores: np.ndarray, kind: Any) -> list[dict[str, Any]]:
     """Returns each candidate's `reasons`, the items of the history that raise it and their shares, and its `lift`.
 
     A reason is an item without which the score falls. The shares of all of them sum to 1; the largest are returned.
@@ -42,6 +40,7 @@ def read_reasons(question: Question, scores: np.ndarray, kind: Any) -> list[dict
     that the history makes less likely has no reasons.
 
     Args:
+        omissions: from `make_question`.
         scores: float32 [2 + left out, c], the answer.
         kind: `scores` of the model card.
     """
@@ -58,7 +57,7 @@ def read_reasons(question: Question, scores: np.ndarray, kind: Any) -> list[dict
             best = np.argsort(-fall, kind="stable")[:MOST_REASONS]
             shares = fall / fall.sum()
             answer["reasons"] = [
-                {"item": question.omissions[row], "share": round(float(shares[row]), 4)} for row in best if fall[row]
+                {"item": omissions[row], "share": round(float(shares[row]), 4)} for row in best if fall[row]
             ]
         answers.append(answer)
     return answers

@@ -276,13 +276,12 @@ class Service:
         for history, user, row in zip(call.arrays["histories"], users, items):
             texts, recommended_items = ([raw_id.decode() for raw_id in part if raw_id] for part in (history, row))
             arguments = texts, recommended_items, None if user is None else user.decode()
-            question = await self._in_thread_if_large(THREAD_SIZE, explanation.make_question, *arguments)
-            rows = len(question.inputs["histories"])
-            scoring = Call(call.model, "score", question.inputs, rows, frozenset({"candidates"}))
+            inputs, omissions = await self._in_thread_if_large(THREAD_SIZE, explanation.make_question, *arguments)
+            scoring = Call(call.model, "score", inputs, len(inputs["histories"]), frozenset({"candidates"}))
             scores = (await self._batcher.submit(scoring))["scores"]
             kind = call.model.card.get("scores")
             answers.append(
-                await self._in_thread_if_large(THREAD_SIZE, explanation.read_reasons, question, scores, kind)
+                await self._in_thread_if_large(THREAD_SIZE, explanation.read_reasons, omissions, scores, kind)
             )
         return answers
 
