@@ -161,7 +161,7 @@ def main(arguments: Sequence[str]) -> int:
         models = parse_names("model to tune", options.tune, tune.SPACES)
         return tune.main(models, plan, workdir / "tuning", options.trials, options.data_dir, options.threads)
     names = find_tables(options.tables, options.figures)
-    refuse_unpublished(names, plan)
+    refuse_absent_data(names, plan)
     results = Results(options.results or (workdir if options.quick else HERE / "results"))
     seconds = 60 * options.time_budget if options.time_budget else None
     sweep = Sweep(results, workdir, options.data_dir, options.jobs, seconds, options.threads)
@@ -187,15 +187,16 @@ def main(arguments: Sequence[str]) -> int:
     return int(FAILED in statuses.values() or not has_data or bool(merge_report and merge_report.refusals))
 
 
-def refuse_unpublished(names: Sequence[str], plan: Plan) -> None:
-    """Raises UserError if the paper has none of the tables for any of the plan's data sets."""
-    paper_data = {data for name in names for data in TABLES[name].datasets}
-    if not plan.quick and not paper_data & set(plan.datasets):
+def refuse_absent_data(names: Sequence[str], plan: Plan) -> None:
+    """Raises UserError if none of the tables has any of the plan's data sets."""
+    known_data = {data for name in names for data in TABLES[name].datasets}
+    if not plan.quick and not known_data & set(plan.datasets):
         titles = " or ".join(datasets.find_dataset(data).title for data in plan.datasets)
         parts = " and no ".join(f"{make_label(name)} of {titles}" for name in names)
+        choices = ", ".join(sorted(known_data, key=DATASETS.index))
         raise UserError(
-            f"`datasets` must have one of {', '.join(sorted(paper_data, key=DATASETS.index))}, for the paper has no "
-            f"{parts}. Received: datasets={','.join(plan.datasets)}"
+            f"`datasets` must have one of {choices}, for there is no {parts}. "
+            f"Received: datasets={','.join(plan.datasets)}"
         )
 
 

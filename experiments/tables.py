@@ -3,6 +3,7 @@
 To add an experiment, add one entry to TABLES.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.model_settings import PAPERS_MODEL
 from bert4rec_tf.config.presets.authors import get_released_dropout
 
-DATASETS = ("beauty", "steam", "ml-1m", "ml-20m")
+PAPER_DATASETS = ("beauty", "steam", "ml-1m", "ml-20m")
 QUICK_DATASETS = ("synthetic",)
 
 MODELS = {
@@ -160,10 +161,10 @@ STEPS_OF_A_WIDTH = (
 )
 
 TABLES: dict[str, Table] = {
-    "table1": Table("Sizes of the data sets", DATASETS, {}, ()),
+    "table1": Table("Sizes of the data sets", PAPER_DATASETS, {}, ()),
     "table2": Table(
         "How well each model predicts the next item",
-        DATASETS,
+        PAPER_DATASETS,
         TABLE2,
         ("hr@1", "hr@5", "hr@10", "ndcg@5", "ndcg@10", "mrr"),
         note="The best of a row is bold, the second best underlined; ± is the standard deviation over seeds. “Gain” is "
@@ -199,7 +200,7 @@ TABLES: dict[str, Table] = {
     ),
     "table5": Table(
         "What each part of BERT4Rec contributes",
-        DATASETS,
+        PAPER_DATASETS,
         {
             **{key: Variant(title, changes=NARROW | changes) for key, (title, changes) in ABLATIONS.items()},
             "layers_4_no_residual": Variant(  # of section 4.8
@@ -223,7 +224,7 @@ TABLES: dict[str, Table] = {
     ),
     "figure3": Table(
         "How results change with the width d",
-        DATASETS,
+        PAPER_DATASETS,
         {
             f"{model}@{width}": Variant(f"{MODELS[model]}, d = {width}", model, {"hidden_dim": width})
             for model in SEQUENTIAL
@@ -234,20 +235,22 @@ TABLES: dict[str, Table] = {
     ),
     "figure4": Table(
         "How results change with the mask proportion rho",
-        DATASETS,
+        PAPER_DATASETS,
         {str(rho): Variant(f"rho = {rho}", changes=NARROW | {"mask_proportion": rho}) for rho in PROPORTIONS},
         quick=("0.2", "0.5"),
         note="The best of each column is bold.",
     ),
 }
-"""Name -> table or figure."""
+"""Name, such as `table3` or `figure2` -> table or figure."""
+
+DATASETS = tuple(dict.fromkeys(dataset for table in TABLES.values() for dataset in table.datasets))
 
 
 def make_label(name: str) -> str:
     """Returns "Table 3" for "table3"."""
-    return f"{name[:-1].capitalize()} {name[-1]}"
+    return re.sub(r"(?=\d+$)", " ", name, count=1).capitalize()
 
 
 def make_cell_label(name: str, variant: str) -> str:
     """Returns "T3: SASRec" for the cells of "sasrec" in "table3"."""
-    return f"{name[0].upper()}{name[-1]}: {TABLES[name].variants[variant].title}"
+    return f"{name[0].upper()}{make_label(name).split()[1]}: {TABLES[name].variants[variant].title}"

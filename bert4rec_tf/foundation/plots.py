@@ -88,7 +88,7 @@ def plot_quality(
         values: name of a model -> the metric of each user, float [k].
         traits: name of a panel -> int [k]. Users are parted at its quantiles into at most GROUPS groups.
         title: names the metric too.
-        measured: what the curve's metric is.
+        metric_title: what the curve's metric is.
     """
     from matplotlib import pyplot
 

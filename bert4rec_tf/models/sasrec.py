@@ -14,7 +14,15 @@ from bert4rec_tf.models.rows import FROM_LAST
 from bert4rec_tf.nn import layouts
 from bert4rec_tf.nn.attention import attend
 from bert4rec_tf.nn.dropout import dropout_layer
-from bert4rec_tf.nn.layers import Layer, check_rate, check_size, choose_mask, count_from_last, mask_places
+from bert4rec_tf.nn.layers import (
+    Layer,
+    check_heads,
+    check_rate,
+    check_size,
+    choose_mask,
+    count_from_last,
+    mask_places,
+)
 
 EPSILON = 1e-8
 """Epsilon of the layer norms, as in the authors' program."""
@@ -136,14 +144,14 @@ class SASRec(FeatureRecommender):
 class CausalBlock(Layer):
     """One block: q = LN(x); y = q + Attention(q, x, x); z = LN(y); z + W2 relu(W1 z). Each step sees only the past.
 
-    The inputs are [b, n, d]. Padding has Keras' mask, or is zeros on the right. With `places`, int32 [b, m], only the
-    steps at these columns are computed, [b, m, d]. Dropout acts in training, on the attention probabilities and after
-    both layers of the point-wise network. `num_heads` divides d.
+    The inputs are [b, n, d]. Padding is where `padding_mask [b, n]` is False; without it where Keras' mask is, or zeros
+    on the right. With `places`, int32 [b, m], only the steps at these columns are computed, [b, m, d]. Dropout acts in
+    training, on the attention probabilities and after both layers of the point-wise network. `num_heads` divides d.
     """
 
     arguments = ("num_heads", "dropout")
 
-    def __init__(self, num_heads: int, dropout: float, **kwargs: Any) -> None:
+    def __init__(self, num_heads: int, dropout: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.input_spec = keras.InputSpec(ndim=3)
         self.num_heads = check_size("num_heads", num_heads)
@@ -158,8 +166,7 @@ class CausalBlock(Layer):
 
     def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
-        if width % self.num_heads:
-            raise ValueError(f"`num_heads` must divide `hidden_dim`, {width}. Received: num_heads={self.num_heads}")
+        check_heads(self.num_heads, width)
         self.query, self.key, self.value, self.inner, self.outer = (
             keras.layers.Dense(width, dtype=self.dtype_policy, name=name)
             for name in ("query", "key", "value", "inner", "outer")
@@ -167,23 +174,38 @@ class CausalBlock(Layer):
         for layer in (self.query, self.key, self.value, self.inner, self.outer, self.query_norm, self.network_norm):
             layer.build(input_shape)
 
-    def call(self, inputs: Tensor, training: bool | None = None, places: Tensor | None = None) -> Tensor:
+    def call(
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        training: bool | None = None,
+        places: Tensor | None = None,
+    ) -> Tensor:
         columns = tf.range(tf.shape(inputs)[1])
         is_future = columns > (columns[:, None] if places is None else places[:, None, :, None])
         queries = self.query_norm(inputs if places is None else tf.gather(inputs, places, batch_dims=1))
-        hidden = self.network_norm(queries + self._attend(queries, inputs, is_future, training))
+        padding_mask = choose_mask(inputs, padding_mask)
+        hidden = self.network_norm(queries + self._attend(queries, inputs, padding_mask, is_future, training))
         inner = self.inner_dropout(tf.nn.relu(self.inner(hidden)), training=training)
         hidden += tf.cast(self.outer_dropout(self.outer(inner), training=training), hidden.dtype)
         return mask_places(hidden, inputs, places)
 
-    def _attend(self, queries: Tensor, inputs: Tensor, is_future: Tensor, training: bool | None) -> Tensor:
+    def _attend(
+        self, queries: Tensor, inputs: Tensor, padding_mask: Tensor | None, is_future: Tensor, training: bool | None
+    ) -> Tensor:
         query, key, value = self.query(queries), self.key(inputs), self.value(inputs)
         # Padding without a mask is on the right, so a real item has only real ones before it.
         hidden = NEVER * tf.cast(is_future, tf.float32)
-        if (mask := choose_mask(inputs, None)) is not None:
-            hidden += NEVER * (1.0 - tf.cast(mask, tf.float32))[:, None, None, :]
+        if padding_mask is not None:
+            hidden += NEVER * (1.0 - tf.cast(padding_mask, tf.float32))[:, None, None, :]
         return attend(query, key, value, self.num_heads, hidden, self.attention_dropout, training)[0]
 
-    def compute_output_spec(self, inputs: Tensor, training: bool | None = None, places: Tensor | None = None) -> Any:
+    def compute_output_spec(
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        training: bool | None = None,
+        places: Tensor | None = None,
+    ) -> Any:
         shape = (inputs.shape[0], (inputs if places is None else places).shape[1], inputs.shape[2])
         return mask_places(keras.KerasTensor(shape, self.compute_dtype), inputs, places)

@@ -85,6 +85,12 @@ def count_from_last(padding_mask: Tensor, max_length: int) -> Tensor:
     return tf.minimum(max_length - lengths + tf.range(tf.shape(padding_mask)[1]), max_length - 1)
 
 
+def check_heads(num_heads: int, width: int) -> None:
+    """Raises ValueError if the number of heads does not divide the width of the inputs."""
+    if width % num_heads:
+        raise ValueError(f"`num_heads` must divide the width of the inputs, {width}. Received: num_heads={num_heads}")
+
+
 def check_size(name: str, size: int, minimum: int = 1) -> int:
     """Returns the size. Raises ValueError if it is no whole number, or below `minimum`."""
     try:
@@ -208,10 +214,7 @@ class MultiHeadAttention(Layer):
 
     def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
-        if width % self.num_heads:
-            raise ValueError(
-                f"`num_heads` must divide the width of the inputs, {width}. Received: num_heads={self.num_heads}"
-            )
+        check_heads(self.num_heads, width)
         self.query, self.key, self.value, self.output_dense = (
             build_dense(name, input_shape, width, self.initializer_stddev, self.dtype_policy)
             for name in ("query", "key", "value", "output")
@@ -348,7 +351,7 @@ class TransformerBlock(Layer):
         super().__init__(**kwargs)
         self.input_spec = keras.InputSpec(ndim=3)
         self.num_heads, self.intermediate_dim = num_heads, intermediate_dim
-        self.dropout, self.attention_dropout = dropout, attention_dropout
+        self.dropout, self.attention_dropout = dropout, check_rate("attention_dropout", attention_dropout)
         self.use_feed_forward, self.use_layer_norm, self.use_residual = use_feed_forward, use_layer_norm, use_residual
         self.initializer_stddev = initializer_stddev
         policy, switches = self.dtype_policy, (dropout, use_layer_norm, use_residual)

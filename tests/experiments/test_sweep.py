@@ -232,8 +232,7 @@ def test_a_damaged_line_of_results_is_an_error_with_its_number(tmp_path):
         (["--tune=sasrec", "--quick", "--jobs=2"], "--jobs and --tune exclude each other"),
         (
             ["--tables=3", "--datasets=steam"],
-            "`datasets` must have one of beauty, ml-1m, for the paper has no Table 3 of Steam. "
-            "Received: datasets=steam",
+            "`datasets` must have one of beauty, ml-1m, for there is no Table 3 of Steam. Received: datasets=steam",
         ),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
     ],

@@ -6,7 +6,7 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.evaluation.metrics import METRICS
 from experiments.plan import Plan, merge_equal, shorten
-from experiments.tables import MODELS, TABLES
+from experiments.tables import DATASETS, MODELS, PAPER_DATASETS, TABLES, make_label
 
 IMPROVEMENTS = {
     "beauty": (5.19, 14.12, 14.02, 11.35, 14.02, 10.74),
@@ -109,3 +109,8 @@ def test_quick_runs_are_small_and_reach_every_table():
     assert all(job.run.training.steps <= 20 and job.run.flatten().get("hidden_dim", 0) <= 32 for job in every)
     assert {job.run.architecture.num_layers for job in every if job.run.model == "bert4rec"} == {1}
     assert sum(job.attention for job in every) == 1
+
+
+def test_tables_may_have_two_digits_and_data_sets_beyond_the_papers():
+    assert (make_label("table5"), make_label("figure12")) == ("Table 5", "Figure 12")
+    assert DATASETS == PAPER_DATASETS, "derived from the tables, in the paper's order"

@@ -175,7 +175,10 @@ def test_a_quantized_model_of_own_layers_still_scores_and_is_kept(tmp_path, name
 def test_padding_on_the_left_is_not_seen_either(name):
     embedding, layer = keras.layers.Embedding(10, WIDTH, mask_zero=True), MAKERS[name]()
     padded, plain = np.array([[0, 0, 3, 1, 4]], np.int32), np.array([[3, 1, 4]], np.int32)
-    np.testing.assert_allclose(layer(embedding(padded))[:, 2:], layer(embedding(plain)), rtol=1e-4, atol=1e-6)
+    expected = layer(embedding(plain))
+    np.testing.assert_allclose(layer(embedding(padded))[:, 2:], expected, rtol=1e-4, atol=1e-6)
+    vectors = tf.constant(embedding(padded).numpy())
+    np.testing.assert_allclose(layer(vectors, padding_mask=padded > 0)[:, 2:], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_answers_to_queries_have_the_mask_of_the_queries():
@@ -195,6 +198,8 @@ def test_answers_to_queries_have_the_mask_of_the_queries():
 def test_a_causal_block_of_no_heads_is_refused():
     with pytest.raises(ValueError, match="`num_heads` must be at least 1"):
         layers.CausalBlock(0, 0.1)
+    with pytest.raises(ValueError, match="`num_heads` must divide the width of the inputs, 8"):
+        layers.CausalBlock(3).build((None, None, 8))
 
 
 @pytest.mark.parametrize(

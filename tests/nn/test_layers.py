@@ -85,6 +85,7 @@ def test_head_is_equation_7_with_the_program_s_norm(use_layer_norm):
         (lambda: layers.Residual(1.5), r"`dropout` must be in \[0, 1\). Received: dropout=1.5"),
         (lambda: layers.Residual(-0.1), "Received: dropout=-0.1"),
         (lambda: layers.MultiHeadAttention(2, dropout=1.0), "Received: dropout=1.0"),
+        (lambda: layers.TransformerBlock(2, 8, attention_dropout=-1), "`attention_dropout` must be in"),
         (lambda: layers.MultiHeadAttention(0), "`num_heads` must be at least 1"),
         (lambda: layers.MultiHeadAttention(3).build((None, None, 8)), "must divide the width of the inputs, 8"),
         (lambda: layers.PositionEmbedding(0), "`max_length` must be at least 1"),

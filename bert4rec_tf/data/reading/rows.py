@@ -156,7 +156,7 @@ class Rows:
         Args:
             columns: column of the layout -> its values, of which those of users, items and events are texts.
             numbers: the rows' numbers in the source.
-            unreadable: the rows of this batch that have no such columns.
+            unread_rows: the rows of this batch that have no such columns.
         """
         layout, num_rows = self.layout, len(numbers)
         texts = {"user": columns[layout.user], "item": columns[layout.item]}

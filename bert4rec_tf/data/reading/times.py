@@ -230,7 +230,7 @@ class Times:
 
         Args:
             counts: what `count_units` returns for all times.
-            num_times, latest: their number, and the last one.
+            num_times, latest_time: their number, and the last one.
             sample: returns all of them or some.
             options: whether times may be in the future, and the title for messages.
 
