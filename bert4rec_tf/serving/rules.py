@@ -459,7 +459,7 @@ def join_attributes(attributes: Attributes | None, new_frame: pd.DataFrame | Non
 
 def _make_storable(frame: pd.DataFrame) -> pd.DataFrame:
     """Returns a table with texts in place of values of several kinds, as a Parquet file needs it."""
-    objects = frame.select_dtypes(object)
+    objects = frame.loc[:, frame.dtypes == "object"]
     return frame.assign(**{name: objects[name].map(_write_cell) for name in objects if not _has_lists(objects[name])})
 
 
