@@ -89,7 +89,7 @@ def find_versions(folder: Path) -> dict[int, Stamp]:
 
 
 def _read_stamp(folder: Path) -> Stamp:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    paths = files.list_files(folder)
     return tuple((str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
 
 

@@ -51,10 +51,12 @@ def make_deterministic() -> None:
 
 
 def explain_exhausted(error: tf.errors.OpError, clause: str, remedy: str) -> UserError:
-    """Returns the error that a user gets in place of a trace of TensorFlow's if the memory does not suffice.
+    """Returns the error that a user gets in place of a trace of TensorFlow's if the memory or a disk does not suffice.
 
     `clause`: subject and verb, such as "A training step does". `remedy`: what takes less memory.
     """
     memory = "the accelerator's memory" if has_accelerator() else "memory"
-    reason = error.message.splitlines()[0]
+    reason, *details = error.message.splitlines()
+    if full := next((line for line in details if "No space left" in line or "quota exceeded" in line), None):
+        return UserError(f"A disk is full: {full}")
     return UserError(f"{clause} not fit into {memory}: {remedy} needs less ({reason})")

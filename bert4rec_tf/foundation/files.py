@@ -1,6 +1,7 @@
 """Atomic writes of files and folders, and locks on folders."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -20,6 +21,9 @@ from bert4rec_tf.foundation.processes import get_host_code, is_running, make_wri
 from bert4rec_tf.foundation.warning import FileWarning, warn
 
 LOCK = ".lock"
+OF_THE_SYSTEM = {"lost+found", ".DS_Store", "Thumbs.db", "desktop.ini"}
+"""What disks and file managers put into folders."""
+
 MOUNTS = Path("/proc/self/mountinfo")
 
 PARTIAL = ".partial"
@@ -132,8 +136,13 @@ def check_replaceable(path: Path) -> None:
 
 
 def list_content(folder: Path) -> list[Path]:
-    """Returns what is in a folder, without temporary files, locks, and the `lost+found` of a disk."""
-    return [path for path in folder.iterdir() if not is_leftover(path) and path.name != "lost+found"]
+    """Returns what is in a folder, without temporary files, locks, and what the system puts there."""
+    return [path for path in folder.iterdir() if not is_leftover(path) and path.name not in OF_THE_SYSTEM]
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Returns all files below a folder, sorted, without what the system puts there."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in OF_THE_SYSTEM)
 
 
 def _flush_to_disk(path: Path) -> None:
@@ -143,6 +152,9 @@ def _flush_to_disk(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if not path.is_dir() or error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):
+            raise  # some network disks cannot flush folders
     finally:
         os.close(descriptor)
 
@@ -327,3 +339,5 @@ class FolderLock:
                 raise UserError(f"{self.folder}: {self.busy_message}") from None
             warn(f"{self.folder}: another process works in it; waiting for that one", FileWarning)
             self._lock.acquire()
+        except NotImplementedError as error:
+            raise UserError(f"{self.folder}: cannot be locked, for its disk has no locks") from error

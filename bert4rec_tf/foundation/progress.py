@@ -95,12 +95,12 @@ class Progress:
 def show_transfer(title: str, total: int) -> ProgressBar:
     """Returns a bar that counts bytes, up to `total`; without a terminal or a notebook, a text now and then."""
     options = {"unit": "B", "unit_scale": True, "mininterval": 0.1 if has_bars() else TRANSFER_SECONDS}
-    return ProgressBar(desc=title, total=total, delay=BAR_DELAY, **options)
+    return ProgressBar(disable=sys.stderr is None, desc=title, total=total, delay=BAR_DELAY, **options)
 
 
 def has_bars() -> bool:
     """Returns whether progress is shown as bars: on a terminal, and in a notebook's kernel, as `tqdm.auto` knows it."""
-    return sys.stderr.isatty() or "ipykernel.zmqshell" in sys.modules
+    return (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel.zmqshell" in sys.modules
 
 
 def format_clock(seconds: float) -> str:

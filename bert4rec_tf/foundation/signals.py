@@ -18,7 +18,9 @@ def delay_interrupts() -> Iterator[Callable[[], bool]]:
         yield lambda: False
         return
     received: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    old_handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # A handler that is not Python's is None, and could not be put back.
+    handlers = {number: handler for number, handler in old_handlers.items() if handler is not None}
 
     def restore_handlers() -> None:
         for number, handler in handlers.items():

@@ -1,5 +1,6 @@
 """How a command starts: it turns errors into one line, and imports TensorFlow quietly."""
 
+import contextlib
 import importlib
 import io
 import logging
@@ -7,7 +8,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from bert4rec_tf.foundation import xla_cache
@@ -87,12 +88,25 @@ def import_tensorflow() -> None:
     for name, value in {"TF_CPP_MIN_LOG_LEVEL": "3", **KEPT_MEMORY, **GROWING_MEMORY}.items():
         os.environ.setdefault(name, value)
     xla_cache.set_flags()
-    stderr = os.dup(2)
+    with _hide_messages():
+        tensorflow = importlib.import_module("tensorflow")
+        tensorflow.config.list_physical_devices()
+    tensorflow.config.experimental.enable_tensor_float_32_execution(False)
+    tensorflow.get_logger().setLevel(logging.ERROR)  # in a notebook, its import has set INFO
+
+
+@contextlib.contextmanager
+def _hide_messages() -> Iterator[None]:
+    """Hides what libraries write to the standard error inside the block, unless the block ends with an error."""
+    try:
+        stderr = os.dup(2)
+    except OSError:  # it is closed, as in some services
+        yield
+        return
     with tempfile.TemporaryFile() as messages:
         os.dup2(messages.fileno(), 2)
         try:
-            tensorflow = importlib.import_module("tensorflow")
-            tensorflow.config.list_physical_devices()
+            yield
         except BaseException:
             messages.seek(0)
             os.write(stderr, messages.read())
@@ -100,5 +114,3 @@ def import_tensorflow() -> None:
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
-    tensorflow.config.experimental.enable_tensor_float_32_execution(False)
-    tensorflow.get_logger().setLevel(logging.ERROR)  # in a notebook, its import has set INFO

@@ -194,6 +194,10 @@ def expand_path(path: Path | str | Url) -> Path:
     if not isinstance(path, (str, os.PathLike)):
         raise UserError(f"A path must be text or a Path. Received: {' '.join(repr(path).split())[:100]}")
     full_path = os.path.expanduser(path)
+    try:
+        full_path.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"A path must be in UTF-8. Received: {os.fsencode(path)!r}") from None
     if full_path == str(path) and full_path.startswith("~"):
         raise UserError(f"{path}: no such user (for a file whose name begins with ~, write ./~name)")
     try:
@@ -211,8 +215,11 @@ def finish_replacement(path: Path) -> None:
 
 
 def find_cache_folder() -> Path:
-    """Returns this package's folder in the user's cache."""
-    return expand_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "bert4rec_tf"
+    """Returns this package's folder in the user's cache. Raises UserError if the user has no home."""
+    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    if cache.startswith("~"):
+        raise UserError("This user has no home folder: set HOME or XDG_CACHE_HOME to a folder for downloaded files")
+    return Path(cache) / "bert4rec_tf"
 
 
 def expand_local_path(path: Path | str | Url, argument: str) -> Path:

@@ -5,12 +5,18 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
+import tempfile
 from pathlib import Path
 
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.stores import find_cache_folder
 
 MAX_PROGRAMS = 200
 """The newest programs are kept. Each has some megabytes."""
+
+PROBE_BYTES = 1 << 20
+"""What must fit on the disk: without room for a program, TensorFlow ends the training."""
 
 CACHE_FLAG, PARALLEL_FLAG = "--tf_xla_persistent_cache_directory", "--xla_gpu_force_compilation_parallelism"
 
@@ -23,12 +29,16 @@ def set_flags() -> None:
     _add_flag("XLA_FLAGS", PARALLEL_FLAG, str(os.cpu_count() or 1))
     if CACHE_FLAG in os.environ.get("TF_XLA_FLAGS", ""):
         return
-    folder = find_folder()
-    with contextlib.suppress(OSError):
+    try:
+        folder = find_folder()
         folder.mkdir(parents=True, exist_ok=True)
         _remove_old_programs(folder)
-    if os.access(folder, os.W_OK):
-        _add_flag("TF_XLA_FLAGS", CACHE_FLAG, str(folder))
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(PROBE_BYTES))
+    except (OSError, UserError):
+        return
+    text = re.sub(r'(["\\])', r"\\\1", str(folder))
+    _add_flag("TF_XLA_FLAGS", CACHE_FLAG, f'"{text}"')  # unquoted, it would end at a blank
 
 
 def find_folder() -> Path:
@@ -57,7 +67,8 @@ def _add_flag(variable: str, flag: str, value: str) -> None:
 
 def _remove_old_programs(folder: Path) -> None:
     """Deletes all but the newest programs, and empty ones, which a power failure may leave and no run can read."""
-    states = {path: path.stat() for path in folder.glob("*.pb")}
+    states = {path: path.stat() for path in folder.glob("*.pb*")}  # also what a killed process has begun to write
     newest_first = sorted(states, key=lambda path: states[path].st_mtime, reverse=True)
-    for path in [*newest_first[MAX_PROGRAMS:], *(path for path in newest_first if not states[path].st_size)]:
+    empty = [path for path in newest_first if path.suffix == ".pb" and not states[path].st_size]
+    for path in [*newest_first[MAX_PROGRAMS:], *empty]:
         path.unlink(missing_ok=True)

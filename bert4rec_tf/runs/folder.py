@@ -191,8 +191,7 @@ class WorkDirectory:
         if self.config.exists():
             self.read_config()
         elif self.path.exists() and (
-            not self.path.is_dir()
-            or any(not files.is_leftover(path) for path in self.path.iterdir() if path != self.prepared)
+            not self.path.is_dir() or any(path != self.prepared for path in files.list_content(self.path))
         ):
             raise UserError(f"{self.path}: is not a work directory of this program, and not empty; {ELSEWHERE}")
 

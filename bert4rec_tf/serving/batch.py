@@ -88,10 +88,9 @@ def recommend_file(
         with stores.write_file(target) as temp_path:
             return recommend_file(model, sequences, temp_path, choices, titles)
     folder = model.local_folder
-    model_files = sorted(path for path in folder.rglob("*") if path.is_file())
     job = {
         "source": sequences.fingerprint,
-        "model": {str(path.relative_to(folder)): files.compute_checksum(path) for path in model_files},
+        "model": {str(path.relative_to(folder)): files.compute_checksum(path) for path in files.list_files(folder)},
         "choices": json.loads(json.dumps(asdict(choices))),
         "titles": None if titles is None else hashlib.sha256(json.dumps(titles).encode()).hexdigest(),
         "users_of_a_part": PART_BATCHES * BATCH_USERS,

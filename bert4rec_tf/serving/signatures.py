@@ -3,7 +3,9 @@
 import contextlib
 import hashlib
 import json
+import os
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -115,7 +117,8 @@ class LoadedModel:
         self.description = {name: json_format.MessageToDict(spec, **options) for name, spec in definitions.items()}
         self.card = _read_card(folder / CARD_OF_SAVED_MODEL)
         try:
-            self._module = tf.saved_model.load(str(folder), tags=[SERVING])
+            with _make_plain(folder) as path:
+                self._module = tf.saved_model.load(str(path), tags=[SERVING])
         except Exception as error:  # A damaged graph, or an op that is missing here, can raise anything.
             raise UserError(f"{folder}: cannot be loaded ({_explain(error)})") from error
         # After TensorFlow has read them.
@@ -259,6 +262,18 @@ class LoadedModel:
         for name, signature in self.signatures.items():
             names = [key for key, default in signature.inputs.items() if default is None]
             self.call(name, {key: np.full([1] * INPUTS[key].shape.rank, b"", object) for key in names})
+
+
+@contextlib.contextmanager
+def _make_plain(folder: Path) -> Iterator[Path]:
+    """Yields a folder, or a link to it if TensorFlow would take its name for a pattern."""
+    if not ({"[", "\\"} - {os.sep}) & set(str(folder)):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as temp_folder:
+        link = Path(temp_folder, "model")
+        link.symlink_to(folder.absolute(), target_is_directory=True)
+        yield link
 
 
 def _read_saved_model(folder: Path) -> saved_model_pb2.SavedModel:

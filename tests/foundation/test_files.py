@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+import stat
 import subprocess
 import warnings
 from pathlib import Path
@@ -42,6 +43,11 @@ def test_a_path_is_expanded(named, found, tmp_path, monkeypatch):
 def test_unknown_home_is_an_error():
     with pytest.raises(UserError, match=r"^~nobody-at-all/x: no such user"):
         stores.expand_path("~nobody-at-all/x")
+
+
+def test_a_name_that_is_not_in_utf_8_is_an_error():
+    with pytest.raises(UserError, match=r"A path must be in UTF-8. Received: b'runs/\\xfc'"):
+        stores.expand_path("runs/\udcfc")
 
 
 def test_a_link_to_itself_is_an_error(tmp_path):
@@ -102,6 +108,22 @@ def test_a_file_is_unchanged_if_it_cannot_be_flushed_or_renamed(tmp_path, monkey
         patch.setattr(os, failing, fail)
         files.write_text(tmp_path / "file", "new")
     assert runs.contents_of(tmp_path) == {"file": b"old"}
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
+def test_a_disk_that_flushes_no_folders_takes_files(tmp_path, monkeypatch, code):
+    fsync = os.fsync
+
+    def fail_for_folders(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, "not for folders")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail_for_folders)
+    files.write_text(tmp_path / "file", "new")
+    with replace_directory(tmp_path / "folder") as aside:
+        (aside / "file").write_text("new")
+    assert runs.contents_of(tmp_path) == {"file": b"new", "folder/file": b"new"}
 
 
 def test_content_is_flushed_before_the_rename_and_the_folder_after_it(tmp_path, monkeypatch):

@@ -197,6 +197,16 @@ def test_a_lock_leaves_what_its_own_process_still_writes(tmp_path):
     assert (tmp_path / "file").read_text() == "whole"
 
 
+def test_a_disk_without_locks_is_an_error(tmp_path, monkeypatch):
+    def acquire(*arguments, **options):
+        raise NotImplementedError("FileSystem does not appear to support flock")
+
+    monkeypatch.setattr("filelock.FileLock.acquire", acquire)
+    message = f"^{tmp_path}: cannot be locked, for its disk has no locks$"
+    with pytest.raises(UserError, match=message), FolderLock(tmp_path).lock():
+        pass
+
+
 def test_a_lock_in_a_folder_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="cannot be created"), FolderLock(tmp_path / "file" / "below").lock():

@@ -99,6 +99,16 @@ def test_a_closed_output_is_no_mistake():
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
 
 
+@pytest.mark.parametrize("way", ["import os; os.close(2)", "import sys; sys.stderr = None"])
+def test_a_closed_standard_error_is_no_mistake(way):
+    code = (
+        f"{way}\nfrom bert4rec_tf.foundation.startup import import_tensorflow\nimport_tensorflow()\n"
+        "from bert4rec_tf.foundation.progress import has_bars, show_transfer\nshow_transfer('a', 1).update(1)\n"
+        "print(has_bars())"
+    )
+    assert run_python(code).strip() == "False"
+
+
 def test_what_the_terminal_cannot_show_is_escaped():
     ended = run_printing("print('caf\\u00e9 \\u4e03')", stdout=subprocess.PIPE, env={"PYTHONIOENCODING": "latin-1"})
     assert (ended.returncode, ended.stdout) == (0, b"caf\xe9 \\u4e03\n")

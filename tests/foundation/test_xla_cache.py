@@ -1,6 +1,7 @@
 """Compiled programs that are kept for the next process, and never in the way."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from support.paths import ROOT
 
 from bert4rec_tf.data.sources.datasets import resolve_data_folder
 from bert4rec_tf.foundation import xla_cache
+from bert4rec_tf.foundation.errors import UserError
 
 COMPUTE = """
     import os, signal
@@ -42,6 +44,44 @@ def test_a_second_process_compiles_nothing_also_after_a_killed_one(tmp_path):
     second = compute(tmp_path)
     assert second.returncode == 0 and float(second.stdout) > 0
     assert find_programs(tmp_path) == programs, "nothing was written again"
+
+
+@pytest.mark.parametrize("name", ["Jane Doe", "x - y --z", "a'b\"c\\d"])
+def test_programs_are_kept_in_a_home_of_any_name(tmp_path, name):
+    """TensorFlow splits its flags at blanks, and exits without a word at one that it does not know."""
+    done = compute(tmp_path / name)
+    assert done.returncode == 0 and float(done.stdout) > 0, done.stderr
+    assert len(find_programs(tmp_path / name)) == 1 and [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def set_flags_anew(monkeypatch):
+    monkeypatch.setenv("TF_XLA_FLAGS", "")
+    monkeypatch.setenv("XLA_FLAGS", "")
+    xla_cache.set_flags()
+    return os.environ["TF_XLA_FLAGS"]
+
+
+def test_without_room_for_a_program_none_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert xla_cache.CACHE_FLAG in set_flags_anew(monkeypatch)
+    old_limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old_handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (xla_cache.PROBE_BYTES // 2, old_limits[1]))
+    try:
+        assert set_flags_anew(monkeypatch) == ""
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old_limits)
+        signal.signal(signal.SIGXFSZ, old_handler)
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("BERT4REC_DATA", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    assert set_flags_anew(monkeypatch) == ""
+    with pytest.raises(UserError, match="has no home folder: set HOME or XDG_CACHE_HOME"):
+        resolve_data_folder()
 
 
 @pytest.mark.slow
@@ -83,6 +123,8 @@ def test_only_the_newest_programs_that_are_whole_stay(monkeypatch, tmp_path):
         path = folder / f"{number}.pb"
         path.write_bytes(b"program")
         os.utime(path, (number, number))
+    (folder / "0.pbhost-1.tmp").write_bytes(b"begun")
+    os.utime(folder / "0.pbhost-1.tmp", (0, 0))
     (folder / "4.pb").touch()
     os.utime(folder / "4.pb", (1, 1))
     xla_cache.set_flags()
@@ -91,4 +133,4 @@ def test_only_the_newest_programs_that_are_whole_stay(monkeypatch, tmp_path):
     monkeypatch.setenv("TF_XLA_FLAGS", "")
     xla_cache.set_flags()
     assert [path.name for path in folder.iterdir()] == ["2.pb"]
-    assert os.environ["TF_XLA_FLAGS"] == f"{xla_cache.CACHE_FLAG}={folder}"
+    assert os.environ["TF_XLA_FLAGS"] == f'{xla_cache.CACHE_FLAG}="{folder}"'

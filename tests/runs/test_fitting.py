@@ -216,11 +216,13 @@ def test_a_model_is_saved_and_opened(counted, tmp_path):
         b4r.open(tmp_path)
 
 
-def test_a_model_of_a_relative_folder_works_from_any_other(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["here", "here [v2] *\\d"])
+def test_a_model_of_a_relative_folder_works_from_any_other(tmp_path, monkeypatch, name):
+    """TensorFlow takes some names for patterns."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    fitted = b4r.fit(FRAME, workdir="here", **COUNTING)
-    opened = b4r.open("here")
+    fitted = b4r.fit(FRAME, workdir=name, **COUNTING)
+    opened = b4r.open(name)
     monkeypatch.chdir(tmp_path / "elsewhere")
     for model in (fitted, opened):
         assert model.recommend(user=3, k=1)["item"].tolist() == [f"i{(3 * 3 + 16) % 40}"]

@@ -31,6 +31,16 @@ def test_only_the_first_lock_deletes_partial_files(tmp_path):
     assert (workdir.path / SELECT / "file").read_text() == "new"
 
 
+@pytest.mark.parametrize("name", ["lost+found", ".DS_Store", "Thumbs.db"])
+def test_what_the_system_puts_into_a_folder_is_nobody_s(tmp_path, name):
+    """A new disk has the first, and a folder that was looked at the others."""
+    (tmp_path / name).mkdir()
+    WorkDirectory(tmp_path).refuse_foreign()
+    (tmp_path / "notes").touch()
+    with pytest.raises(UserError, match="is not a work directory of this program, and not empty"):
+        WorkDirectory(tmp_path).refuse_foreign()
+
+
 def test_another_model_is_the_difference_that_is_named(tmp_path):
     workdir, sequences = WorkDirectory(tmp_path), make_sequences([[1, 2, 3], [2, 3, 1]], 3)
     ids = RawIds(sequences.vocabulary, sequences.vocabulary.counts)

@@ -228,6 +228,17 @@ def test_too_little_memory_is_one_line_that_names_the_batch_size(monkeypatch):
         training.run(training.read(0, 1), 1)
 
 
+def test_a_full_disk_of_compiled_programs_is_not_called_memory(monkeypatch):
+    _, training = make_calls("bpr_mf", "off")
+
+    def exhaust(*_):
+        raise tf.errors.ResourceExhaustedError(None, None, "Graph execution error:\nx.tmp; No space left on device")
+
+    monkeypatch.setattr(training, "_step", exhaust)
+    with pytest.raises(UserError, match=r"^A disk is full: x\.tmp; No space left on device$"):
+        training.run(training.read(0, 1), 1)
+
+
 def test_what_is_read_ahead_is_what_is_taken_next_and_errors_reach_the_reader():
     asked = []
 

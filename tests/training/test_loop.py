@@ -19,6 +19,7 @@ from support.trainings import (
 )
 
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.signals import delay_interrupts
 from bert4rec_tf.training import checkpoints, loop
 from bert4rec_tf.training.loop import BEST, load_weights, read_state
 
@@ -98,6 +99,16 @@ def test_a_signal_while_a_measurement_is_reported_stops_the_training(straight, t
 def test_signals_are_handled_as_before_after_training(straight):
     before, after = straight.handlers
     assert after == before
+
+
+def test_a_handler_that_is_not_of_python_stays(monkeypatch):
+    """As in a program with Python inside, which handles a signal itself."""
+    getsignal, handled = signal.getsignal, []
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGINT else getsignal(number))
+    monkeypatch.setattr(signal, "signal", lambda number, handler: handled.append((number, handler)))
+    with delay_interrupts():
+        pass
+    assert [number for number, _ in handled] == [signal.SIGTERM] * 2 and handled[1][1] == getsignal(signal.SIGTERM)
 
 
 def test_a_finished_training_is_not_done_again(straight):

@@ -29,7 +29,7 @@ def server(exported):
     lines = 'id,title,genres\na,The First,\n🎬,"A Film, Amélie",Comedy| Drama|\nnone,Nothing,War\n'
     (folder / "titles.csv").write_text(lines, encoding="utf-8")
     chosen = ServerSettings(model=str(exported), titles=str(folder / "titles.csv"))
-    with Server(open_versions(chosen), max_rows=20, max_history=30, max_body_bytes=20_000) as running:
+    with Server(open_versions(chosen), max_rows=20, max_history=30, max_body_bytes=50_000) as running:
         yield running
 
 
@@ -94,7 +94,7 @@ def test_a_running_server_is_alive_and_ready(client):
     assert client.ask("HEAD", "/healthz").status == 200
 
 
-DEEP = b'{"instances": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+DEEP = b'{"instances": ' + b"[" * 20_000 + b"]" * 20_000 + b"}"
 
 
 def recommend(**inputs):
@@ -185,7 +185,7 @@ def test_a_body_of_any_depth_is_refused_in_one_line():
 
 
 def test_a_body_that_is_too_large_is_refused(client, server):
-    assert client.post(b" " * 20_001).status == 413
+    assert client.post(b" " * 50_001).status == 413
     assert server.client().post(b'{"instances": [["a"]]}' + b" " * 19_000).status == 200
 
 
