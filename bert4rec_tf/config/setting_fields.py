@@ -1,6 +1,7 @@
 """Settings: frozen dataclasses whose fields carry their meaning and their range. Every field is also a flag."""
 
 import dataclasses
+import inspect
 import math
 import numbers
 import operator
@@ -106,6 +107,25 @@ class Settings:
         later_fields = [field for field in dataclasses.fields(self) if field.metadata.get("is_later")]
         default_names = {field.name for field in later_fields if getattr(self, field.name) == field.default}
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in default_names}
+
+
+def check_declaration(kind: type[Settings]) -> None:
+    """Raises UserError for a class with a field that `setting` does not declare, or of a type that no flag has."""
+    undecorated = [base for base in kind.__mro__ if "__dataclass_fields__" not in vars(base)]
+    plain_names = [name for base in undecorated for name in inspect.get_annotations(base)]
+    hints = typing.get_type_hints(kind)  # types, where `from __future__ import annotations` leaves texts
+    for field in dataclasses.fields(kind):
+        field.type = hints[field.name]
+        if "limits" not in field.metadata or get_field_type(field) not in (int, float, bool, str):
+            plain_names.append(field.name)
+    if plain_names:
+        name = plain_names[0]
+        raise UserError(
+            f"`{name}` of {kind.__name__} must be declared as `{name}: int = b4r.setting(default, help)`, or with "
+            "float, bool or str, in a class with @dataclass(frozen=True). "
+            f"Received: {name}: {getattr(hints[name], '__name__', hints[name])}"
+        )
+    kind()  # refuses a default that is out of its range
 
 
 def resolve_settings(kind: type[Settings], settings: Settings | None, fields: dict[str, Any]) -> Settings:

@@ -14,8 +14,10 @@ from support.paths import ROOT
 
 import bert4rec_tf as b4r
 from bert4rec_tf.config.model_settings import MODEL_SETTINGS
-from bert4rec_tf.models import resolve_name
+from bert4rec_tf.config.presets import OWN, PRESETS
+from bert4rec_tf.models import TAKEN, resolve_name
 from bert4rec_tf.models.pop import Pop
+from bert4rec_tf.notebook.argument_names import list_arguments
 
 EXAMPLE = ROOT / "examples/own_model.py"
 
@@ -100,6 +102,80 @@ def test_what_is_no_model_says_why(own):
         with pytest.raises(b4r.UserError, match=words):
             b4r.fit([], model=kind)
     assert b4r.register(own) is own and b4r.MODELS["mean_of_history"] is own
+
+
+def make_settings(declared_type=int, **fields):
+    names = {"__annotations__": dict.fromkeys(fields, declared_type), **fields}
+    return dataclasses.dataclass(frozen=True)(type("MySettings", (b4r.Settings,), names))
+
+
+def register_with(own, settings):
+    return b4r.register(type("Mine", (own,), {"settings_type": settings}))
+
+
+@pytest.mark.parametrize("name", ["num_negatives", "steps", "masking", "seed", "item", "dtype", "num_items", "compile"])
+def test_a_setting_of_ones_own_has_a_name_of_its_own(own, name):
+    with pytest.raises(b4r.UserError, match=f"^`{name}` of MySettings must have another name"):
+        register_with(own, make_settings(**{name: b4r.setting(7, "mine")}))
+
+
+def test_all_names_that_functions_take_are_taken():
+    functions = (b4r.fit, b4r.compare, b4r.cross_validate, b4r.make_run)
+    assert set().union(*map(list_arguments, functions)) <= TAKEN
+    fields = {field.name for kind in MODEL_SETTINGS.values() for field in dataclasses.fields(kind)}
+    assert not fields & TAKEN
+
+
+class Undecorated(b4r.Settings):
+    width: int = b4r.setting(3, "w")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Undecorated,
+        type("Later", (make_settings(width=b4r.setting(3, "w")),), {"__annotations__": {"width": int}, "width": 4}),
+        make_settings(width=3),
+        make_settings(width=dataclasses.MISSING),
+        make_settings(tuple, width=b4r.setting((3, 4), "w")),
+        make_settings(object, width=b4r.setting(max, "w")),
+        make_settings(list, width=dataclasses.field(default_factory=list)),
+    ],
+)
+def test_a_setting_that_is_not_declared_is_named(own, settings):
+    with pytest.raises(b4r.UserError, match=r"^`width` of \w+ must be declared as `width: int = b4r.setting\("):
+        register_with(own, settings)
+
+
+def test_a_setting_may_be_optional_or_annotated_by_a_text(own):
+    width = b4r.setting(3, "w", at_least=1)
+    for kind in (int | None, "int", "int | None"):
+        assert register_with(own, make_settings(kind, width=width)).settings_type(width=4).width == 4
+    with pytest.raises(b4r.UserError, match=r"`width` must be at least 1\. Received: width=0"):
+        register_with(own, make_settings(width=b4r.setting(0, "w", at_least=1)))
+    for models in (b4r.MODELS, MODEL_SETTINGS):
+        models.pop("mine")
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("user_vectors", "`user_vectors`"),
+        ("score_products", "`score_products` or `score_vectors`"),
+        ("training_loss", "`training_loss`"),
+    ],
+)
+def test_a_model_without_a_method_is_refused_at_once(own, name, words):
+    with pytest.raises(b4r.UserError, match=f"^Mine must define {words}$"):
+        b4r.register(type("Mine", (own,), {name: getattr(b4r.Recommender, name)}))
+
+
+def test_a_class_defined_again_has_the_preset_of_its_new_kind(own):
+    for examples in (None, "shifted"):
+        b4r.register(type("Mine", (own,), {"examples": examples}))
+        assert bool(PRESETS["fast", OWN, "mine"].settings) == (examples is not None)
+    for models in (b4r.MODELS, MODEL_SETTINGS):
+        models.pop("mine")
 
 
 @pytest.mark.parametrize("name", sorted(MODEL_SETTINGS))

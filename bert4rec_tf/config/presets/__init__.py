@@ -71,9 +71,9 @@ def choose_model(dataset: str | None) -> str:
 
 
 def add_own_model(name: str, is_trained: bool) -> None:
-    """Gives a model of the user's own a preset `fast` for any data, unless it has one."""
+    """Gives a model of the user's own a preset `fast` for any data."""
     settings = {**authors.OPTIMIZERS["sasrec"], **fast.FAST_SETTINGS[OWN]["gru4rec"]} if is_trained else {}
-    PRESETS.setdefault(("fast", OWN, name), Preset("fast", OWN, name, settings))
+    PRESETS["fast", OWN, name] = Preset("fast", OWN, name, settings)
 
 
 class Size(Protocol):
