@@ -11,23 +11,29 @@ TRUST = "load a model whose graph could do more than compute, such as write file
 
 COMPUTING = frozenset(
     """
-    AddN AddV2 All Any Assert BatchMatMulV2 BiasAdd BroadcastTo Cast ConcatV2 Const Conv2D Cumsum DisableCopyOnRead
-    DivNoNan DynamicStitch Einsum Equal Erf Exp ExpandDims Fill FloorDiv GatherNd GatherV2 Greater GreaterEqual
-    HashTableV2 Identity If IsFinite Less LessEqual Log LogicalAnd LogicalNot LogicalOr LookupTableFindV2 LowerBound
-    MatMul MatrixBandPart Max Maximum Mean Minimum Mul Neg NoOp NotEqual OnesLike Pack Pad PadV2 PartitionedCall
-    Placeholder PlaceholderWithDefault Pow Prod RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Reshape Rsqrt
-    Select SelectV2 Shape Sigmoid Size Slice Softmax SparseMatrixMatMul SparseTensorToCSRSparseMatrix Split SplitV
-    Square SquaredDifference Squeeze StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch
-    StopGradient StridedSlice StringJoin Sub Sum Tanh TensorListFromTensor TensorListGetItem TensorListReserve
-    TensorListSetItem TensorListStack TensorScatterAdd TensorScatterUpdate TopKV2 Transpose Unpack
-    UnsortedSegmentSum VarHandleOp VarIsInitializedOp Where While ZerosLike
+    Abs Acos AddN AddV2 All Any ArgMax ArgMin Asin Assert AssignVariableOp Atan Atan2 BatchMatMulV2 BiasAdd BroadcastTo
+    Cast Ceil ClipByValue ConcatV2 Const Conv2D Cos Cosh Cumprod Cumsum CumulativeLogsumexp DisableCopyOnRead DivNoNan
+    DynamicStitch Einsum Elu EnsureShape Equal Erf Erfc Erfinv Exp ExpandDims Expm1 Fill Floor FloorDiv FloorMod
+    GatherNd GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If IsFinite IsInf IsNan LeakyRelu Less
+    LessEqual LinSpace Log Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr LookupTableFindV2 LowerBound MatMul
+    MatrixBandPart Max Maximum Mean Minimum Mul Neg NoOp NotEqual OneHot OnesLike Pack Pad PadV2 PartitionedCall
+    Placeholder PlaceholderWithDefault Pow Prod RaggedTensorToTensor Range Rank ReadVariableOp RealDiv Relu Relu6
+    Reshape ReverseV2 Rint Roll Round Rsqrt ScatterNd SegmentSum Select SelectV2 Selu Shape Sigmoid Sign Sin Sinh Size
+    Slice Softmax Softplus Softsign SparseMatrixMatMul SparseTensorToCSRSparseMatrix Split SplitV Sqrt Square
+    SquaredDifference Squeeze StatefulPartitionedCall StatelessIf StatelessRandomGetKeyCounter StatelessRandomNormalV2
+    StatelessRandomUniformIntV2 StatelessRandomUniformV2 StatelessWhile StaticRegexFullMatch StopGradient StridedSlice
+    StringJoin Sub Sum Tan Tanh TensorListFromTensor TensorListGetItem TensorListReserve TensorListSetItem
+    TensorListStack TensorScatterAdd TensorScatterUpdate Tile TopKV2 Transpose Unpack UnsortedSegmentMax
+    UnsortedSegmentMin UnsortedSegmentSum UpperBound VarHandleOp VarIsInitializedOp Where While Xdivy Xlog1py Xlogy
+    ZerosLike
     """.split()  # noqa: SIM905
 )
-"""The ops with which exports compute. A list of forbidden ones would miss some of TensorFlow's 1,900 ops:
-`DebugIdentity` and `PrintV2` write files too, `ImmutableConst` reads one, and a constant of `DatasetFromGraph` holds a
-graph of its own. If a new model needs another op, add it here."""
+"""The ops with which exports compute, and others that models of one's own need. They change at most a variable in
+memory. A list of forbidden ones would miss some of TensorFlow's 1,900 ops: `DebugIdentity` and `PrintV2` write files
+too, `ImmutableConst` reads one, and a constant of `DatasetFromGraph` holds a graph of its own. If a new model needs
+another op, add it here."""
 
-SAVING = frozenset({"AssignVariableOp", "MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"})
+SAVING = frozenset({"MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"})
 """Ops that every SavedModel has in two functions, which only TensorFlow 1 calls. Nothing else may call these two."""
 
 READING = "InitializeTableFromTextFileV2"
@@ -59,7 +65,9 @@ def _find_reasons(folder: Path, content: Any) -> Iterator[str]:
         for asset in graph.asset_file_def:
             if Path(asset.filename).name != asset.filename:
                 yield f"its asset {asset.filename!r} is not in its folder"
-        yield from (f"it has the op {op}" for op in _find_forbidden_ops(graph))
+        yield from (
+            f"it has the op {op}, which is not among those that only compute" for op in _find_forbidden_ops(graph)
+        )
 
 
 def _find_forbidden_ops(graph: Any) -> Iterator[str]:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from support import models
 from support.commands import console, refused
 from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.framework import op_def_registry
 
 import bert4rec_tf as b4r
 from bert4rec_tf.data.sequences import Sequences, Vocabulary
@@ -21,7 +22,7 @@ from bert4rec_tf.serving.client import Choices, SavedRecommender
 from bert4rec_tf.serving.http.app import open_versions
 from bert4rec_tf.serving.http.server_settings import ServerSettings
 from bert4rec_tf.serving.signatures import LoadedModel
-from bert4rec_tf.serving.trust import check_only_computes
+from bert4rec_tf.serving.trust import COMPUTING, check_only_computes
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +62,35 @@ def test_an_op_that_does_more_than_compute_is_refused_by_name(own, op, is_in_fun
     if op == "SaveV2" and not is_in_function:  # as TensorFlow itself saves the variables
         check_only_computes(own, content)
         return
-    with pytest.raises(UserError, match=f"model: could do more than compute: it has the op {op}. If .* --trust_model"):
+    with pytest.raises(
+        UserError, match=f"model: could do more than compute: it has the op {op}, which .* compute. If .* --trust_model"
+    ):
         check_only_computes(own, content)
+
+
+IN_MEMORY = {
+    *("Assert", "AssignVariableOp", "DisableCopyOnRead", "HashTableV2", "If", "LookupTableFindV2", "ReadVariableOp"),
+    *("StatefulPartitionedCall", "VarHandleOp", "VarIsInitializedOp", "While"),
+}
+
+
+def test_the_ops_of_own_models_are_allowed_and_have_no_state():
+    names = (
+        "Abs",
+        "ArgMax",
+        "Cos",
+        "Elu",
+        "LeakyRelu",
+        "Log1p",
+        "OneHot",
+        "ReverseV2",
+        "Sign",
+        "Sin",
+        "Softplus",
+        "Sqrt",
+    )
+    assert {*names, "Tile"} <= COMPUTING
+    assert {name for name in COMPUTING if op_def_registry.get(name).is_stateful} == IN_MEMORY
 
 
 def asset_of_elsewhere(folder):
