@@ -46,6 +46,9 @@ class MeanOfHistory(b4r.Recommender):
         weights = tf.cast(batch["targets"] != 0, tf.float32)
         return tf.reduce_sum(losses * weights) / tf.maximum(tf.reduce_sum(weights), 1.0)
 
+    def loss_weight(self, batch):
+        return tf.reduce_sum(tf.cast(batch["targets"] != 0, tf.float32))  # the loss is a mean over the targets
+
     def user_vectors(self, batch, training=False):
         return self.running_means(batch["items"])[:, -1]
 

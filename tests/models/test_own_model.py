@@ -181,3 +181,14 @@ def test_a_class_defined_again_has_the_preset_of_its_new_kind(own):
 @pytest.mark.parametrize("name", sorted(MODEL_SETTINGS))
 def test_a_class_of_the_package_is_a_model_too(name):
     assert resolve_name(b4r.MODELS[name]) == name
+
+
+def test_parts_of_a_batch_have_the_loss_of_the_whole(own):
+    model = own(9, hidden_dim=4)
+    items = np.array([[1, 2, 3, 4], [5, 0, 0, 0], [6, 7, 0, 0]], np.int32)
+    batch = {"users": np.arange(3), "items": items, "targets": np.where(items, items % 9 + 1, 0)}
+    parts = [{name: column[rows] for name, column in batch.items()} for rows in (slice(2), slice(2, 3))]
+    weights = [float(model.loss_weight(part)) for part in parts]
+    assert weights == [5, 2]
+    losses = [float(model.training_loss(part)) for part in parts]
+    np.testing.assert_allclose(np.average(losses, weights=weights), float(model.training_loss(batch)), rtol=1e-5)
