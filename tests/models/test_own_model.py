@@ -192,3 +192,41 @@ def test_parts_of_a_batch_have_the_loss_of_the_whole(own):
     assert weights == [5, 2]
     losses = [float(model.training_loss(part)) for part in parts]
     np.testing.assert_allclose(np.average(losses, weights=weights), float(model.training_loss(batch)), rtol=1e-5)
+
+
+ACTIONS = pd.DataFrame(
+    [(user, (3 * user + 2 * place) % 20, place) for user in range(40) for place in range(7)],
+    columns=["user", "item", "time"],
+)
+QUICK = {"steps": 2, "evaluate_every": 1, "batch_size": 16, "silent": True}
+
+
+@pytest.fixture
+def fit(own):
+    """Trains a class of this name, which is forgotten afterwards."""
+    yield lambda members, **options: b4r.fit(ACTIONS, model=type("Mine", (own,), members), **{**QUICK, **options})
+    for models in (b4r.MODELS, MODEL_SETTINGS):
+        models.pop("mine", None)
+
+
+def make_and(own, add):
+    def make_variables(self):
+        own.make_variables(self)
+        add(self)
+
+    return {"make_variables": make_variables}
+
+
+@pytest.mark.long
+def test_layers_of_keras_with_dropout_are_exported(own, fit):
+    def add(self):
+        self.gru = keras.layers.GRU(32, return_sequences=True, dropout=0.1)
+        self.gru.build((None, None, 32))
+
+    def running_means(self, items, training=False):
+        return self.gru(own.running_means(self, items), training=training)
+
+    model = fit({**make_and(own, add), "running_means": running_means})
+    assert len(model.recommend(history=[4, 6], k=3)) == 3 and len(model.saved.read_weights()) == 6
+    assert len(model.update(pd.DataFrame({"user": [1], "item": [99], "time": [9]})).recommend(history=[99], k=2)) == 2
+
