@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from bert4rec_tf.config.model_settings import MODEL_SETTINGS
 from bert4rec_tf.config.presets import shorten_warmup
 from bert4rec_tf.config.run_record import TRAININGS, Run
 from bert4rec_tf.config.time_budget import PLANNED, Budget
@@ -43,6 +44,16 @@ ELSEWHERE = "name another --workdir"
 
 FOLLOWING = ("evaluate_every", "masked_batch_size", "warmup_steps")
 """Settings that follow from others, as almost all do from the model."""
+
+
+class UnknownClassError(UserError):
+    """A run's model has a class that is not imported."""
+
+
+def refuse_unknown_class(folder: Any, model: Any) -> None:
+    """Raises UnknownClassError for the name of a model that is not known. `folder`: where it stands."""
+    if isinstance(model, str) and model not in MODEL_SETTINGS:
+        raise UnknownClassError(f"{folder}: its model is {model}, of your own; import its class in Python first")
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,9 +292,17 @@ class WorkDirectory:
             )
 
     def read_config(self) -> RunConfig:
-        """Returns what the run started with. Raises UserError if this version cannot read it."""
+        """Returns what the run started with.
+
+        Raises UserError if this version cannot read it, or its model's class is the user's own and not imported.
+        """
         try:
-            return RunConfig.from_dict(json.loads(self.config.read_text(encoding="utf-8")))
+            content = json.loads(self.config.read_text(encoding="utf-8"))
+            if content["format"] == CONFIG_FORMAT:
+                refuse_unknown_class(self.path, content["run"]["model"])
+            return RunConfig.from_dict(content)
+        except UnknownClassError:
+            raise
         except OSError as error:
             raise UserError(f"{self.path}: no work directory ({self.config.name}: {error.strerror})") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -296,7 +315,11 @@ class WorkDirectory:
         if not self.metrics.exists():
             return None
         content = files.read_json(self.metrics)
-        if not isinstance(content, dict) or content.get("digest") != self.read_config().run.digest:
+        try:
+            digest = self.read_config().run.digest
+        except UnknownClassError:  # metrics need no class
+            digest = files.read_json(self.config)["digest"]
+        if not isinstance(content, dict) or content.get("digest") != digest:
             raise UserError(f"{self.metrics}: is not of this run; run with --mode=evaluate")
         return content
 

@@ -21,9 +21,10 @@ from bert4rec_tf.export.layout import TITLES, make_histories_command
 from bert4rec_tf.export.options import ExportOptions
 from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import DataWarning, warn
-from bert4rec_tf.models import MODELS, Recommender
+from bert4rec_tf.models import Recommender
 from bert4rec_tf.models import rows as kinds
 from bert4rec_tf.models.rows import select_transferable
+from bert4rec_tf.runs.folder import refuse_unknown_class
 from bert4rec_tf.runs.trainings import make_model
 from bert4rec_tf.serving.client import SavedRecommender
 from bert4rec_tf.serving.rules import join_attributes, read_attributes
@@ -53,8 +54,7 @@ def join_more(saved: SavedRecommender, new_data: Sequences) -> Sequences:
     """
     if "run" not in saved.card:
         raise UserError(f"{saved.folder}: was not exported from a run, so it cannot be updated")
-    if (name := saved.card["run"]["model"]) not in MODELS:
-        raise UserError(f"{saved.folder}: its model is {name}, of your own; import its class in Python first")
+    refuse_unknown_class(saved.folder, saved.card["run"]["model"])
     if not new_data.num_actions:
         raise UserError("the new data must have rows. Received: none")
     if cut := find_cut(saved):

@@ -18,6 +18,7 @@ from bert4rec_tf.config.presets import OWN, PRESETS
 from bert4rec_tf.models import TAKEN, resolve_name
 from bert4rec_tf.models.pop import Pop
 from bert4rec_tf.notebook.argument_names import list_arguments
+from bert4rec_tf.runs.comparison import compare
 
 EXAMPLE = ROOT / "examples/own_model.py"
 
@@ -230,3 +231,20 @@ def test_layers_of_keras_with_dropout_are_exported(own, fit):
     assert len(model.recommend(history=[4, 6], k=3)) == 3 and len(model.saved.read_weights()) == 6
     assert len(model.update(pd.DataFrame({"user": [1], "item": [99], "time": [9]})).recommend(history=[99], k=2)) == 2
 
+
+@pytest.mark.long
+def test_a_run_whose_class_is_not_imported_says_so(own, fit, tmp_path):
+    kept = fit({}, protocol="select", workdir=tmp_path / "run")
+    metrics, lines = kept.metrics, repr(kept)
+    for models in (b4r.MODELS, MODEL_SETTINGS):
+        models.pop("mine")
+    model = b4r.open(tmp_path / "run")
+    assert model.metrics == metrics and repr(model) == lines
+    words = "run.*: its model is mine, of your own; import its class in Python first$"
+    calls = [
+        *(model.plot, lambda: model.continue_training(ACTIONS, train=True), lambda: model.update(ACTIONS)),
+        *(lambda: compare(kept.workdir, kept.workdir), lambda: b4r.fit(ACTIONS, workdir=kept.workdir, **QUICK)),
+    ]
+    for call in calls:
+        with pytest.raises(b4r.UserError, match=words):
+            call()
