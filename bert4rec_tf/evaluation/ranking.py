@@ -20,7 +20,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.graphs import tf_function
 from bert4rec_tf.foundation.progress import Progress
 from bert4rec_tf.foundation.types import Batch, Tensor
-from bert4rec_tf.models.recommender import Recommender
+from bert4rec_tf.models.recommender import Recommender, check_products
 from bert4rec_tf.nn.top_items import (
     DIVERGED,
     HIDDEN,
@@ -171,6 +171,7 @@ class Ranker:
         products = self._model and self._model.score_products()
         if products is None:
             return ()
+        check_products(products, self._model.num_items)
         rows, biases = products
         biases = tf.zeros([rows.shape[0]]) if biases is None else tf.convert_to_tensor(biases)
         return tf.convert_to_tensor(rows), biases

@@ -26,7 +26,7 @@ from bert4rec_tf.models import raw_ids
 from bert4rec_tf.models.batch_checks import UNKNOWN_USER
 from bert4rec_tf.models.keras_model import KerasModel
 from bert4rec_tf.models.raw_ids import ModelIds
-from bert4rec_tf.models.rows import ITEMS, USERS
+from bert4rec_tf.models.rows import ITEMS, ROW_KINDS, USERS
 from bert4rec_tf.nn import losses
 from bert4rec_tf.nn.layers import check_size
 
@@ -145,6 +145,7 @@ class Recommender(KerasModel):
         self._row_kinds: dict[str, str | None] = {}
         self._tables: dict[str, TiedTable] = {}
         self.make_variables()
+        self._refuse_untracked()
         self.built = True
 
     @property
@@ -153,6 +154,13 @@ class Recommender(KerasModel):
 
     def make_variables(self) -> None:
         """Makes the weights and layers. The constructor calls it last, after it has set the attributes above."""
+
+    def _refuse_untracked(self) -> None:
+        """Raises UserError for a variable that Keras neither trains nor saves."""
+        for name, value in ((name, value) for layer in self._flatten_layers() for name, value in vars(layer).items()):
+            values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+            if not name.startswith("_self_") and any(isinstance(part, tf.Variable) for part in values):
+                raise UserError(f"`{name}` must be made by `add_weight` or `keras.Variable`. Received: a tf.Variable")
 
     def add_table(
         self, name: str, rows: int, width: int, initializer: float | str | keras.Initializer, row_kind: str | None
@@ -181,7 +189,19 @@ class Recommender(KerasModel):
         """Records what the rows of a weight are (ITEMS, USERS, ...). Returns the weight.
 
         Mark every weight that grows with the items, users, features or `max_length`: a warm start moves its rows.
+
+        Raises UserError for an unknown kind, or too few rows.
         """
+        if row_kind not in (None, *ROW_KINDS):
+            raise UserError(
+                f"`row_kind` must be None or one of {', '.join(ROW_KINDS)}. Received: row_kind={row_kind!r}"
+            )
+        fewest = {ITEMS: self.num_items + 1, USERS: self.num_users or 0}.get(row_kind or "", 0)
+        if variable.shape[0] < fewest:
+            raise UserError(
+                f"`{variable.name}` must have {fewest} rows or more with row_kind={row_kind}. "
+                f"Received: {variable.shape[0]}"
+            )
         self._row_kinds[variable.path] = row_kind
         return variable
 
@@ -211,7 +231,8 @@ class Recommender(KerasModel):
     def loss_weight(self, batch: Batch) -> Tensor:
         """Returns the weight of a batch in each loss, float32 [] or [p]: here the number of rows.
 
-        If replicas split a batch, the loss of each part is multiplied by its share of this weight.
+        If replicas split a batch, the loss of each part is multiplied by its share of this weight: the number of what
+        the loss is a mean of.
         """
         return tf.cast(tf.shape(batch["users"])[0], tf.float32)
 
@@ -266,7 +287,11 @@ class Recommender(KerasModel):
         Returns:
             float32 [b, c]; for all items [b, num_items], column j for item j + 1.
         """
-        return self.score_vectors(self.user_vectors(batch), candidates)
+        vectors = self.user_vectors(batch)
+        _check_width("user_vectors", vectors)
+        scores = self.score_vectors(vectors, candidates)
+        _check_width("score_vectors", scores, self.num_items if candidates is None else None)
+        return scores
 
     def user_vectors(self, batch: Batch, training: bool = False) -> Tensor:
         """Returns float32 [b, d]: all that scoring needs to know of a user and history. `batch`: as for `score`.
@@ -280,6 +305,7 @@ class Recommender(KerasModel):
         products = self.score_products()
         if products is None:
             raise TypeError(f"{type(self).__name__} must define `score_products` or `score_vectors`")
+        check_products(products, self.num_items)
         return multiply_rows(vectors, *products, candidates, self.num_items)
 
     def find_cold(self, lengths: Tensor, vectors: Tensor) -> Tensor:
@@ -393,6 +419,24 @@ def multiply_rows(
         return (scores if bias is None else scores + bias)[:, 1 : None if num_items is None else num_items + 1]
     scores = tf.einsum("bd,bcd->bc", vectors, tf.gather(table, candidates))
     return scores if bias is None else scores + tf.gather(bias, candidates)
+
+
+def _check_width(name: str, result: Tensor, width: int | None = None) -> None:
+    """Raises UserError if what the method `name` returns is surely no table [any, `width`]; None for any width."""
+    shape = getattr(result, "shape", None)
+    if shape is None or not tf.TensorShape(shape).is_compatible_with([None, width]):
+        received = type(result).__name__ if shape is None else f"shape {shape}"
+        raise UserError(f"`{name}` must return a tensor [b, {width or 'any'}]. Received: {received}")
+
+
+def check_products(products: tuple[Tensor, Tensor | None], num_items: int) -> None:
+    """Raises UserError unless the table and the biases of `Recommender.score_products` have a row for each item."""
+    heights = [part.shape[0] for part in products if part is not None]
+    if min(heights) <= num_items or max(heights) > min(heights):
+        raise UserError(
+            f"`score_products` must return a table and biases of {num_items + 1} rows or more, of which the first is "
+            f"padding. Received: {' and '.join(map(str, heights))} rows"
+        )
 
 
 def last_items_in_order(batch: Batch, max_items: int) -> tuple[tf.Tensor, tf.Tensor]:

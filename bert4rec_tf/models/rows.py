@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from bert4rec_tf.config.model_settings import ITEM_FEATURES, USER_FEATURES
+from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import TrainingWarning, warn
 
 ITEMS, USERS = "items", "users"
@@ -15,6 +17,8 @@ FROM_FIRST, FROM_LAST = "positions from the first", "positions from the last"
 """What the rows of a weight are. ITEMS: row i is item i (0: padding; past n: special tokens). USERS: row u is
 user u. FROM_FIRST: row p is the item after p others. FROM_LAST: the last row is the newest item, the row before it the
 item before that, and so on. ITEM_FEATURES, USER_FEATURES: row v is feature value v."""
+
+ROW_KINDS = (ITEMS, USERS, FROM_FIRST, FROM_LAST, ITEM_FEATURES, USER_FEATURES)
 
 
 def copy_rows(
@@ -28,6 +32,7 @@ def copy_rows(
     values = map(np.asarray, select_transferable(source))
     for weight, value in zip(select_transferable(target), values, strict=True):
         kind = target.row_kind(weight)
+        refuse_unmarked(weight, value, kind)
         if kind is not None:
             new_value = np.asarray(weight).copy()
             source_labels = _label_rows(kind, len(value), source_names.get(kind, ()))
@@ -36,6 +41,15 @@ def copy_rows(
             new_value[places >= 0] = value[places[places >= 0]]
             value = new_value
         weight.assign(value)
+
+
+def refuse_unmarked(weight: keras.Variable, value: np.ndarray, kind: str | None) -> None:
+    """Raises UserError for a weight of another number of rows than its old value, if nothing says what these are."""
+    if kind is None and value.shape != tuple(weight.shape):
+        raise UserError(
+            f"`mark_rows` must say what the rows of {weight.path} are, so that new ones can be added. "
+            f"Received: a weight of the shape {value.shape}, now {tuple(weight.shape)}"
+        )
 
 
 @contextlib.contextmanager

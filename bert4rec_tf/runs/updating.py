@@ -23,7 +23,7 @@ from bert4rec_tf.foundation.errors import UserError
 from bert4rec_tf.foundation.warning import DataWarning, warn
 from bert4rec_tf.models import Recommender
 from bert4rec_tf.models import rows as kinds
-from bert4rec_tf.models.rows import select_transferable
+from bert4rec_tf.models.rows import refuse_unmarked, select_transferable
 from bert4rec_tf.runs.folder import refuse_unknown_class
 from bert4rec_tf.runs.trainings import make_model
 from bert4rec_tf.serving.client import SavedRecommender
@@ -121,6 +121,7 @@ def _resize(saved: SavedRecommender, data: Sequences) -> Recommender:
     links = _link_items(data)
     for weight, old_weight in zip(select_transferable(model), select_transferable(old_model), strict=True):
         kind, value = model.row_kind(weight), np.asarray(old_weight)
+        refuse_unmarked(weight, value, kind)
         if kind in names:
             first = int(kind == kinds.ITEMS)  # the row of padding
             end = first + len(names[kind][0])

@@ -22,6 +22,7 @@ from bert4rec_tf.foundation.signals import delay_interrupts
 from bert4rec_tf.training import checkpoints, workers
 from bert4rec_tf.training.calls import CALL_SECONDS, Feed, ReadAhead, TrainingCalls
 from bert4rec_tf.training.optimizer import count_decay_steps, make_optimizer, make_schedule
+from bert4rec_tf.training.step import refuse_late_weights
 from bert4rec_tf.training.tensorboard import TensorBoardWriter
 
 BEST_STEP_METRIC = "ndcg@10"
@@ -316,6 +317,7 @@ class Training:
         state.loss_sum, state.loss_count = 0.0, 0
         if self.validate is not None:
             metrics = self.validate()
+            refuse_late_weights(self.variables["model"], self.model.variables)
             self.tensorboard.write(state.step, "validation", metrics)
             row.update(metrics)
         state.curve.append(row)

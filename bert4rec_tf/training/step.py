@@ -72,10 +72,18 @@ def compute_gradients(
 
     These are slices, in which no row is repeated, for the variables with the paths `tables`, and else dense.
 
-    Raises UserError if the loss reads the whole of one of the tables, or does not read a weight; without weights too.
+    Raises UserError if the loss is no number, reads the whole of one of the tables, makes a weight or leaves one out;
+    without weights too.
     """
+    variables = [*model.trainable_variables]
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(share * model.training_loss(batch))
+        loss = model.training_loss(batch)
+        shape = getattr(loss, "shape", None)
+        if shape is None or (shape.rank or 0) > bool(getattr(model, "networks", ())):
+            received = f"shape {shape}" if shape is not None else repr(loss)
+            raise UserError(f"`training_loss` must return one number, a tensor of the shape (). Received: {received}")
+        loss = tf.reduce_sum(share * loss)
+    refuse_late_weights(variables, model.trainable_variables)
     if not model.trainable_variables:
         raise UserError("`model` must have weights to train. Received: a model whose weights are all frozen")
     gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
@@ -95,6 +103,17 @@ def compute_gradients(
                 f"{variable.name}; a loss that samples the items reads few rows. Received: rowwise_adagrad"
             )
     return loss, gradients
+
+
+def refuse_late_weights(known: Collection[keras.Variable], variables: Collection[keras.Variable]) -> None:
+    """Raises UserError if some variables of a model are not among those that it had at first."""
+    known_ids = {id(variable) for variable in known}
+    for variable in variables:
+        if id(variable) not in known_ids:
+            raise UserError(
+                "`make_variables` must make every weight, and call `build` of every layer that has some. "
+                f"Received: {variable.path}, which came later"
+            )
 
 
 def sum_repeated_rows(gradient: Tensor) -> Tensor:

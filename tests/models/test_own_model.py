@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 from support.commands import console
 from support.paths import ROOT
 
@@ -218,18 +219,95 @@ def make_and(own, add):
     return {"make_variables": make_variables}
 
 
+def lose(change):
+    return lambda own: {"training_loss": lambda self, batch: change(self, own.training_loss(self, batch))}
+
+
+MISTAKES = {
+    "a loss of each row": (lose(lambda self, loss: tf.fill([16], loss)), r"`training_loss` must .* shape \(16,\)"),
+    "no loss": (lose(lambda self, loss: None), "`training_loss` must return one number.* Received: None"),
+    "options as a method": (
+        lambda own: {"example_options": lambda self: {}},
+        "`example_options` of Mine must be a prop",
+    ),
+    "no options": (lambda own: {"example_options": {}}, r"`example_options` .* of max_length: int, .* Received: \{\}"),
+    "an unknown option": (lambda own: {"example_options": {"max_length": 5, "x": 1}}, "`example_options`"),
+    "an option of another type": (lambda own: {"example_options": {"max_length": "5"}}, "`example_options`"),
+    "a variable of TensorFlow": (
+        lambda own: make_and(own, lambda self: setattr(self, "w", tf.Variable(1.0))),
+        "`w` must be made by `add_weight` or `keras.Variable`. Received: a tf.Variable",
+    ),
+    "a list of them": (
+        lambda own: make_and(own, lambda self: setattr(self, "w", [tf.Variable(1.0)])),
+        "`w` must be made",
+    ),
+    "a layer built late": (
+        lambda own: {
+            **make_and(own, lambda self: setattr(self, "late", keras.layers.Dense(3))),
+            **lose(lambda self, loss: loss + tf.reduce_sum(self.late(tf.ones([1, 2]))))(own),
+        },
+        "`make_variables` must make every weight, .* Received: .*kernel, which came later",
+    ),
+    "a layer that only scores need": (
+        lambda own: {
+            **make_and(own, lambda self: setattr(self, "late", keras.layers.Dense(32))),
+            "user_vectors": lambda self, batch, training=False: self.late(own.user_vectors(self, batch)),
+        },
+        "`make_variables` must make every weight, .* Received: .*kernel, which came later",
+    ),
+    "an unknown kind of rows": (
+        lambda own: make_and(own, lambda self: self.add_table("t", 5, 3, 0.1, "item")),
+        "`row_kind` must be None or one of items, .* Received: row_kind='item'",
+    ),
+    "too few rows": (
+        lambda own: make_and(own, lambda self: self.add_table("t", 5, 3, 0.1, "items")),
+        "`t` must have 21 rows or more with row_kind=items. Received: 5",
+    ),
+    "a short table": (
+        lambda own: {"score_products": lambda self: (self.outputs_table[1:], None)},
+        "`score_products` must return a table and biases of 21 rows or more, .* Received: 20 rows",
+    ),
+    "short biases": (
+        lambda own: {"score_products": lambda self: (self.outputs_table, self.bias[1:])},
+        "`score_products` .* Received: 21 and 20 rows",
+    ),
+    "vectors of three axes": (
+        lambda own: {"user_vectors": lambda self, batch, training=False: self.running_means(batch["items"])},
+        r"`user_vectors` must return a tensor \[b, any\]. Received: shape \(None, None, 32\)",
+    ),
+    "a score too many": (
+        lambda own: {
+            "score_products": lambda self: None,
+            "score_vectors": lambda self, vectors, candidates=None: tf.matmul(
+                vectors, self.outputs_table[:, :], transpose_b=True
+            ),
+        },
+        r"`score_vectors` must return a tensor \[b, 20\]. Received: shape \(None, 21\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_a_model_is_one_line(own, fit, name):
+    members, words = MISTAKES[name]
+    with pytest.raises(b4r.UserError, match=words):
+        fit(members(own), protocol="select")
+
+
 @pytest.mark.long
-def test_layers_of_keras_with_dropout_are_exported(own, fit):
+def test_new_items_need_a_marked_table(own, fit):
     def add(self):
-        self.gru = keras.layers.GRU(32, return_sequences=True, dropout=0.1)
-        self.gru.build((None, None, 32))
+        self.more = keras.layers.Embedding(self.num_items + 1, 4)
+        self.more.build()
 
-    def running_means(self, items, training=False):
-        return self.gru(own.running_means(self, items), training=training)
+    def training_loss(self, batch, training=True):
+        return own.training_loss(self, batch) + tf.reduce_sum(self.more(batch["items"]) ** 2)
 
-    model = fit({**make_and(own, add), "running_means": running_means})
-    assert len(model.recommend(history=[4, 6], k=3)) == 3 and len(model.saved.read_weights()) == 6
-    assert len(model.update(pd.DataFrame({"user": [1], "item": [99], "time": [9]})).recommend(history=[99], k=2)) == 2
+    model = fit({**make_and(own, add), "training_loss": training_loss})
+    more = pd.DataFrame({"user": [1, 2], "item": [99, 99], "time": [9, 9]})
+    for change in (model.update, lambda rows: model.continue_training(rows, train=True, steps=1, silent=True)):
+        with pytest.raises(b4r.UserError, match=r"`mark_rows` must say what the rows of .*embeddings are"):
+            change(more)
 
 
 @pytest.mark.long
@@ -248,3 +326,17 @@ def test_a_run_whose_class_is_not_imported_says_so(own, fit, tmp_path):
     for call in calls:
         with pytest.raises(b4r.UserError, match=words):
             call()
+
+
+@pytest.mark.long
+def test_layers_of_keras_with_dropout_are_exported(own, fit):
+    def add(self):
+        self.gru = keras.layers.GRU(32, return_sequences=True, dropout=0.1)
+        self.gru.build((None, None, 32))
+
+    def running_means(self, items, training=False):
+        return self.gru(own.running_means(self, items), training=training)
+
+    model = fit({**make_and(own, add), "running_means": running_means})
+    assert len(model.recommend(history=[4, 6], k=3)) == 3 and len(model.saved.read_weights()) == 6
+    assert len(model.update(pd.DataFrame({"user": [1], "item": [99], "time": [9]})).recommend(history=[99], k=2)) == 2
