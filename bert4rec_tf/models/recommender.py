@@ -431,8 +431,8 @@ def _check_width(name: str, result: Tensor, width: int | None = None) -> None:
 
 def check_products(products: tuple[Tensor, Tensor | None], num_items: int) -> None:
     """Raises UserError unless the table and the biases of `Recommender.score_products` have a row for each item."""
-    heights = [part.shape[0] for part in products if part is not None]
-    if min(heights) <= num_items or max(heights) > min(heights):
+    heights = [part.shape[0] for part in products if part is not None and part.shape[0] is not None]
+    if heights and (min(heights) <= num_items or max(heights) > min(heights)):
         raise UserError(
             f"`score_products` must return a table and biases of {num_items + 1} rows or more, of which the first is "
             f"padding. Received: {' and '.join(map(str, heights))} rows"

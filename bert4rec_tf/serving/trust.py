@@ -11,7 +11,7 @@ TRUST = "load a model whose graph could do more than compute, such as write file
 
 COMPUTING = frozenset(
     """
-    Abs Acos AddN AddV2 All Any ArgMax ArgMin Asin Assert AssignVariableOp Atan Atan2 BatchMatMulV2 BiasAdd BroadcastTo
+    Abs Acos AddN AddV2 All Any ArgMax ArgMin Asin Assert Atan Atan2 BatchMatMulV2 BiasAdd BroadcastTo
     Cast Ceil ClipByValue ConcatV2 Const Conv2D Cos Cosh Cumprod Cumsum CumulativeLogsumexp DisableCopyOnRead DivNoNan
     DynamicStitch Einsum Elu EnsureShape Equal Erf Erfc Erfinv Exp ExpandDims Expm1 Fill Floor FloorDiv FloorMod
     GatherNd GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If IsFinite IsInf IsNan LeakyRelu Less
@@ -28,12 +28,12 @@ COMPUTING = frozenset(
     ZerosLike
     """.split()  # noqa: SIM905
 )
-"""The ops with which exports compute, and others that models of one's own need. They change at most a variable in
-memory. A list of forbidden ones would miss some of TensorFlow's 1,900 ops: `DebugIdentity` and `PrintV2` write files
-too, `ImmutableConst` reads one, and a constant of `DatasetFromGraph` holds a graph of its own. If a new model needs
-another op, add it here."""
+"""The ops with which exports compute, and others that models of one's own need. None changes a variable: what one
+caller sends must not reach another. A list of forbidden ones would miss some of TensorFlow's 1,900 ops: `DebugIdentity`
+and `PrintV2` write files too, `ImmutableConst` reads one, and a constant of `DatasetFromGraph` holds a graph of its
+own. If a new model needs another op, add it here."""
 
-SAVING = frozenset({"MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"})
+SAVING = frozenset({"AssignVariableOp", "MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"})
 """Ops that every SavedModel has in two functions, which only TensorFlow 1 calls. Nothing else may call these two."""
 
 READING = "InitializeTableFromTextFileV2"

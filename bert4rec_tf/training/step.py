@@ -79,7 +79,7 @@ def compute_gradients(
     with tf.GradientTape() as tape:
         loss = model.training_loss(batch)
         shape = getattr(loss, "shape", None)
-        if shape is None or (shape.rank or 0) > bool(getattr(model, "networks", ())):
+        if shape is None or (tf.TensorShape(shape).rank or 0) > bool(getattr(model, "networks", ())):
             received = f"shape {shape}" if shape is not None else repr(loss)
             raise UserError(f"`training_loss` must return one number, a tensor of the shape (). Received: {received}")
         loss = tf.reduce_sum(share * loss)

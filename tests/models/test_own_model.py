@@ -196,6 +196,15 @@ def test_parts_of_a_batch_have_the_loss_of_the_whole(own):
     np.testing.assert_allclose(np.average(losses, weights=weights), float(model.training_loss(batch)), rtol=1e-5)
 
 
+def test_a_table_of_a_height_that_a_graph_does_not_know_is_taken(own):
+    class Computed(own):
+        def score_products(self):
+            return tf.boolean_mask(self.outputs_table, tf.random.uniform([10]) < 2), None
+
+    scores = tf.function(Computed(9).score)({"items": tf.ones([2, 1], tf.int32), "lengths": tf.ones([2], tf.int32)})
+    assert scores.shape == (2, 9)
+
+
 ACTIONS = pd.DataFrame(
     [(user, (3 * user + 2 * place) % 20, place) for user in range(40) for place in range(7)],
     columns=["user", "item", "time"],
