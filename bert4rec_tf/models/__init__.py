@@ -76,9 +76,10 @@ def register(kind: type[Recommender]) -> type[Recommender]:
             raise UserError(
                 f"`{field.name}` of {settings.__name__} must have another name: a run or `fit` has this one"
             )
-    if kind.examples not in (None, *EXAMPLE_KINDS):
-        names = ", ".join(map(repr, EXAMPLE_KINDS))
-        raise UserError(f"`examples` of {kind.__name__} must be None or one of {names}. Received: {kind.examples!r}")
+    has_loss = kind.training_loss is not Recommender.training_loss
+    if kind.examples not in (*EXAMPLE_KINDS, *(() if has_loss else (None,))):
+        choices = f"{'' if has_loss else 'None or '}one of {', '.join(map(repr, EXAMPLE_KINDS))}"
+        raise UserError(f"`examples` of {kind.__name__} must be {choices}. Received: {kind.examples!r}")
     methods = [("user_vectors",), ("score_products", "score_vectors"), ("training_loss",)]
     for alternatives in methods[: 3 if kind.examples else 2]:
         if all(getattr(kind, name) is getattr(Recommender, name) for name in alternatives):

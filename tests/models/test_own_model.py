@@ -99,6 +99,7 @@ def test_what_is_no_model_says_why(own):
         (NoSettings, "`settings_type` of NoSettings must be a dataclass based on `b4r.Settings`"),
         (OtherSettings, "`settings_type` of OtherSettings must be"),
         (Masked, "`examples` of Masked must be None or one of 'contexts', 'shifted'. Received: 'masked'"),
+        (type("Untrained", (own,), {"examples": None}), "must be one of 'contexts', 'shifted'. Received: None"),
         (type("Pop", (Pop,), {}), "Pop must have another name: Pop is known as 'pop'"),
     ):
         with pytest.raises(b4r.UserError, match=words):
@@ -173,8 +174,9 @@ def test_a_model_without_a_method_is_refused_at_once(own, name, words):
 
 
 def test_a_class_defined_again_has_the_preset_of_its_new_kind(own):
-    for examples in (None, "shifted"):
-        b4r.register(type("Mine", (own,), {"examples": examples}))
+    counting = {"examples": None, "training_loss": b4r.Recommender.training_loss}
+    for examples, members in ((None, counting), ("shifted", {})):
+        b4r.register(type("Mine", (own,), members))
         assert bool(PRESETS["fast", OWN, "mine"].settings) == (examples is not None)
     for models in (b4r.MODELS, MODEL_SETTINGS):
         models.pop("mine")
