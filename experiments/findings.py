@@ -27,8 +27,7 @@ class Findings:
     """A table's finished runs and their results, of all seeds.
 
     The cells of a data set are compared with each other, so all must have the same data file, that of the most finished
-    runs, and the same budget: the one at which these have the most steps in total. A run that several cells share
-    counts once.
+    runs, and the same budget: the one at which most cells have a run, the largest of several.
 
     Attributes:
         name: the table's key in TABLES.
@@ -61,7 +60,7 @@ class Findings:
         seeds = sorted({*self.plan.seeds, *(line["run"]["seed"] for line in self.lines.values())})
         budgets = {self.plan.budget, *(line["budget"] for line in self.lines.values())}
         for dataset in self.plan.datasets:
-            runs, counts = {}, {}
+            runs, counts, num_filled = {}, {}, {}
             for budget in budgets:
                 plan = replace(self.plan, datasets=(dataset,), budget=budget, seeds=seeds)
                 runs[budget] = {
@@ -69,7 +68,8 @@ class Findings:
                     for cell, jobs in plan.make_jobs(self.name).items()
                 }
                 counts[budget] = len({line["key"] for lines in runs[budget].values() for line in lines})
-            best = max(budgets, key=lambda budget: (budget * counts[budget], budget))
+                num_filled[budget] = sum(map(bool, runs[budget].values()))
+            best = max(budgets, key=lambda budget: (num_filled[budget], budget))
             if runs[best]:  # else the table does not have the data set
                 self.budgets[dataset] = best
                 self.runs.update(runs[best])

@@ -296,6 +296,20 @@ def test_a_run_on_another_data_file_is_left_out():
     assert f"Left out, as they used another data file than most runs on Beauty: {job.key} (caser). The other" in text
 
 
+@pytest.mark.parametrize(("num_whole", "budget"), [(2, 0.25), (3, 1.0)])
+def test_a_table_shows_the_budget_that_fills_most_cells(num_whole, budget):
+    variants = list(TABLES["figure4"].variants)[:3]
+    lines = [
+        {**line_of(Plan(("beauty",), budget=share).make_jobs("figure4")["beauty", variant][0], share), "budget": share}
+        for share, number in ((1.0, num_whole), (0.25, 3))
+        for variant in variants[:number]
+    ]
+    figure = Findings("figure4", Plan(("beauty",)), {line["key"]: line for line in lines})
+    assert figure.budgets == {"beauty": budget}
+    assert [figure.list_values("beauty", variant, "ndcg@10") for variant in variants] == [[budget]] * 3
+    assert figure.left_out == {(1.25 - budget, "beauty"): num_whole if budget < 1 else 3}
+
+
 @pytest.mark.parametrize(("preset", "name"), [("fast", "report"), ("released", "report-released")])
 def test_the_report_of_another_preset_stands_beside_the_usual_one(tmp_path, preset, name):
     plan = Plan(("beauty",), preset)
