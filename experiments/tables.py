@@ -243,7 +243,13 @@ TABLES: dict[str, Table] = {
 }
 """Name, such as `table3` or `figure2` -> table or figure."""
 
-DATASETS = tuple(dict.fromkeys(dataset for table in TABLES.values() for dataset in table.datasets))
+
+def list_datasets() -> tuple[str, ...]:
+    """Returns the data sets of all tables, those of the paper first."""
+    return tuple(dict.fromkeys(dataset for table in TABLES.values() for dataset in table.datasets))
+
+
+DATASETS = list_datasets()
 
 
 def make_label(name: str) -> str:

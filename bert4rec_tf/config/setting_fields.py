@@ -111,9 +111,10 @@ class Settings:
 
 def check_declaration(kind: type[Settings]) -> None:
     """Raises UserError for a class with a field that `setting` does not declare, or of a type that no flag has."""
-    undecorated = [base for base in kind.__mro__ if "__dataclass_fields__" not in vars(base)]
-    plain_names = [name for base in undecorated for name in inspect.get_annotations(base)]
     hints = typing.get_type_hints(kind)  # types, where `from __future__ import annotations` leaves texts
+    undecorated = [base for base in kind.__mro__ if "__dataclass_fields__" not in vars(base)]
+    names = [name for base in undecorated for name in inspect.get_annotations(base)]
+    plain_names = [name for name in names if typing.ClassVar not in (hints[name], typing.get_origin(hints[name]))]
     for field in dataclasses.fields(kind):
         field.type = hints[field.name]
         if "limits" not in field.metadata or get_field_type(field) not in (int, float, bool, str):

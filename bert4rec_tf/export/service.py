@@ -73,7 +73,8 @@ class Service(tf.Module):
         self._scores_are_logits, self._scores_unknown_users = model.scores_are_logits, model.scores_unknown_users
         self._weights = [weight.value for weight in model.weights]
         # The states of generators, which some layers of Keras read without training too.
-        self._states = [variable.value for variable in model.variables[len(self._weights) :]]
+        weights = {id(weight) for weight in model.weights}
+        self._states = [variable.value for variable in model.variables if id(variable) not in weights]
         # Row 0 is no item.
         self._log_shares = tf.Variable(np.append(HIDDEN, log_shares), dtype=tf.float32, name="log_shares")
         self._log_counts = tf.Variable(np.append(0, log_counts), dtype=tf.float32, name="log_counts")

@@ -56,7 +56,7 @@ def explain_exhausted(error: tf.errors.OpError, clause: str, remedy: str) -> Use
     `clause`: subject and verb, such as "A training step does". `remedy`: what takes less memory.
     """
     memory = "the accelerator's memory" if has_accelerator() else "memory"
-    reason, *details = error.message.splitlines()
-    if full := next((line for line in details if "No space left" in line or "quota exceeded" in line), None):
+    lines = error.message.splitlines()
+    if full := next((line for line in lines if "No space left" in line or "quota exceeded" in line), None):
         return UserError(f"A disk is full: {full}")
-    return UserError(f"{clause} not fit into {memory}: {remedy} needs less ({reason})")
+    return UserError(f"{clause} not fit into {memory}: {remedy} needs less ({lines[0]})")

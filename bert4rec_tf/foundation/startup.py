@@ -25,6 +25,9 @@ def exit_on_error(main: Callable[[], None]) -> None:
     Ctrl-C exits with 130, and an output whose reader has ended, as in `| head`, with 141. This is the one place where
     errors end.
     """
+    _open_standard_error()
+    if sys.stderr is None:  # else what is printed to it would be printed to the standard output
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # of titles that the terminal cannot show
     if os.getpid() == 1:  # in a container, where the system ignores signals without a handler
@@ -95,14 +98,22 @@ def import_tensorflow() -> None:
     tensorflow.get_logger().setLevel(logging.ERROR)  # in a notebook, its import has set INFO
 
 
+def _open_standard_error() -> None:
+    """Sends the standard error nowhere if it is closed, as in some services: else the next open file would be it."""
+    try:
+        os.fstat(2)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        if nowhere != 2:
+            os.dup2(nowhere, 2)
+            os.close(nowhere)
+
+
 @contextlib.contextmanager
 def _hide_messages() -> Iterator[None]:
     """Hides what libraries write to the standard error inside the block, unless the block ends with an error."""
-    try:
-        stderr = os.dup(2)
-    except OSError:  # it is closed, as in some services
-        yield
-        return
+    _open_standard_error()
+    stderr = os.dup(2)
     with tempfile.TemporaryFile() as messages:
         os.dup2(messages.fileno(), 2)
         try:

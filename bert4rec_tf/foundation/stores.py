@@ -197,7 +197,7 @@ def expand_path(path: Path | str | Url) -> Path:
     try:
         full_path.encode()
     except UnicodeEncodeError:
-        raise UserError(f"A path must be in UTF-8. Received: {os.fsencode(path)!r}") from None
+        raise UserError(f"A path must be in UTF-8. Received: {str(path)!a}") from None
     if full_path == str(path) and full_path.startswith("~"):
         raise UserError(f"{path}: no such user (for a file whose name begins with ~, write ./~name)")
     try:
@@ -219,7 +219,7 @@ def find_cache_folder() -> Path:
     cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     if cache.startswith("~"):
         raise UserError("This user has no home folder: set HOME or XDG_CACHE_HOME to a folder for downloaded files")
-    return Path(cache) / "bert4rec_tf"
+    return expand_local_path(cache, "XDG_CACHE_HOME") / "bert4rec_tf"
 
 
 def expand_local_path(path: Path | str | Url, argument: str) -> Path:

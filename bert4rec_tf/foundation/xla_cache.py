@@ -32,7 +32,8 @@ def set_flags() -> None:
     try:
         folder = find_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        _remove_old_programs(folder)
+        with contextlib.suppress(OSError):  # other processes write and remove programs too
+            _remove_old_programs(folder)
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(bytes(PROBE_BYTES))
     except (OSError, UserError):

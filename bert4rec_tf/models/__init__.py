@@ -37,7 +37,7 @@ MODELS: dict[str, type[Recommender]] = {name: _BY_SETTINGS[settings] for name, s
 ARGUMENTS = (
     *("data", "user", "item", "time", "test_from", "source", "size", "model", "models", "preset", "holdout", "by"),
     *("attributes", "titles", "item_features", "user_features", "new_items", "init_from", "workdir", "callbacks"),
-    *("silent", "minutes", "tune", "folds", "test_days"),
+    *("silent", "minutes", "tune", "folds", "test_days", "more", "train"),
 )
 """What the functions that take settings take beside them."""
 

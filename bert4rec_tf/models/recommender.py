@@ -197,7 +197,7 @@ class Recommender(KerasModel):
                 f"`row_kind` must be None or one of {', '.join(ROW_KINDS)}. Received: row_kind={row_kind!r}"
             )
         fewest = {ITEMS: self.num_items + 1, USERS: self.num_users or 0}.get(row_kind or "", 0)
-        if variable.shape[0] < fewest:
+        if fewest and variable.shape[0] < fewest:
             raise UserError(
                 f"`{variable.name}` must have {fewest} rows or more with row_kind={row_kind}. "
                 f"Received: {variable.shape[0]}"
@@ -431,11 +431,13 @@ def _check_width(name: str, result: Tensor, width: int | None = None) -> None:
 
 def check_products(products: tuple[Tensor, Tensor | None], num_items: int) -> None:
     """Raises UserError unless the table and the biases of `Recommender.score_products` have a row for each item."""
+    if not isinstance(products, tuple) or len(products) != 2:
+        raise UserError(f"`score_products` must return a table and biases or None. Received: {type(products).__name__}")
     heights = [part.shape[0] for part in products if part is not None and part.shape[0] is not None]
     if heights and (min(heights) <= num_items or max(heights) > min(heights)):
         raise UserError(
-            f"`score_products` must return a table and biases of {num_items + 1} rows or more, of which the first is "
-            f"padding. Received: {' and '.join(map(str, heights))} rows"
+            f"`score_products` must return a table and biases of equally many rows, at least {num_items + 1}, of "
+            f"which the first is padding. Received: {' and '.join(map(str, heights))} rows"
         )
 
 

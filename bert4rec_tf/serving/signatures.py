@@ -267,10 +267,11 @@ class LoadedModel:
 @contextlib.contextmanager
 def _make_plain(folder: Path) -> Iterator[Path]:
     """Yields a folder, or a link to it if TensorFlow would take its name for a pattern."""
-    if not ({"[", "\\"} - {os.sep}) & set(str(folder)):
+    signs = {"[", "\\"} - {os.sep}
+    if not signs & set(str(folder)):
         yield folder
         return
-    with tempfile.TemporaryDirectory() as temp_folder:
+    with tempfile.TemporaryDirectory(dir="/tmp" if signs & set(tempfile.gettempdir()) else None) as temp_folder:
         link = Path(temp_folder, "model")
         link.symlink_to(folder.absolute(), target_is_directory=True)
         yield link

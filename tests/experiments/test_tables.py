@@ -6,7 +6,7 @@ from bert4rec_tf.config import presets
 from bert4rec_tf.config.paper import read_paper
 from bert4rec_tf.evaluation.metrics import METRICS
 from experiments.plan import Plan, merge_equal, shorten
-from experiments.tables import DATASETS, MODELS, PAPER_DATASETS, TABLES, make_label
+from experiments.tables import MODELS, PAPER_DATASETS, TABLES, Table, list_datasets, make_label
 
 IMPROVEMENTS = {
     "beauty": (5.19, 14.12, 14.02, 11.35, 14.02, 10.74),
@@ -111,6 +111,8 @@ def test_quick_runs_are_small_and_reach_every_table():
     assert sum(job.attention for job in every) == 1
 
 
-def test_tables_may_have_two_digits_and_data_sets_beyond_the_papers():
+def test_tables_may_have_two_digits_and_data_sets_beyond_the_papers(monkeypatch):
     assert (make_label("table5"), make_label("figure12")) == ("Table 5", "Figure 12")
-    assert DATASETS == PAPER_DATASETS, "derived from the tables, in the paper's order"
+    assert list_datasets() == PAPER_DATASETS
+    monkeypatch.setitem(TABLES, "table12", Table("Mine", ("shop",), {}, ()))
+    assert list_datasets() == (*PAPER_DATASETS, "shop")

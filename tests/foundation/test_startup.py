@@ -106,7 +106,16 @@ def test_a_closed_standard_error_is_no_mistake(way):
         "from bert4rec_tf.foundation.progress import has_bars, show_transfer\nshow_transfer('a', 1).update(1)\n"
         "print(has_bars())"
     )
-    assert run_python(code).strip() == "False"
+    code += "\nimport os\nprint(os.open('/dev/null', os.O_WRONLY) > 2)"  # else it would get what libraries log
+    assert run_python(code).split() == ["False", "True"]
+
+
+def test_an_error_without_a_standard_error_is_not_in_the_output():
+    code = "import sys; sys.stderr = None\nfrom bert4rec_tf.foundation.startup import exit_on_error, exit_with_error"
+    code += "\nexit_on_error(lambda: exit_with_error('lost'))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, b"", b"")
 
 
 def test_what_the_terminal_cannot_show_is_escaped():

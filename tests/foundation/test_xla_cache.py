@@ -61,6 +61,15 @@ def set_flags_anew(monkeypatch):
     return os.environ["TF_XLA_FLAGS"]
 
 
+def test_a_program_that_another_process_removes_does_not_matter(monkeypatch, tmp_path):
+    def remove(folder):
+        raise FileNotFoundError("1.pbhost-1.tmp")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(xla_cache, "_remove_old_programs", remove)
+    assert xla_cache.CACHE_FLAG in set_flags_anew(monkeypatch)
+
+
 def test_without_room_for_a_program_none_is_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert xla_cache.CACHE_FLAG in set_flags_anew(monkeypatch)

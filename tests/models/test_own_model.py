@@ -4,6 +4,7 @@ import dataclasses
 import random
 import re
 import runpy
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -19,6 +20,7 @@ from bert4rec_tf.config.presets import OWN, PRESETS
 from bert4rec_tf.models import TAKEN, resolve_name
 from bert4rec_tf.models.pop import Pop
 from bert4rec_tf.notebook.argument_names import list_arguments
+from bert4rec_tf.notebook.fitted import FittedModel
 from bert4rec_tf.runs.comparison import compare
 
 EXAMPLE = ROOT / "examples/own_model.py"
@@ -123,7 +125,7 @@ def test_a_setting_of_ones_own_has_a_name_of_its_own(own, name):
 
 
 def test_all_names_that_functions_take_are_taken():
-    functions = (b4r.fit, b4r.compare, b4r.cross_validate, b4r.make_run)
+    functions = (b4r.fit, b4r.compare, b4r.cross_validate, b4r.make_run, FittedModel.continue_training)
     assert set().union(*map(list_arguments, functions)) <= TAKEN
     fields = {field.name for kind in MODEL_SETTINGS.values() for field in dataclasses.fields(kind)}
     assert not fields & TAKEN
@@ -152,6 +154,9 @@ def test_a_setting_that_is_not_declared_is_named(own, settings):
 
 def test_a_setting_may_be_optional_or_annotated_by_a_text(own):
     width = b4r.setting(3, "w", at_least=1)
+    mixin = type("Mixin", (), {"__annotations__": {"NAME": ClassVar[str]}, "NAME": "x"})
+    settings = dataclasses.dataclass(frozen=True)(type("Mixed", (make_settings(width=width), mixin), {}))
+    assert register_with(own, settings).settings_type.NAME == "x"
     for kind in (int | None, "int", "int | None"):
         assert register_with(own, make_settings(kind, width=width)).settings_type(width=4).width == 4
     with pytest.raises(b4r.UserError, match=r"`width` must be at least 1\. Received: width=0"):
@@ -276,9 +281,13 @@ MISTAKES = {
     ),
     "a short table": (
         lambda own: {"score_products": lambda self: (self.outputs_table[1:], None)},
-        "`score_products` must return a table and biases of 21 rows or more, .* Received: 20 rows",
+        "`score_products` must return a table and biases of equally many rows, at least 21, .* Received: 20 rows",
     ),
-    "short biases": (
+    "a table alone": (
+        lambda own: {"score_products": lambda self: self.outputs_table},
+        "`score_products` must return a table and biases or None. Received: ",
+    ),
+    "a bias too few": (
         lambda own: {"score_products": lambda self: (self.outputs_table, self.bias[1:])},
         "`score_products` .* Received: 21 and 20 rows",
     ),
@@ -344,10 +353,12 @@ def test_layers_of_keras_with_dropout_are_exported(own, fit):
     def add(self):
         self.gru = keras.layers.GRU(32, return_sequences=True, dropout=0.1)
         self.gru.build((None, None, 32))
+        self.dense = keras.layers.Dense(32)
+        self.dense.build((None, None, 32))
 
     def running_means(self, items, training=False):
-        return self.gru(own.running_means(self, items), training=training)
+        return self.dense(self.gru(own.running_means(self, items), training=training))
 
     model = fit({**make_and(own, add), "running_means": running_means})
-    assert len(model.recommend(history=[4, 6], k=3)) == 3 and len(model.saved.read_weights()) == 6
+    assert len(model.recommend(history=[4, 6], k=3)) == 3 and len(model.saved.read_weights()) == 8
     assert len(model.update(pd.DataFrame({"user": [1], "item": [99], "time": [9]})).recommend(history=[99], k=2)) == 2

@@ -1,6 +1,7 @@
 """The training examples of any network."""
 
 import inspect
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,7 @@ def _check_options(network: Any, kind: Callable[..., Examples], options: Any) ->
     parameters = [*inspect.signature(kind).parameters.values()][1:]
     required = {parameter.name for parameter in parameters if parameter.default is parameter.empty}
     is_right = isinstance(options, dict) and required <= options.keys() <= {parameter.name for parameter in parameters}
-    if not is_right or any(not isinstance(value, int | float) or value < 0 for value in options.values()):
+    if not is_right or any(not isinstance(value, numbers.Real) or value < 0 for value in options.values()):
         raise UserError(
             f"`example_options` of {type(network).__name__} must be a property, a dictionary of numbers of at least 0, "
             f"of {', '.join(map(str, parameters))}. Received: {options!r}"

@@ -14,6 +14,7 @@ from support.file_server import served
 from bert4rec_tf.data.sources import datasets, download
 from bert4rec_tf.data.sources.download import Remote
 from bert4rec_tf.foundation.errors import UserError
+from bert4rec_tf.foundation.files import FolderLock
 
 CONTENT = random.Random(1).randbytes(300_000)
 SHA = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
@@ -156,7 +157,16 @@ def test_of_two_processes_one_fetches_and_the_other_waits(tmp_path):
         found = [process.communicate(timeout=60) for process in both]
         assert len(server.asked) == 1
     assert [out for out, _ in found] == ["300000\n"] * 2
-    assert sum("another process works in it; waiting for that one" in error for _, error in found) <= 1
+
+
+def test_a_download_waits_for_another_one_to_its_folder(tmp_path):
+    with served(CONTENT) as server:
+        command = [sys.executable, "-c", PROGRAM, server.url + "/file", SHA, str(tmp_path / "file")]
+        with FolderLock(tmp_path).lock():
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            assert "another process works in it; waiting for that one" in process.stderr.readline()
+            assert not server.asked
+        assert process.communicate(timeout=60)[0] == "begins\n300000\n"
 
 
 def test_a_data_set_is_fetched_once_and_then_used_without_a_network(tmp_path, monkeypatch, capsys):
