@@ -72,9 +72,6 @@ class Service(tf.Module):
         self._item_vectors, self._similarities = model.item_vectors, model.similarities
         self._scores_are_logits, self._scores_unknown_users = model.scores_are_logits, model.scores_unknown_users
         self._weights = [weight.value for weight in model.weights]
-        # The states of generators, which some layers of Keras read without training too.
-        weights = {id(weight) for weight in model.weights}
-        self._states = [variable.value for variable in model.variables if id(variable) not in weights]
         # Row 0 is no item.
         self._log_shares = tf.Variable(np.append(HIDDEN, log_shares), dtype=tf.float32, name="log_shares")
         self._log_counts = tf.Variable(np.append(0, log_counts), dtype=tf.float32, name="log_counts")
@@ -103,6 +100,11 @@ class Service(tf.Module):
         for name, answer in answers.items():
             inputs = find_inputs(name, model.needs_users)
             setattr(self, name, _make_function(answer, inputs, {} if name == "score" else optional))
+        # The states of generators that some layers of Keras read without training too.
+        graphs = [function.get_concrete_function() for function in self.functions.values()]
+        handles = {id(value) for graph in graphs for value in graph.captured_inputs}
+        states = [variable.value for variable in model.non_trainable_variables if id(variable.value.handle) in handles]
+        self._states = [state for state in states if all(state is not weight for weight in self._weights)]
 
     def _prepare_pair_table(self, model: Recommender) -> Callable[..., Tensor]:
         """Returns `score_vectors` of a model. It sums evidence by `pair_table`, if that holds `make_pair_table()`.
@@ -124,7 +126,7 @@ class Service(tf.Module):
         return score_vectors
 
     @property
-    def functions(self) -> dict[str, Callable]:
+    def functions(self) -> dict[str, Any]:
         """Name -> function, for those of FUNCTIONS that the model has."""
         return {name: getattr(self, name) for name in FUNCTIONS if hasattr(self, name)}
 
