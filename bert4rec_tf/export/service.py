@@ -103,8 +103,8 @@ class Service(tf.Module):
         # The states of generators that some layers of Keras read without training too.
         graphs = [function.get_concrete_function() for function in self.functions.values()]
         handles = {id(value) for graph in graphs for value in graph.captured_inputs}
-        states = [variable.value for variable in model.non_trainable_variables if id(variable.value.handle) in handles]
-        self._states = [state for state in states if all(state is not weight for weight in self._weights)]
+        handles -= {id(weight.handle) for weight in self._weights}
+        self._states = [variable.value for variable in model.variables if id(variable.value.handle) in handles]
 
     def _prepare_pair_table(self, model: Recommender) -> Callable[..., Tensor]:
         """Returns `score_vectors` of a model. It sums evidence by `pair_table`, if that holds `make_pair_table()`.

@@ -144,10 +144,10 @@ def fit(
         with tempfile.TemporaryDirectory(prefix="bert4rec-") as scratch:
             path = stores.expand_local_path(workdir or Path(scratch) / name, "workdir")
             path = path.resolve() if path.name in ("", "..") else path
-            folder, kept = path.with_name(f"{path.name}-tuning"), WorkDirectory(path)
-            kept.refuse_foreign()  # which a training after the search would do
+            folder, target = path.with_name(f"{path.name}-tuning"), WorkDirectory(path)
+            target.refuse_foreign()  # which a training after the search would do
             best_settings, trials = tune_settings(make_run, settings, sequences, tune, folder, silent)
-            if kept.config.exists() and kept.read_config().run.digest != make_run(**best_settings).digest:
+            if target.config.exists() and target.read_config().run.digest != make_run(**best_settings).digest:
                 raise UserError(  # as after a shorter search
                     f"{path}: holds a model with other settings than the best trial; delete this folder to train "
                     f"those. {folder} keeps the trials"

@@ -105,11 +105,11 @@ def compute_gradients(
     return loss, gradients
 
 
-def refuse_late_weights(known: Collection[keras.Variable], variables: Collection[keras.Variable]) -> None:
+def refuse_late_weights(first_variables: Collection[keras.Variable], variables: Collection[keras.Variable]) -> None:
     """Raises UserError if some variables of a model are not among those that it had at first."""
-    known_ids = {id(variable) for variable in known}
+    first_ids = {id(variable) for variable in first_variables}
     for variable in variables:
-        if id(variable) not in known_ids:
+        if id(variable) not in first_ids:
             raise UserError(
                 "`make_variables` must make every weight, and call `build` of every layer that has some. "
                 f"Received: {variable.path}, which came later"
